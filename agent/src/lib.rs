@@ -13,147 +13,78 @@
 //!                            └────────────────────────────┘
 //! ```
 //!
-//! In reading order: `definition` an agent, `profile` and `profile_settings` its numbers · `catalog` all agents, from files and built in · `transcript` the
-//! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
-//! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `chosen_model` a choice in a definition, `guardrail` rules for
-//! texts, `held` answers that a rule may still deny, `pattern_reach` how far a match extends, `verdict` their decision, `middleware` what else surrounds requests and calls, `redactor` and `redaction` personal data, `agent_middleware` and `hooks`
-//! middleware in Rust · `request_size` tokens of a request, `compaction`
-//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `claimed_call` their leases and outcomes, `tool_worker` those of no run, `call_arguments` their arguments, `plan` the planning tool,
-//! `tool_response` archived results,
-//! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
-//! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `recorded_run` recordings, `recorded_run_repeat` their repetition, `recorded_run_diff` its
-//! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go,
-//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run, `structured` answers · `program` foreign programs, `program_output` their output,
-//! `program_plan` their plans, `program_approvals` their permission requests · `foreign_agent` agents that are reached by A2A,
-//! `foreign_task` their tasks, `published_text` the text of these, `foreign_rows` what was exchanged, `foreign_input` their questions, `foreign_cancel` tasks
-//! that are no longer needed · `drive` the loop · `drivers` one task per
-//! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
-//! the runtime's folder, `folder_texts` the files in it, `prompt_source` prompts, `stored_prompts` and `mlflow` stores of them · `submitted` definitions received over the network.
+//! | folder | what it does |
+//! |---|---|
+//! | `definition` | what a definition can say, and what it resolves to |
+//! | `catalog` | all agents: the folder, the native ones, those from the network |
+//! | `run` | the loop: claims runs, computes the next step from rows, performs it |
+//! | `context` | what a model reads, and compaction |
+//! | `model` | requests to models and their answers |
+//! | `middleware` | guardrails, redaction, middleware in Rust |
+//! | `tools` | tool calls |
+//! | `delegation` | other agents as tools, and those that take over |
+//! | `plan`, `memory`, `watchdog` | plans, facts, health of a run |
+//! | `program` | command-line programs as agents |
+//! | `remote_agent` | agents that are reached by A2A |
+//! | `recorded_run`, `trace` | recordings and traces of runs |
+//! | `contract` | the API for clients that follow a run |
 //!
-//! The files depend on each other in one direction: `runtime` → `drivers` → `drive` → the files of the steps →
-//! `driver` → `definition`. No step uses the loop.
+//! The files depend on each other in one direction: `run::runtime` → `run::drivers` → `run::drive` → the files of the steps →
+//! `run::driver` → `definition`. No step uses the loop.
 
-mod agent_middleware;
-mod agent_tool;
-mod budget;
-mod call_arguments;
 mod catalog;
-mod chosen_model;
-mod claimed_call;
-mod compaction;
-mod composition;
+mod context;
 mod contract;
-mod cycles;
 mod definition;
-mod definition_error;
-mod delegate;
-mod drive;
-mod driver;
-mod drivers;
-mod folder_check;
-mod folder_texts;
-mod foreign_agent;
-mod foreign_cancel;
-mod foreign_input;
-mod foreign_rows;
-mod foreign_task;
-mod guardrail;
-mod handoff;
-mod health_state;
-mod heartbeat;
-mod held;
-mod hooks;
+mod delegation;
 mod memory;
-mod memory_block;
-mod memory_space;
-mod memory_tools;
 mod middleware;
-mod mlflow;
-mod model_call;
-mod model_choice;
-mod native;
-mod next_step;
-mod pattern_reach;
-mod pause;
-mod pause_rule;
+mod model;
 mod plan;
-mod profile;
-mod profile_settings;
 mod program;
-mod program_approvals;
-mod program_output;
-mod program_plan;
-mod project;
-mod prompt_source;
-mod published_text;
 mod recorded_run;
-mod recorded_run_diff;
-mod recorded_run_repeat;
-mod redaction;
-mod redactor;
-mod reduction;
-mod replan;
-mod request_size;
-mod restart;
-mod revision;
-mod run_lease;
-mod runtime;
-mod runtime_context;
-mod runtime_error;
-mod settings;
-mod step;
-mod stopped;
-mod stored_prompts;
-mod structured;
-mod submitted;
-mod summarized_context;
-mod summary;
-mod tool_calls;
-mod tool_response;
-mod tool_worker;
+mod remote_agent;
+mod run;
+mod tools;
 mod trace;
-mod trace_names;
-mod trace_sink;
-mod tracer;
-mod transcript;
-mod trusted_programs;
-mod verdict;
 mod watchdog;
 
 pub use abide_tools::{
     BackendName, Environment, Launcher, McpServer, McpStatus, ToolDeclaration, ToolView, Tools,
     available_backends, sandbox_exec,
 };
-pub use agent_middleware::{AgentMiddleware, MiddlewareContext};
-pub use agent_tool::{AsHandoff, AsTool};
-pub use catalog::{Catalog, Problem};
+pub use catalog::agents::{Catalog, Problem};
+pub use catalog::project::{AgentProject, McpExposure, ProjectError};
+pub use context::reduction::{Reduction, ReductionRules};
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
     until_turn_ends,
 };
-pub use definition::{AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent};
-pub use definition_error::DefinitionError;
-pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
-pub use middleware::{
+pub use definition::agent::{
+    AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent,
+};
+pub use definition::agent_tool::{AsHandoff, AsTool};
+pub use definition::error::DefinitionError;
+pub use definition::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+pub use definition::middleware::{
     CustomMiddleware, Middleware, ModelFallback, Pii, PiiAt, PiiKind, ToolRetry, ToolSecurity,
 };
-pub use pause_rule::{PausePoint, PauseRule};
-pub use profile::{CustomProfile, Profile, ProfileSettings};
-pub use profile_settings::{
+pub use definition::pause_rule::{PausePoint, PauseRule};
+pub use definition::profile::{CustomProfile, Profile, ProfileSettings};
+pub use definition::profile_settings::{
     ContextOverrides, ContextPolicy, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead,
     MemoryScope, MemoryScopeRule, MemorySettings, MemoryWrite, PlanOverrides, PlanSettings, Preset,
     Replan, WatchdogOverrides, WatchdogSettings,
 };
-pub use project::{AgentProject, McpExposure, ProjectError};
-pub use prompt_source::{PromptOrigin, PromptSource, PromptStore};
-pub use recorded_run::{
+pub use definition::prompt_source::{PromptOrigin, PromptSource, PromptStore};
+pub use middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
+pub use recorded_run::diff::{RunChange, RunChangeKind};
+pub use recorded_run::recording::{
     RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
 };
-pub use recorded_run_diff::{RunChange, RunChangeKind};
-pub use reduction::{Reduction, ReductionRules};
-pub use runtime::Runtime;
-pub use runtime_error::RuntimeError;
-pub use settings::Settings;
-pub use tool_worker::ToolWorker;
-pub use trace_sink::{TraceConfig, TraceSink};
-pub use tracer::Tracer;
+pub use run::error::RuntimeError;
+pub use run::runtime::Runtime;
+pub use run::settings::Settings;
+pub use tools::worker::ToolWorker;
+pub use trace::sink::{TraceConfig, TraceSink};
+pub use trace::tracer::Tracer;

@@ -15,7 +15,6 @@ mod conformance;
 mod demo;
 mod docs;
 mod files;
-mod foreign_agents;
 mod handoff;
 mod kill;
 mod load;
@@ -27,6 +26,7 @@ mod operators;
 #[cfg(debug_assertions)]
 mod panics;
 mod program;
+mod remote_agents;
 mod restore;
 mod retention;
 mod secrets;

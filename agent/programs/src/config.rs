@@ -18,7 +18,7 @@ pub const ENV_ALLOWLIST: [&str; 12] = [
     "LC_CTYPE",
 ];
 
-/// How a foreign program is run. Files use the field names `timeout_seconds`, `max_output_bytes` …; only `command`
+/// How a command-line program is run. Files use the field names `timeout_seconds`, `max_output_bytes` …; only `command`
 /// is required.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a program: a map with command")]

@@ -1,4 +1,4 @@
-//! Foreign command-line agents as subprocesses: Claude Code, Codex, Gemini CLI, OpenCode, and any program that
+//! Command-line agents as subprocesses: Claude Code, Codex, Gemini CLI, OpenCode, and any program that
 //! writes one JSON object per line. Their output becomes events, together with the original lines.
 //!
 //! This crate changes when the way such programs are run changes, or when one of them changes its format. It does

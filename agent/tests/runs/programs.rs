@@ -1,4 +1,4 @@
-//! Runs of foreign programs: a shell script with Claude Code's output format. It is killed with its runtime at
+//! Runs of command-line programs: a shell script with Claude Code's output format. It is killed with its runtime at
 //! every step, it is aborted, and it requests permissions.
 
 use std::collections::BTreeSet;

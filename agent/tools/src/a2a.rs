@@ -1,4 +1,4 @@
-//! A client of A2A 1.0 over JSON-RPC: the card of a foreign agent, and operations on its tasks.
+//! A client of A2A 1.0 over JSON-RPC: the card of a remote agent, and operations on its tasks.
 //!
 //! It keeps no state: the caller stores what it has sent, and the id of the task. It connects to public addresses only,
 //! unless the configuration permits others. Headers can contain credentials, so they are sent only to the origin of the card.
@@ -30,7 +30,7 @@ const VERSION: &str = "1.0";
 /// Maximum size of a card, in bytes.
 const CARD_BYTES: usize = 1 << 20;
 
-/// A foreign agent whose card was read.
+/// A remote agent whose card was read.
 #[derive(Clone, Debug)]
 pub struct A2aClient {
     http: A2aHttp,

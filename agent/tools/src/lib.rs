@@ -37,7 +37,7 @@
 //!
 //! In reading order: `tool` the trait · `outcome` the result of a call · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `a2a` foreign agents · `public_address` which addresses can be used · `truncate` shortening of long results for the model.
+//! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `truncate` shortening of long results for the model.
 
 mod a2a;
 mod arguments;

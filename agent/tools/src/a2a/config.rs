@@ -1,4 +1,4 @@
-//! The configuration of a foreign agent.
+//! The configuration of a remote agent.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::config::ConfigError;
 use crate::environment::{Environment, Setting};
 use crate::http;
 
-/// A foreign agent that is reached by A2A.
+/// A remote agent that is reached by A2A.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a foreign agent: a map with url")]
+#[serde(deny_unknown_fields, expecting = "a remote agent: a map with url")]
 pub struct A2aConfig {
     /// The address of the agent, or of its card (`….json`).
     pub url: String,

@@ -1,0 +1,412 @@
+//! The catalog of agents: those of a folder, and the native ones. It reads, resolves and registers definitions; it
+//! does not store registrations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use abide_client::{Abide, Error};
+use abide_programs::{Parser, Parsers};
+use abide_tools::{BackendName, Tools};
+
+use crate::catalog;
+use crate::catalog::cycles::Delegations;
+use crate::catalog::stored_prompts::StoredPrompts;
+use crate::definition::agent::AgentDefinition;
+use crate::definition::error::DefinitionError;
+use crate::definition::guardrail::GuardrailFunctions;
+use crate::definition::prompt_source::{PromptStore, PromptStores};
+use crate::middleware::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
+
+/// A folder of definitions: `agents/*.{yaml,yml,md}`, `prompts/*.md` and `skills/*.md`.
+pub struct Catalog {
+    folder: PathBuf,
+    tools: Tools,
+    stores: PromptStores,
+    guardrails: GuardrailFunctions,
+    middleware: RegisteredMiddleware,
+    parsers: Parsers,
+    sandbox: Option<BackendName>,
+}
+
+/// A file that is not a valid definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1, if it is known.
+    pub line: Option<u64>,
+    /// The error.
+    pub error: DefinitionError,
+}
+
+impl fmt::Display for Problem {
+    /// `path:line: error`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.error)
+    }
+}
+
+/// The content of the folder at one point in time.
+#[derive(Debug, Default)]
+pub(crate) struct CatalogSnapshot {
+    /// All definitions, resolved and sorted by name, including the native ones.
+    pub(crate) definitions: Vec<AgentDefinition>,
+    /// The agents that each file defines: its own agent and its inline subagents.
+    pub(crate) files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// The file of each agent that is not native and not inline.
+    pub(crate) sources: BTreeMap<String, PathBuf>,
+    /// Files that are not valid definitions.
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// Modification time and size of the folder's files at the last check.
+pub(crate) type Signature = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
+
+impl Catalog {
+    /// A catalog of a folder, which may be absent. Definitions can use these tools.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>, tools: Tools) -> Catalog {
+        Catalog {
+            folder: folder.into(),
+            tools,
+            stores: PromptStores::default(),
+            guardrails: GuardrailFunctions::default(),
+            middleware: RegisteredMiddleware::default(),
+            parsers: Parsers::default(),
+            sandbox: None,
+        }
+    }
+
+    /// Sets the sandbox of the tools. Definitions that need another one are refused.
+    #[must_use]
+    pub fn sandbox(mut self, sandbox: Option<BackendName>) -> Catalog {
+        self.sandbox = sandbox;
+        self
+    }
+
+    /// The sandbox of the tools.
+    pub(crate) fn sandbox_name(&self) -> Option<BackendName> {
+        self.sandbox
+    }
+
+    /// Sets the store of `{store: NAME}`. Without this, it is the database of the runtime.
+    #[must_use]
+    pub fn store(mut self, store: impl PromptStore + 'static) -> Catalog {
+        self.stores.store = Some(Arc::new(store));
+        self
+    }
+
+    /// Takes the prompts of `{store: NAME}` from the prompts of a database, unless there is a store.
+    #[must_use]
+    pub fn prompts_of(mut self, abide: &Abide) -> Catalog {
+        let of_database = || Arc::new(StoredPrompts::of(abide)) as Arc<dyn PromptStore>;
+        self.stores.store.get_or_insert_with(of_database);
+        self
+    }
+
+    /// Sets the store of `{mlflow: NAME}`.
+    #[must_use]
+    pub(crate) fn mlflow(mut self, store: Option<impl PromptStore + 'static>) -> Catalog {
+        self.stores.mlflow = store.map(|store| Arc::new(store) as Arc<dyn PromptStore>);
+        self
+    }
+
+    /// Adds a guardrail in Rust, which definitions name in `check`. The function returns an error for a text that is
+    /// not allowed. It must not block.
+    #[must_use]
+    pub fn guardrail(
+        mut self,
+        name: impl Into<String>,
+        function: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Catalog {
+        self.guardrails.add(name.into(), Arc::new(function));
+        self
+    }
+
+    /// Adds middleware in Rust, which definitions name in `middleware`. The names of built-in middleware are taken:
+    /// under one of them, it is never called.
+    #[must_use]
+    pub fn middleware(
+        mut self,
+        name: impl Into<String>,
+        middleware: impl AgentMiddleware + 'static,
+    ) -> Catalog {
+        self.middleware.add(name.into(), Arc::new(middleware));
+        self
+    }
+
+    /// Adds a parser in Rust, which definitions name in `cli.parser`. The factory makes one for each run.
+    #[must_use]
+    pub fn parser<P: Parser + 'static>(
+        mut self,
+        name: impl Into<String>,
+        factory: impl Fn() -> P + Send + Sync + 'static,
+    ) -> Catalog {
+        self.parsers.add(name, factory);
+        self
+    }
+
+    /// The same with the guardrails, the middleware and the parsers of another catalog.
+    pub(crate) fn with_guardrails_of(mut self, other: &Catalog) -> Catalog {
+        self.parsers = other.parsers.clone();
+        self.guardrails = other.guardrails.clone();
+        self.middleware = other.middleware.clone();
+        self
+    }
+
+    /// The guardrails in Rust.
+    pub(crate) fn guardrails(&self) -> &GuardrailFunctions {
+        &self.guardrails
+    }
+
+    /// The middleware in Rust.
+    pub(crate) fn registered_middleware(&self) -> &RegisteredMiddleware {
+        &self.middleware
+    }
+
+    /// The parsers in Rust.
+    pub(crate) fn parsers(&self) -> &Parsers {
+        &self.parsers
+    }
+
+    /// All definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides the
+    /// native agent of the same name.
+    #[must_use]
+    pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
+        let CatalogSnapshot { definitions, problems, .. } = self.reading();
+        (definitions, problems)
+    }
+
+    /// Whether a definition of the folder has a prompt `{store: …}`, so that a check needs a database.
+    #[must_use]
+    pub fn uses_stored_prompts(&self) -> bool {
+        let read = self.files().into_iter().filter_map(|path| read(&self.folder, &path).ok());
+        read.into_iter().any(|definition| definition.uses_stored_prompt())
+    }
+
+    /// As [`Catalog::read`], with the agents of each file.
+    pub(crate) fn reading(&self) -> CatalogSnapshot {
+        let mut reading = CatalogSnapshot::default();
+        let mut valid: BTreeMap<String, Vec<(PathBuf, AgentDefinition)>> = BTreeMap::new();
+        let files: Vec<_> =
+            self.files().into_iter().map(|path| (read(&self.folder, &path), path)).collect();
+        let mut of_agents = AgentToolNames::default();
+        let claimed: Vec<_> = files
+            .into_iter()
+            .map(|(read, path)| (read.and_then(|it| of_agents.claim(&it).map(|()| it)), path))
+            .collect();
+        let of_agents = of_agents.names();
+        for (read, path) in claimed {
+            let read = read.and_then(|definition| self.ready_with(definition, &of_agents));
+            match read {
+                Ok(definition) => {
+                    valid.entry(definition.name.clone()).or_default().push((path, definition));
+                }
+                Err(error) => reading.problems.push(self.problem(path, error)),
+            }
+        }
+        let mut found = BTreeMap::new();
+        for native in catalog::native::definitions(&self.tools.declarations()) {
+            if let Ok(native) = self.ready_with(native, &BTreeSet::new()) {
+                found.insert(native.name.clone(), native);
+            }
+        }
+        for (name, mut files) in valid {
+            match (files.pop(), &files[..]) {
+                (Some((path, definition)), []) => {
+                    reading.files.insert(path.clone(), names_of(&definition));
+                    reading.sources.insert(name.clone(), path);
+                    found.insert(name, definition);
+                }
+                (last, others) => {
+                    // None of them is used: any choice would depend on the names of the files.
+                    let paths = others.iter().chain(&last).map(|(path, _)| path);
+                    reading.problems.extend(duplicates(&name, &paths.collect::<Vec<_>>()));
+                }
+            }
+        }
+        refuse_cycles(&mut reading, found.into_values().collect());
+        reading.problems.sort_by(|one, other| one.path.cmp(&other.path));
+        reading
+    }
+
+    /// The problem of a file, with the line that the error concerns.
+    pub(crate) fn problem(&self, path: PathBuf, error: DefinitionError) -> Problem {
+        let line = error.line().or_else(|| {
+            let below = path.strip_prefix(&self.folder).unwrap_or(&path);
+            let text = catalog::folder_texts::read(&self.folder, below, &ENDINGS).ok()?;
+            error.subject().and_then(|subject| catalog::folder_texts::line_of(&text, subject))
+        });
+        Problem { path, line, error }
+    }
+
+    /// Resolves the texts of a definition and checks it against the available tools.
+    ///
+    /// # Errors
+    /// The definition is invalid.
+    pub fn ready(&self, definition: AgentDefinition) -> Result<AgentDefinition, DefinitionError> {
+        let mut of_agents = AgentToolNames::default();
+        for path in self.files() {
+            let read = read(&self.folder, &path).ok().filter(|it| it.name != definition.name);
+            // A conflict within the folder is reported with the folder.
+            read.map(|it| of_agents.claim(&it)).transpose().unwrap_or_default();
+        }
+        of_agents.claim(&definition)?;
+        self.ready_with(definition, &of_agents.names())
+    }
+
+    /// The same if there are also these tools that stand for agents.
+    fn ready_with(
+        &self,
+        definition: AgentDefinition,
+        of_agents: &BTreeSet<String>,
+    ) -> Result<AgentDefinition, DefinitionError> {
+        let definition = definition.resolved(&self.folder, &self.stores)?;
+        definition.check_tools_with(&self.tools, of_agents)?;
+        definition.check_guardrails(&self.guardrails)?;
+        self.middleware.check(&definition)?;
+        definition.check_parsers(&self.parsers)?;
+        definition.check_sandbox(self.sandbox)?;
+        Ok(definition)
+    }
+
+    /// Registers definitions. An unchanged definition creates no new revision.
+    ///
+    /// # Errors
+    /// [`Error`] of the call.
+    pub async fn register(abide: &Abide, definitions: &[AgentDefinition]) -> Result<(), Error> {
+        // Subagents come first: a definition is validated against its subagents as they are registered at that
+        // time.
+        let all: Vec<AgentDefinition> =
+            definitions.iter().flat_map(AgentDefinition::with_inline).collect();
+        for definition in Delegations::of(&all).sorted(&all) {
+            abide.call(definition.to_register()).await?;
+        }
+        Ok(())
+    }
+
+    /// The current state of the files, to detect changes.
+    pub(crate) fn signature(&self) -> Signature {
+        let mut all: Vec<PathBuf> = self.files();
+        for below in ["prompts", "skills"] {
+            all.extend(listed(&self.folder.join(below), &["md"]));
+        }
+        let output = all.into_iter().map(|path| {
+            let meta = std::fs::metadata(&path).ok();
+            let changed = meta.as_ref().and_then(|meta| meta.modified().ok());
+            (path, (changed, meta.map_or(0, |meta| meta.len())))
+        });
+        output.collect()
+    }
+
+    /// A problem of `abide.yaml`.
+    pub(crate) fn problem_of_config(&self, error: DefinitionError) -> Problem {
+        let path = self.folder.join("abide.yaml");
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let line =
+            error.subject().and_then(|subject| catalog::folder_texts::line_of(&text, subject));
+        Problem { path, line, error }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        listed(&self.folder.join("agents"), &ENDINGS)
+    }
+}
+
+/// The tools that stand for the agents of a folder. Two agents cannot be the same tool.
+#[derive(Default)]
+struct AgentToolNames(BTreeMap<String, String>);
+
+impl AgentToolNames {
+    fn claim(&mut self, definition: &AgentDefinition) -> Result<(), DefinitionError> {
+        for agent in definition.with_inline() {
+            for tool in agent.agent_tools() {
+                if let Some(other) = self.0.insert(tool.name.clone(), agent.name.clone()) {
+                    let (tool, agent) = (&tool.name, &agent.name);
+                    let why = format!("agents {other} and {agent} are both the tool {tool}");
+                    return Err(DefinitionError::Contradiction(why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn names(self) -> BTreeSet<String> {
+        self.0.into_keys().collect()
+    }
+}
+
+/// File name extensions of definitions.
+const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
+
+/// The problems of files that define an agent of the same name.
+fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
+    let of = |path: &&PathBuf| {
+        let others = paths.iter().filter(|other| *other != path);
+        let others: Vec<String> = others.map(|other| other.display().to_string()).collect();
+        let why = format!("{} also defines agent {name}", others.join(" and "));
+        let error = DefinitionError::Contradiction(why);
+        Problem { path: path.to_path_buf(), line: None, error }
+    };
+    paths.iter().map(of).collect()
+}
+
+/// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
+fn refuse_cycles(reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition>) {
+    let delegations = Delegations::of(&definitions);
+    for definition in definitions {
+        // Inline subagents count as well.
+        let mut names = names_of(&definition).into_iter();
+        let cycle = names.find_map(|name| Some(delegations.cycle_of(&name)?.join(" → ")));
+        match (cycle, reading.sources.get(&definition.name).cloned()) {
+            (None, _) => reading.definitions.push(definition),
+            (Some(cycle), Some(path)) => {
+                reading.files.remove(&path);
+                let error = DefinitionError::Cycle(cycle);
+                reading.problems.push(Problem { path, line: None, error });
+            }
+            (Some(_), None) => {}
+        }
+    }
+}
+
+/// The agents that a definition creates.
+pub(crate) fn names_of(definition: &AgentDefinition) -> BTreeSet<String> {
+    definition.with_inline().into_iter().map(|it| it.name).collect()
+}
+
+fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension().and_then(|it| it.to_str()).is_some_and(|it| endings.contains(&it))
+        })
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn read(folder: &Path, path: &Path) -> Result<AgentDefinition, DefinitionError> {
+    let text =
+        catalog::folder_texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
+    let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
+    if path.extension().is_some_and(|it| it == "md") {
+        return AgentDefinition::from_markdown(name, &text);
+    }
+    let mut definition = AgentDefinition::from_yaml(&text)?;
+    if definition.name.is_empty() {
+        definition.name = name.to_owned();
+    }
+    Ok(definition)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! The prompt registry of an MLflow server, over its REST API. MLflow stores a prompt as a registered model: the text
+//! is a tag of a model version.
+
+use std::time::Duration;
+
+use abide_client::prompt_version;
+use abide_tools::Environment;
+use reqwest::{Client, StatusCode, Url};
+use serde::Deserialize;
+
+use crate::catalog::stored_prompts::split;
+use crate::definition::prompt_source::PromptStore;
+
+/// `prompts` in `abide.yaml`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "prompts: a map with mlflow")]
+pub(crate) struct PromptsConfig {
+    /// The server for `{mlflow: NAME@VERSION}`.
+    pub(crate) mlflow: Option<MlflowConfig>,
+}
+
+/// An MLflow server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an MLflow server: a map with url")]
+pub(crate) struct MlflowConfig {
+    /// The address, such as `http://127.0.0.1:5000`.
+    url: String,
+    /// The environment variable of the bearer token.
+    token_env: Option<String>,
+}
+
+/// How long a request may take: the other definitions wait for it.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum size of a response in bytes: a prompt, and room for the other tags.
+const RESPONSE_BYTES: usize = 4 << 20;
+
+const TEXT_TAG: &str = "mlflow.prompt.text";
+const TYPE_TAG: &str = "_mlflow_prompt_type";
+
+/// The prompts of a server.
+pub(crate) struct Mlflow {
+    client: Client,
+    base: Url,
+    token: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    model_version: ModelVersion,
+}
+
+#[derive(Deserialize)]
+struct ModelVersion {
+    #[serde(default)]
+    tags: Vec<Tag>,
+}
+
+#[derive(Deserialize)]
+struct Tag {
+    key: String,
+    #[serde(default)]
+    value: String,
+}
+
+impl Mlflow {
+    /// # Errors
+    /// The address or the token cannot be used.
+    pub(crate) fn open(config: &MlflowConfig, environment: &Environment) -> Result<Mlflow, String> {
+        let MlflowConfig { url, token_env } = config;
+        let base = Url::parse(&format!("{}/", url.trim_end_matches('/')));
+        let base = base.ok().filter(|base| matches!(base.scheme(), "http" | "https"));
+        let base = base.ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP address"))?;
+        let token = token_env.as_ref().map(|name| {
+            let value = environment.value(name).map(str::to_owned);
+            value.ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))
+        });
+        let token = token.transpose()?;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // A redirect would send the token to another place.
+        let client = Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(TIMEOUT)
+            // A connection ends with the runtime of its request.
+            .pool_max_idle_per_host(0)
+            .build()
+            .map_err(|why| format!("prompts.mlflow: {why}"))?;
+        Ok(Mlflow { client, base, token })
+    }
+
+    async fn text(&self, name: &str, at: &str) -> Result<String, String> {
+        let (path, key, value) = match prompt_version(at) {
+            version if version > 0 => ("model-versions/get", "version", version.to_string()),
+            _ => ("registered-models/alias", "alias", at.to_owned()),
+        };
+        let address = self.base.join(&format!("api/2.0/mlflow/{path}"));
+        let mut address = address.map_err(|why| why.to_string())?;
+        address.query_pairs_mut().append_pair("name", name).append_pair(key, &value);
+        let mut request = self.client.get(address);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        // The error's text can have the address with a secret in it.
+        let answer = request.send().await.map_err(|why| match why.is_timeout() {
+            true => "the MLflow server does not answer in time".to_owned(),
+            false => format!("the MLflow server cannot be reached: {}", why.without_url()),
+        })?;
+        match answer.status() {
+            status if status.is_success() => {}
+            StatusCode::NOT_FOUND => {
+                return Err(format!("the MLflow server has no prompt {name} with {key} {value}"));
+            }
+            status => return Err(format!("the MLflow server answers {status}")),
+        }
+        let body = bounded(answer).await?;
+        let found: Found = serde_json::from_slice(&body)
+            .map_err(|_| "the answer is not that of an MLflow server".to_owned())?;
+        found.model_version.prompt(name)
+    }
+}
+
+impl ModelVersion {
+    fn prompt(self, name: &str) -> Result<String, String> {
+        if self.tags.iter().any(|tag| tag.key == TYPE_TAG && tag.value == "chat") {
+            return Err(format!("{name} is a list of chat messages, not a text"));
+        }
+        let text = self.tags.into_iter().find(|tag| tag.key == TEXT_TAG);
+        text.map(|tag| tag.value).ok_or_else(|| format!("{name} is a model, not a prompt"))
+    }
+}
+
+async fn bounded(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(part) = answer.chunk().await.map_err(|why| why.without_url().to_string())? {
+        if body.len() + part.len() > RESPONSE_BYTES {
+            return Err(format!("the answer has more than {RESPONSE_BYTES} bytes"));
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body)
+}
+
+impl PromptStore for Mlflow {
+    fn prompt(&self, name: &str) -> Result<String, String> {
+        let (name, at) = split(name)?;
+        // A runtime of its own: the thread that waits may be the only one that drives sockets.
+        let ask = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.map_err(|why| why.to_string())?.block_on(self.text(name, at))
+        };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(ask);
+            waits.join().unwrap_or_else(|_| Err("the request panicked".to_owned()))
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! What a model reads: the messages of a session, derived from rows for each request, and what replaces those that no
+//! longer fit.
+//!
+//! `compaction` older messages are summarised · `reduction` results and arguments are archived · `request_size` tokens
+//! of a request · `summarized` the newest summary · `summary` the form of a summary · `transcript` the messages.
+
+pub(crate) mod compaction;
+pub(crate) mod reduction;
+pub(crate) mod request_size;
+pub(crate) mod summarized;
+pub(crate) mod summary;
+pub(crate) mod transcript;

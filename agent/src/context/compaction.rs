@@ -1,0 +1,438 @@
+//! Compaction: when a request would exceed the trigger, older messages are summarised, part by part. Each part is one
+//! answer of the model and one row, so a driver that takes over continues with the next part and gets the same
+//! context.
+//!
+//! ```text
+//! kept · summary │ covered: results are markers │ unchanged: the latest turns
+//!             folded_id                    through_id
+//! ```
+//!
+//! A compaction has a goal, which its rows contain: the last message to cover, and the last one to leave out. Parts
+//! begin and end between groups: an answer and its results stay together. The requests for summaries are not part
+//! of the conversation, so they cannot trigger a compaction.
+
+use abide_client::arguments::RecordSummary;
+use abide_client::{
+    AgentState, Call, ModelUsage, NewArchivedResult, NewMemory, NewRunEvent, NewSummary,
+    RunEventKind,
+};
+use abide_models::{
+    ModelMessage, ModelProvider as _, ModelRequest, ModelResponse, RequestPurpose, Stop,
+    TokenEstimate, answer_of,
+};
+use serde_json::json;
+
+use crate::context;
+use crate::context::request_size::RequestSize;
+use crate::context::summarized::SummarizedContext;
+use crate::context::summary::{self, Fact, Repairs, Summary};
+use crate::context::transcript::{
+    self, AssistantEntry, MEMORY, PARTIAL, REPAIR, ToolEntry, WARNING, data,
+};
+use crate::definition::profile_settings::{ContextPolicy, ContextSettings};
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::step::{Step, StepError, overtime};
+use crate::{memory, middleware, model};
+
+/// Consecutive messages that stay together.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Index of the first message.
+    start: usize,
+    /// Index after the last message.
+    end: usize,
+    /// The id of the last message.
+    last_id: i64,
+    /// Whether it begins with an answer of the model.
+    answers: bool,
+}
+
+/// Covers the next part if `tokens` exceeds the trigger, or if a compaction is in progress. Returns whether it did: then
+/// the request must be built again.
+pub(crate) async fn advance(
+    driver: &mut Driver,
+    request: &ModelRequest,
+    size: RequestSize,
+    tokens: u64,
+) -> Step<bool> {
+    let settings = driver.definition.settings().context;
+    let Some(context) = driver.context.clone().filter(|_| settings.compacts()) else {
+        return Ok(false);
+    };
+    let goal = match context.pending() {
+        Some(goal) => Some(goal),
+        None if tokens > settings.max_token || driver.health.wants_compaction => {
+            plan(driver, &context, request, size, tokens)
+        }
+        None => None,
+    };
+    let Some(goal) = goal else { return Ok(false) };
+    cover(driver, &context, goal, size, tokens).await?;
+    driver.summarized().await?;
+    Ok(true)
+}
+
+/// The goal of a new compaction: the last message to cover, and the last one to leave out. `None` if there is too
+/// little to gain.
+fn plan(
+    driver: &Driver,
+    context: &SummarizedContext,
+    request: &ModelRequest,
+    size: RequestSize,
+    tokens: u64,
+) -> Option<(i64, i64)> {
+    let settings = driver.definition.settings().context;
+    let (through, folded) = (context.through_id(), context.folded_id());
+    let first = driver.entries.iter().position(|entry| entry.id > folded)?;
+    let rest = &driver.entries[first..];
+    let groups = groups(rest);
+    let fixed = size.estimate.around(request)
+        + size.of_messages(&transcript::messages(&driver.entries[..first]));
+    let target = size.estimated(settings.context_token_limit);
+    let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
+    let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
+    let goal = groups.get(unchanged.checked_sub(1)?)?.last_id;
+    if goal <= through {
+        return None;
+    }
+    let is_new = |group: &&Group| group.last_id > through;
+    let gain: u64 = groups[..unchanged]
+        .iter()
+        .filter(is_new)
+        .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
+        .sum();
+    // Otherwise a large latest turn would pay for a summary of a few words in every turn.
+    let tolerance = size.estimated(settings.max_token) * 15 / 100;
+    let fits = tokens <= settings.window_tokens;
+    if fits && gain < tolerance {
+        return None;
+    }
+    if settings.policy == ContextPolicy::SummaryOnly {
+        return Some((goal, goal));
+    }
+    let mut marked = 0;
+    let mut leaves_out = folded;
+    for group in groups[..unchanged].iter().rev() {
+        let part = &rest[group.start..group.end];
+        let messages = transcript::reduced_messages(part, goal, &settings);
+        marked += size.of_messages(&messages);
+        if marked > left / 3 {
+            leaves_out = group.last_id;
+            break;
+        }
+    }
+    Some((goal, leaves_out.max(folded)))
+}
+
+/// The index of the first group that stays unchanged: the latest turns that fit, and in any case everything from the
+/// last answer on. `None` if there is no answer.
+fn unchanged(
+    groups: &[Group],
+    entries: &[AgentState],
+    most: u64,
+    turns: usize,
+    size: RequestSize,
+) -> Option<usize> {
+    let protected = groups.iter().rposition(|group| group.answers)?;
+    let (mut first, mut tokens, mut answers) = (protected, 0, 1);
+    for at in (0..groups.len()).rev() {
+        let group = groups[at];
+        tokens += size.of_messages(&transcript::messages(&entries[group.start..group.end]));
+        if at >= protected {
+            continue;
+        }
+        answers += usize::from(group.answers);
+        if tokens > most || answers > turns {
+            break;
+        }
+        first = at;
+    }
+    Some(first)
+}
+
+/// Splits messages into groups: an answer with its results, or another message. Messages that arrive before the
+/// results of an answer are complete belong to its group.
+fn groups(entries: &[AgentState]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut open = 0_usize;
+    for (at, entry) in entries.iter().enumerate() {
+        let answers = entry.role == "assistant" && is_answer(entry);
+        let begins = answers || (entry.role != "tool" && open == 0) || groups.is_empty();
+        if answers {
+            open = data::<AssistantEntry>(entry).calls.len();
+        } else if entry.role == "tool" {
+            open = open.saturating_sub(1);
+        }
+        match groups.last_mut().filter(|_| !begins) {
+            Some(group) => (group.end, group.last_id) = (at + 1, entry.id),
+            None => {
+                groups.push(Group { start: at, end: at + 1, last_id: entry.id, answers });
+            }
+        }
+    }
+    groups
+}
+
+fn is_answer(entry: &AgentState) -> bool {
+    entry.role == "assistant" && (entry.kind == "message" || entry.kind == PARTIAL)
+}
+
+/// Summarises the next part and records the summary.
+async fn cover(
+    driver: &Driver,
+    context: &SummarizedContext,
+    (goal_id, goal_folded_id): (i64, i64),
+    size: RequestSize,
+    tokens: u64,
+) -> Step {
+    let settings = driver.definition.settings().context;
+    let part = next_part(driver, context, goal_id, &settings, size);
+    let through_id = part.last().map_or(goal_id, |entry| entry.id);
+    let lines = lines(part, &settings, size);
+    let made = summarise(driver, context, &lines, &settings).await?;
+    let source_seq = part.last().map(|entry| entry.seq.0);
+    memory::facts::keep_facts(driver, made.new_facts(&context.summary, source_seq)).await?;
+    let folded_id = goal_folded_id.min(through_id);
+    let covered: Vec<&AgentState> =
+        driver.entries.iter().filter(|entry| entry.id <= folded_id).collect();
+    let newly_folded: Vec<AgentState> =
+        covered.iter().filter(|it| it.id > context.folded_id()).map(|it| (*it).clone()).collect();
+    let mut handoffs = context.handoffs(&driver.run);
+    transcript::apply_handoffs(&mut handoffs, &driver.run, &newly_folded);
+    let answers = newly_folded.iter().filter(|entry| is_answer(entry)).count();
+    let archived = archived(part, &settings);
+    let number = context.number() + 1;
+    let summary = json!(made.summary);
+    let mut output = json!({"status": "summarization", "number": number, "summary": summary,
+        "archived": archived.len(), "origin": made.origin, "through_id": through_id,
+        "goal_id": goal_id, "tokens_before": tokens});
+    if !made.repairs.is_empty() {
+        output["repaired"] = json!(made.repairs);
+    }
+    let record = NewSummary {
+        number,
+        through_id,
+        folded_id,
+        goal_id,
+        goal_folded_id,
+        summary,
+        kept: kept(driver, &covered),
+        answers: context.answers() + i64::try_from(answers).unwrap_or(0),
+        handoffs: handoffs.iter().map(|handoff| json!(handoff)).collect(),
+        origin: made.origin.to_owned(),
+        repaired: (!made.repairs.is_empty()).then(|| json!(made.repairs)),
+        tokens_before: i64::try_from(tokens).unwrap_or(i64::MAX),
+    };
+    let lease = &driver.run_lease;
+    let record = RecordSummary {
+        archived: Some(archived),
+        ..RecordSummary::new(&lease.run_id, lease.fencing_token, record)
+    };
+    let mut events: Vec<NewRunEvent> =
+        made.answer.as_ref().map(model::choice::usage).into_iter().collect();
+    events.push(run_event(RunEventKind::Status, output));
+    let spent = made.answer.as_ref().map(|answer| {
+        // It is no answer of the agent.
+        ModelUsage { iteration: false, ..model::choice::spent(answer, 0) }
+    });
+    driver.record(&events, spent.as_ref(), vec![Call::of(record)]).await
+}
+
+/// The messages to summarise next: whole groups up to the size of a part, at least one.
+fn next_part<'a>(
+    driver: &'a Driver,
+    context: &SummarizedContext,
+    goal_id: i64,
+    settings: &ContextSettings,
+    size: RequestSize,
+) -> &'a [AgentState] {
+    let through = context.through_id();
+    let first = driver.entries.iter().position(|entry| entry.id > through);
+    let rest = &driver.entries[first.unwrap_or(driver.entries.len())..];
+    let most = size.estimated(settings.chunk_tokens);
+    let (mut end, mut tokens) = (0, 0);
+    for group in groups(rest).iter().take_while(|group| group.last_id <= goal_id) {
+        tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
+        if end > 0 && tokens > most {
+            break;
+        }
+        end = group.end;
+    }
+    &rest[..end]
+}
+
+/// The messages of a part as text, one each. Together they are at most as large as a part.
+fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
+    // Beside it, the request has the summary so far and the instructions.
+    let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
+    let most = size.estimated(settings.chunk_tokens.min(room));
+    let mut lines: Vec<String> = part.iter().filter_map(|it| line(it, settings)).collect();
+    let tokens =
+        |lines: &[String]| -> u64 { lines.iter().map(|line| size.estimate.text(line) + 2).sum() };
+    let mut each = 8_000;
+    while tokens(&lines) > most && each > 20 {
+        for line in &mut lines {
+            shorten(line, each);
+        }
+        each /= 2;
+    }
+    lines
+}
+
+/// Keeps the beginning and the end of a text.
+fn shorten(text: &mut String, most: usize) {
+    if text.len() > most {
+        let head = text.floor_char_boundary(most * 2 / 3);
+        let tail = text.ceil_char_boundary(text.len() - most / 3);
+        *text = format!("{} […] {}", &text[..head], &text[tail..]);
+    }
+}
+
+fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
+    let text = entry.content.as_deref().unwrap_or_default();
+    Some(match entry.role.as_str() {
+        "tool" if entry.kind == "message" => {
+            let result: ToolEntry = data(entry);
+            let failed = if result.is_error { "failed " } else { "" };
+            let (name, id) = (&result.name, &result.call_id);
+            match context::reduction::drops(&settings.reduce_results, name, text) {
+                true => format!("{failed}result of {name} {id}: left out"),
+                false => format!("{failed}result of {name} {id}: {text}"),
+            }
+        }
+        "assistant" if is_answer(entry) => {
+            let answer: AssistantEntry = data(entry);
+            let calls = answer.calls.iter().map(|call| {
+                let (name, id, arguments) = (&call.name, &call.call_id, &call.arguments);
+                match context::reduction::drops(&settings.reduce_arguments, name, arguments) {
+                    true => format!("\ncalls {name} {id}"),
+                    false => format!("\ncalls {name} {id} with {arguments}"),
+                }
+            });
+            format!("agent: {text}{}", calls.collect::<String>())
+        }
+        "tool" | "assistant" => return None,
+        // Facts are in the memory, and a warning is about its moment.
+        "system" if entry.kind == MEMORY || entry.kind == WARNING => return None,
+        role => format!("{role}: {text}"),
+    })
+}
+
+/// A new summary.
+struct MadeSummary {
+    summary: Summary,
+    repairs: Repairs,
+    origin: &'static str,
+    /// The model's answer, usable or not: it was paid for.
+    answer: Option<ModelResponse>,
+}
+
+impl MadeSummary {
+    /// The facts that the summary before it did not have, for the memory of the agent. A fact that was forgotten
+    /// there does not return with each summary.
+    fn new_facts(&self, before: &Summary, source_seq: Option<i64>) -> Vec<NewMemory> {
+        let is_known = |fact: &&Fact| {
+            before.stable_facts.iter().any(|it| it.key == fact.key && it.value == fact.value)
+        };
+        let new = self.summary.stable_facts.iter().filter(|fact| !is_known(fact));
+        let facts = new.map(|fact| NewMemory {
+            key: fact.key.clone(),
+            value: fact.value.clone(),
+            confidence: Some(fact.confidence),
+            source_seq,
+        });
+        facts.collect()
+    }
+}
+
+/// Asks the agent's model for the summary. If it gives none, one is made without a model.
+async fn summarise(
+    driver: &Driver,
+    context: &SummarizedContext,
+    lines: &[String],
+    settings: &ContextSettings,
+) -> Step<MadeSummary> {
+    let lines: Vec<String> =
+        lines.iter().map(|it| middleware::redaction::for_model(driver, it)).collect();
+    let lines = &lines[..];
+    let candidates = model::choice::of_agent(driver)?;
+    let estimate = TokenEstimate::of_model(&candidates.model);
+    let request = request(&context.summary, lines, settings);
+    model::budget::reserve(driver, &request, candidates.price).await?;
+    let answer = tokio::select! {
+        biased;
+        () = driver.stop.cancelled() => return Err(StepError::Aborted),
+        () = driver.until_deadline() => return Err(overtime()),
+        answer = answer_of(candidates.chain.stream(request)) => match answer {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                let (run, error) = (&driver.run.id, error.message);
+                tracing::warn!(run, error, "the model gives no summary");
+                None
+            }
+        },
+    };
+    let complete = answer.as_ref().filter(|answer| answer.stop == Stop::End);
+    let read = complete.and_then(|answer| Summary::of_answer(&answer.text));
+    let (mut summary, origin) = match read {
+        Some(summary) => (summary, "model"),
+        None => (Summary::fallback(&context.summary, lines), "fallback"),
+    };
+    let repairs = summary.repair(&context.summary);
+    summary.shorten(settings.summary_token_limit, estimate);
+    Ok(MadeSummary { summary, repairs, origin, answer })
+}
+
+fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> ModelRequest {
+    let data = json!({"summary_so_far": before, "conversation": lines});
+    let words = settings.summary_token_limit / 2;
+    ModelRequest {
+        system: Some(format!("{} Use at most {words} words.", summary::INSTRUCTIONS)),
+        messages: vec![ModelMessage::user(data.to_string())],
+        temperature: None,
+        max_tokens: u32::try_from(settings.summary_token_limit.saturating_mul(2)).ok(),
+        response_schema: Some(summary::schema()),
+        purpose: RequestPurpose::Summary,
+        ..ModelRequest::default()
+    }
+}
+
+/// The results of a part that become markers.
+fn archived(part: &[AgentState], settings: &ContextSettings) -> Vec<NewArchivedResult> {
+    let results = part.iter().filter(|entry| entry.role == "tool" && entry.kind == "message");
+    let archived = results.filter_map(|entry| {
+        let result: ToolEntry = data(entry);
+        let text = entry.content.as_deref().unwrap_or_default();
+        let characters =
+            context::reduction::reduced_chars(&settings.reduce_results, &result.name, text)?;
+        Some(NewArchivedResult {
+            entry_id: entry.id,
+            call_id: result.call_id,
+            provider_call_id: Some(result.provider_call_id).filter(|id| !id.is_empty()),
+            tool_name: result.name,
+            characters: i64::try_from(characters).unwrap_or(i64::MAX),
+        })
+    });
+    archived.collect()
+}
+
+/// The ids of the messages that the model always sees, among those that it would not see otherwise: system messages,
+/// the first message of the user, and the newest one, which is the current task.
+fn kept(driver: &Driver, covered: &[&AgentState]) -> Vec<i64> {
+    let is_user = |entry: &AgentState| entry.role == "user" && entry.kind == "message";
+    let first = driver.entries.iter().find(|entry| is_user(entry)).map(|entry| entry.id);
+    let newest = driver.entries.iter().rfind(|entry| is_user(entry)).map(|entry| entry.id);
+    // The facts of the current turn, so that they are not read again.
+    let facts = driver.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
+    let is_kept = |entry: &&&AgentState| {
+        (entry.role == "system" && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str()))
+            || Some(entry.id) == facts
+            || Some(entry.id) == first
+            || Some(entry.id) == newest
+    };
+    covered.iter().filter(is_kept).map(|entry| entry.id).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,673 @@
+//! The definition of an agent: a prompt, tools, limits and a model. It comes from a file, a request or Rust code.
+//!
+//! A definition is **resolved** before it is registered: the prompt, instruction files and skills are read and
+//! stored in `instructions`. A revision therefore contains the complete instructions and does not depend on files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use abide_client::AgentMode;
+use abide_client::arguments::RegisterAgent;
+use abide_programs::{CliConfig, ParserChoice, Parsers};
+use abide_tools::{A2aConfig, BackendName, Parameters, Selection, Tools};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+pub use crate::definition::chosen_model::ModelChoice;
+
+use crate::definition::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
+use crate::definition::error::{DefinitionError, NAME_CHARS};
+use crate::definition::guardrail::GuardrailFunctions;
+use crate::definition::middleware::Middleware;
+use crate::definition::pause_rule::PauseRule;
+use crate::definition::profile::{Profile, ProfileSettings};
+use crate::definition::prompt_source::{PromptSource, PromptStores};
+use crate::{catalog, plan};
+
+/// An agent. Every field except the name is optional.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an agent definition: a map of its fields")]
+pub struct AgentDefinition {
+    /// The name; the default is the name of the file.
+    pub name: String,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<PromptSource>,
+    /// The tools that the agent may call, by name. `mail_*` selects all names with that prefix. The default is
+    /// none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Tools that the model sees, but calls to them are denied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocked_tools: Vec<String>,
+    /// Tools that are removed from the selection in `tools`; the model does not see them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excluded_tools: Vec<String>,
+    /// Skills: texts in `skills/` that are added to the instructions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<String>,
+    /// Instruction files in the folder, such as `AGENTS.md`, that are added to the instructions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<PathBuf>,
+    /// Agents that this agent may delegate tasks to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subagents: Vec<Subagent>,
+    /// Tools whose calls by this agent need approval. This adds to the approvals that tools themselves require.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub interrupt_on: BTreeMap<String, Permission>,
+    /// Makes the agent a tool of the agents that have it in `subagents`, in place of a choice of `task`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_tool: Option<AsTool>,
+    /// Lets the agent take over the turn of the agents that have it in `subagents`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_handoff: Option<AsHandoff>,
+    /// What happens around the requests to the model and around the calls of tools, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub middleware: Vec<Middleware>,
+    /// Rules that pause its runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pause: Vec<PauseRule>,
+    /// The model and its parameters.
+    pub config: AgentConfig,
+    /// How the agent may be used.
+    pub mode: AgentMode,
+    /// What the agent is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Whether lists omit the agent.
+    pub hidden: bool,
+    /// Whether the agent comes with the runtime.
+    pub native: bool,
+    /// Whether other agents may reach it by A2A.
+    pub a2a_exposed: bool,
+    /// Whether clients of the MCP server may use it as a tool.
+    pub mcp_exposed: bool,
+    /// JSON Schema of the agent's final answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<Value>,
+    /// The settings for limits, planning, context, memory and watchdog.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// Whether the agent keeps a plan of its work. If so, it has the tool `manage_todo_list`. The default is that of
+    /// the profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planning: Option<bool>,
+    /// Limits of one run.
+    pub limits: Limits,
+    /// The sandbox that the agent needs. It is refused where another one, or none, is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<BackendName>,
+    /// A command-line program that runs instead of a model and tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cli: Option<CliConfig>,
+    /// A remote agent, reached by A2A, that works instead of a model and tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub a2a: Option<A2aConfig>,
+    /// The resolved texts of prompt, memory and skills. Set at registration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// The resolved profile. Set at registration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<ProfileSettings>,
+}
+
+/// An agent that another agent may delegate tasks to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Subagent {
+    /// A reference by name.
+    Named(String),
+    /// An inline definition. It belongs to this agent: no other agent can name it.
+    Inline(Box<AgentDefinition>),
+}
+
+/// Separates the name of an inline agent from that of its parent: `boss/helper`. No other name contains it.
+pub(crate) const OF_PARENT: char = '/';
+
+impl AgentDefinition {
+    /// Whether its prompt, or that of an inline subagent, is in the table `prompts`.
+    pub(crate) fn uses_stored_prompt(&self) -> bool {
+        let of_inline = |subagent: &Subagent| match subagent {
+            Subagent::Named(_) => false,
+            Subagent::Inline(definition) => definition.uses_stored_prompt(),
+        };
+        self.system_prompt.as_ref().is_some_and(PromptSource::is_stored)
+            || self.subagents.iter().any(of_inline)
+    }
+}
+
+impl Subagent {
+    /// Its name, as the agent that delegates to it writes it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Subagent::Named(name) => name,
+            Subagent::Inline(definition) => &definition.name,
+        }
+    }
+
+    /// The name under which it is registered: that of an inline agent begins with the name of its parent.
+    #[must_use]
+    pub fn registered_name(&self, parent: &str) -> String {
+        match self {
+            Subagent::Named(name) => name.clone(),
+            Subagent::Inline(definition) => format!("{parent}{OF_PARENT}{}", definition.name),
+        }
+    }
+}
+
+/// Unlike a derived implementation, it reports errors of an inline definition with their reason.
+impl<'de> Deserialize<'de> for Subagent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Subagent, D::Error> {
+        struct NameOrDefinition;
+        impl<'de> Visitor<'de> for NameOrDefinition {
+            type Value = Subagent;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of an agent, or an agent definition")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Subagent, E> {
+                Ok(Subagent::Named(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Subagent, A::Error> {
+                let definition = AgentDefinition::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Subagent::Inline(Box::new(definition)))
+            }
+        }
+        from.deserialize_any(NameOrDefinition)
+    }
+}
+
+/// Whether calls of a tool need approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Permission(pub bool);
+
+/// The model and its parameters. Missing fields take the server's defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "the model and its parameters: a map")]
+pub struct AgentConfig {
+    /// The provider's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The model's name at the provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The sampling temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Maximum number of tokens in an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Maximum number of answers of the model in one run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recursion_limit: Option<i64>,
+    /// Maximum size of a tool result in tokens. Of a larger result, the model sees only the beginning and the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_token_limit_before_evict: Option<usize>,
+    /// The models to try, in order, when the first one fails.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<ModelChoice>,
+}
+
+/// Limits of one run. A missing field means no limit, unless stated otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "limits: a map")]
+pub struct Limits {
+    /// Maximum number of tool calls; the default is that of the profile, or 50.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<i64>,
+    /// Maximum number of concurrent tool calls; the default is that of the profile, or 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_tools: Option<usize>,
+    /// Maximum duration in seconds since the start of the run, including the time that it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_clock_seconds: Option<i64>,
+    /// Maximum number of input and output tokens, including delegated runs. An answer whose usage the provider does not
+    /// report counts as estimated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<i64>,
+    /// Maximum number of runs started by delegation, including indirect ones; the default is the server's limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descendants: Option<i64>,
+    /// Maximum depth of delegation; the default is the server's limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegation_depth: Option<i64>,
+    /// Maximum duration of one delegated task in seconds. The default is what is left of the run's own time limit,
+    /// which always applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegation_seconds: Option<i64>,
+    /// Maximum cost in dollars, as far as prices are known, including delegated runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+}
+
+/// How deep inline subagents can be nested: as deep as runs can delegate.
+const INLINE_DEPTH: usize = 5;
+
+impl AgentDefinition {
+    /// The settings that apply to its runs. For a definition that was registered before profiles existed, they are
+    /// computed.
+    #[must_use]
+    pub fn settings(&self) -> ProfileSettings {
+        self.settings.clone().unwrap_or_else(|| self.computed_settings())
+    }
+
+    fn computed_settings(&self) -> ProfileSettings {
+        let mut settings = Profile::settings(self.profile.as_ref());
+        if let Some(most) = self.limits.tool_calls {
+            settings.limits.tool_calls = most;
+        }
+        if let Some(most) = self.limits.parallel_tools {
+            settings.limits.parallel_tools = most.max(1);
+        }
+        settings.planning = self.planning.unwrap_or(settings.planning);
+        // The program or the remote agent has its own context, plans and memory.
+        if self.works_elsewhere().is_some() {
+            settings.planning = false;
+            settings.context.compaction = false;
+            settings.memory.enabled = false;
+            settings.watchdog.enabled = false;
+        }
+        settings
+    }
+
+    /// Whether the agent keeps a plan.
+    pub(crate) fn keeps_plan(&self) -> bool {
+        self.settings().planning
+    }
+
+    /// Parses YAML. JSON is valid YAML, too.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Malformed`], with the line if it is known.
+    pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
+        serde_saphyr::from_str(text).map_err(|why| {
+            let line = why.location().map(|at| at.line()).filter(|line| *line > 0);
+            DefinitionError::malformed(why.without_snippet().to_string(), line)
+        })
+    }
+
+    /// Parses Markdown with YAML front matter between two `---` lines. The text below is the system prompt. The
+    /// agent has the name of the file.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Malformed`]; [`DefinitionError::Contradiction`] if the front matter also has a prompt.
+    pub fn from_markdown(name: &str, text: &str) -> Result<AgentDefinition, DefinitionError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let (front, body) = front_matter(text)?;
+        let mut definition = match front.trim() {
+            "" => AgentDefinition::default(),
+            _ => AgentDefinition::from_yaml(front).map_err(below_first_line)?,
+        };
+        if definition.system_prompt.is_some() {
+            let twice =
+                "the front matter has a system_prompt, but the text below it is the prompt, too";
+            return Err(DefinitionError::Contradiction(twice.to_owned()));
+        }
+        definition.name = name.to_owned();
+        definition.system_prompt = Some(PromptSource::Inline(body.trim().to_owned()));
+        Ok(definition)
+    }
+
+    /// Reads the texts that the definition refers to; files are relative to the folder.
+    ///
+    /// # Errors
+    /// A text cannot be read, or the definition is invalid.
+    pub(crate) fn resolved(
+        mut self,
+        folder: &Path,
+        stores: &PromptStores,
+    ) -> Result<AgentDefinition, DefinitionError> {
+        self.check()?;
+        let mut parts = Vec::new();
+        if let Some(prompt) = &self.system_prompt {
+            parts.push(prompt.text(folder, stores)?);
+        }
+        for path in &self.memory {
+            parts.push(catalog::folder_texts::read(folder, path, &["md"])?);
+        }
+        for skill in &self.skills {
+            parts.push(format!(
+                "## Skill: {skill}\n\n{}",
+                catalog::folder_texts::named(folder, "skills", skill)?
+            ));
+        }
+        let settings = self.computed_settings();
+        if settings.planning {
+            parts.push(plan::todo_list::RULES.to_owned());
+        }
+        self.settings = Some(settings);
+        self.instructions = (!parts.is_empty()).then(|| parts.join("\n\n"));
+        let subagents = self.subagents.into_iter().map(|subagent| match subagent {
+            Subagent::Inline(mut inline) => {
+                inline.mode = AgentMode::Subagent;
+                inline.hidden = true;
+                inline.resolved(folder, stores).map(|it| Subagent::Inline(Box::new(it)))
+            }
+            named @ Subagent::Named(_) => Ok(named),
+        });
+        self.subagents = subagents.collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// Checks the definition for contradictions.
+    fn check(&self) -> Result<(), DefinitionError> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let length = self.name.chars().count();
+        if length == 0 || length > NAME_CHARS || !self.name.chars().all(fits) {
+            return Err(DefinitionError::Name(self.name.clone()));
+        }
+        let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
+        if let Some(kind) = self.works_elsewhere() {
+            self.check_elsewhere(kind)?;
+        }
+        if let Some(why) = self.pause.iter().find_map(|rule| rule.check().err()) {
+            return contradiction(&why);
+        }
+        if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
+            return contradiction(&why);
+        }
+        let settings = self.computed_settings();
+        let numbers = settings.context.check().and_then(|()| settings.watchdog.check());
+        let numbers = numbers.and_then(|()| settings.memory.check());
+        let numbers = numbers.and_then(|()| settings.plan.check());
+        if let Err(why) = numbers {
+            return contradiction(&why);
+        }
+        if self.limits.tool_calls.is_some_and(|most| most < 0) {
+            return contradiction("limits.tool_calls is negative");
+        }
+        for tool in self.agent_tools() {
+            if let Err(why) = tool.check() {
+                return contradiction(&why);
+            }
+            if !self.mode.is_subagent() {
+                return contradiction(
+                    "an agent with as_tool or as_handoff needs mode: subagent or all",
+                );
+            }
+        }
+        for (name, most) in [
+            ("delegation_seconds", self.limits.delegation_seconds),
+            ("descendants", self.limits.descendants),
+            ("delegation_depth", self.limits.delegation_depth),
+        ] {
+            if most.is_some_and(|most| most < 0) {
+                return contradiction(&format!("limits.{name} is negative"));
+            }
+        }
+        self.check_subagents()?;
+        if let Some(schema) = &self.response_format {
+            Parameters::of(schema).map_err(|why| {
+                DefinitionError::Contradiction(format!(
+                    "response_format is not a supported JSON Schema: {why}"
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The field that makes something else work instead of a model and tools.
+    pub(crate) fn works_elsewhere(&self) -> Option<&'static str> {
+        let fields = [("cli", self.cli.is_some()), ("a2a", self.a2a.is_some())];
+        fields.into_iter().find_map(|(field, is_there)| is_there.then_some(field))
+    }
+
+    /// Checks a definition without a model: a program (`cli`) or a remote agent (`a2a`).
+    fn check_elsewhere(&self, field: &str) -> Result<(), DefinitionError> {
+        let who = if field == "cli" { "program" } else { "remote agent" };
+        let has_prompt =
+            self.system_prompt.is_some() || !self.memory.is_empty() || !self.skills.is_empty();
+        let problems = [
+            (
+                self.cli.is_some() && self.a2a.is_some(),
+                "has both cli and a2a: remove one".to_owned(),
+            ),
+            (
+                !(self.tools.is_empty() && self.subagents.is_empty()),
+                format!("uses the {who}'s tools: remove tools and subagents"),
+            ),
+            (self.planning == Some(true), format!("uses the {who}'s plans: remove planning")),
+            (
+                !self.middleware.is_empty(),
+                "has an output that cannot be held back: remove middleware".to_owned(),
+            ),
+            (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
+            (self.as_handoff.is_some(), "cannot take over a turn: remove as_handoff".to_owned()),
+            (
+                field == "a2a" && has_prompt,
+                "uses the remote agent's instructions: remove system_prompt, memory and skills"
+                    .to_owned(),
+            ),
+        ];
+        if let Some((_, why)) = problems.into_iter().find(|(is_wrong, _)| *is_wrong) {
+            let why = format!("an agent with {field} {why}");
+            return Err(DefinitionError::Contradiction(why));
+        }
+        match self.cli.as_ref().map_or(Ok(()), CliConfig::check) {
+            Err((subject, why)) => {
+                let (why, subject) = (why.to_owned(), subject.to_owned());
+                Err(DefinitionError::Program { code: "bad_parser", why, subject })
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Checks that the guardrails in Rust exist.
+    pub(crate) fn check_guardrails(
+        &self,
+        functions: &GuardrailFunctions,
+    ) -> Result<(), DefinitionError> {
+        let rules = self.middleware.iter().filter_map(Middleware::guardrail);
+        let named = rules.filter_map(|rule| rule.check.as_deref());
+        if let Some(name) = named.into_iter().find(|name| !functions.knows(name)) {
+            let why = format!("there is no guardrail function {name}: Catalog::guardrail adds it");
+            return Err(DefinitionError::Contradiction(why));
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_guardrails(functions),
+            Subagent::Named(_) => Ok(()),
+        })
+    }
+
+    /// Checks that the parsers in Rust exist, also those of inline subagents.
+    pub(crate) fn check_parsers(&self, parsers: &Parsers) -> Result<(), DefinitionError> {
+        for part in self.with_inline() {
+            let parser = part.cli.as_ref().and_then(|cli| cli.parser.as_ref());
+            if let Some(ParserChoice::Named(name)) = parser
+                && !parsers.names().any(|known| known == name)
+            {
+                let known = parsers.names().map(str::to_owned).collect();
+                return Err(DefinitionError::Parser { name: name.clone(), known });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the definition and its inline subagents get the sandbox that they need.
+    pub(crate) fn check_sandbox(&self, there: Option<BackendName>) -> Result<(), DefinitionError> {
+        if let Some(wanted) = self.sandbox.filter(|wanted| Some(*wanted) != there) {
+            let there = there.map(BackendName::as_str);
+            return Err(DefinitionError::Sandbox { wanted: wanted.as_str(), there });
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_sandbox(there),
+            Subagent::Named(_) => Ok(()),
+        })
+    }
+
+    /// Checks the names of the subagents: the model chooses among them by name, and only an inline agent has its
+    /// parent in its name.
+    fn check_subagents(&self) -> Result<(), DefinitionError> {
+        let contradiction = |why: String| Err(DefinitionError::Contradiction(why));
+        let mut names = BTreeSet::new();
+        for subagent in &self.subagents {
+            let name = subagent.name();
+            if !names.insert(name) {
+                return contradiction(format!("agent {} has two subagents {name}", self.name));
+            }
+            if let (Subagent::Named(_), Some((parent, _))) = (subagent, name.split_once(OF_PARENT))
+            {
+                let why =
+                    format!("{name} belongs to agent {parent}, and no other agent can use it");
+                return contradiction(why);
+            }
+        }
+        if self.inline_depth() > INLINE_DEPTH {
+            let why = format!("inline subagents are nested more than {INLINE_DEPTH} deep");
+            return contradiction(why);
+        }
+        Ok(())
+    }
+
+    /// How deep inline subagents are nested; 0 if there are none.
+    fn inline_depth(&self) -> usize {
+        let inline = self.subagents.iter().filter_map(|subagent| match subagent {
+            Subagent::Inline(inline) => Some(1 + inline.inline_depth()),
+            Subagent::Named(_) => None,
+        });
+        inline.max().unwrap_or(0)
+    }
+
+    /// The agents that the definition registers, with their registered names: its inline subagents, each after
+    /// its own, and then the agent itself.
+    pub(crate) fn with_inline(&self) -> Vec<AgentDefinition> {
+        let mut all = Vec::new();
+        for subagent in &self.subagents {
+            if let Subagent::Inline(inline) = subagent {
+                let name = subagent.registered_name(&self.name);
+                all.extend(AgentDefinition { name, ..(**inline).clone() }.with_inline());
+            }
+        }
+        all.push(self.clone());
+        all
+    }
+
+    /// The registered names of the agents that it can delegate to.
+    pub(crate) fn delegates(&self) -> impl Iterator<Item = String> {
+        self.subagents.iter().map(|subagent| subagent.registered_name(&self.name))
+    }
+
+    /// Checks that the definition's tools are available.
+    ///
+    /// # Errors
+    /// A tool is unknown.
+    pub fn check_tools(&self, tools: &Tools) -> Result<(), DefinitionError> {
+        self.check_tools_with(tools, &BTreeSet::new())
+    }
+
+    /// The same if there are also these tools that stand for agents.
+    pub(crate) fn check_tools_with(
+        &self,
+        tools: &Tools,
+        of_agents: &BTreeSet<String>,
+    ) -> Result<(), DefinitionError> {
+        let view = tools.view(self.selection())?;
+        let takes_response = view.declarations().iter().any(|tool| tool.name == RESPONSE);
+        if self.response_format.is_some() && takes_response {
+            let why = "with response_format the tool name response belongs to the runtime";
+            return Err(DefinitionError::Contradiction(why.to_owned()));
+        }
+        let has_memory = self.settings().memory.enabled;
+        let taken = MEMORY_TOOLS.into_iter().find(|name| tools.get(name).is_some());
+        if let Some(name) = taken.filter(|_| has_memory) {
+            let why = format!(
+                "the tool {name} belongs to the memory of the agent: rename your tool, or set \
+                 profile.memory.enabled to false"
+            );
+            return Err(DefinitionError::Contradiction(why));
+        }
+        let inline = self.subagents.iter().flat_map(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.agent_tools(),
+            Subagent::Named(_) => Vec::new(),
+        });
+        let own: BTreeSet<String> = inline.map(|tool| tool.name).collect();
+        let is_agent = |name: &&String| own.contains(*name) || of_agents.contains(*name);
+        let is_own =
+            |name: &&String| *name == TASK || (has_memory && MEMORY_TOOLS.contains(&name.as_str()));
+        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && !is_own(name));
+        let asked = Selection { tools: Some(asked.cloned().collect()), ..Selection::default() };
+        tools.view(asked)?;
+        for tool in self.agent_tools() {
+            if tools.get(&tool.name).is_some() {
+                let why = format!("as a tool the agent needs another name: {} exists", tool.name);
+                return Err(DefinitionError::Contradiction(why));
+            }
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_tools_with(tools, of_agents),
+            Subagent::Named(_) => Ok(()),
+        })
+    }
+
+    /// The tools that stand for the agent.
+    pub(crate) fn agent_tools(&self) -> Vec<AgentTool> {
+        let description = self.description.as_deref();
+        AgentTool::of(&self.name, description, self.as_tool.as_ref(), self.as_handoff.as_ref())
+    }
+
+    /// The tools that the agent may use.
+    #[must_use]
+    pub fn selection(&self) -> Selection {
+        let denied = self.middleware.iter().filter_map(|it| match it {
+            Middleware::ToolSecurity(security) => Some(&security.blocked_tools),
+            _ => None,
+        });
+        Selection {
+            tools: Some(self.tools.clone()),
+            blocked: denied.flatten().chain(&self.blocked_tools).cloned().collect(),
+            excluded: self.excluded_tools.clone(),
+        }
+    }
+
+    /// The arguments of `register_agent`.
+    #[must_use]
+    pub fn to_register(&self) -> RegisterAgent {
+        let definition = match serde_json::to_value(self) {
+            Ok(Value::Object(definition)) => definition,
+            _ => Map::new(),
+        };
+        RegisterAgent {
+            description: self.description.clone(),
+            ..RegisterAgent::new(&self.name, definition)
+                .mode(self.mode)
+                .hidden(self.hidden)
+                .native(self.native)
+        }
+    }
+}
+
+/// The error of a front matter, with the line of the file: the front matter begins on the second one.
+fn below_first_line(error: DefinitionError) -> DefinitionError {
+    match error {
+        DefinitionError::Malformed { why, line } => {
+            DefinitionError::Malformed { why, line: line.map(|line| line + 1) }
+        }
+        error => error,
+    }
+}
+
+/// Splits a text into its front matter, between the first two `---` lines, and the rest.
+fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
+    let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else {
+        return Ok(("", text));
+    };
+    let mut at = 0;
+    for line in rest.split_inclusive('\n') {
+        if line.trim_end() == "---" {
+            return Ok((&rest[..at], &rest[at + line.len()..]));
+        }
+        at += line.len();
+    }
+    let open = "the front matter has no closing `---` line";
+    Err(DefinitionError::malformed(open, Some(1)))
+}
+
+#[cfg(test)]
+mod tests;

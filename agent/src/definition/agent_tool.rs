@@ -1,0 +1,187 @@
+//! Tools that stand for agents: `as_tool` starts a run of the agent, `as_handoff` lets it take over the turn.
+
+use abide_client::Retry;
+use abide_client::arguments::RegisterTool;
+use abide_models::ToolSpec;
+use abide_tools::{Effect, Parameters, ToolDeclaration};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// How an agent appears as a tool of other agents.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AsTool {
+    /// The name of the tool; the default is the agent's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The description for the model; the default is the agent's description.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// JSON Schema of the arguments, an object. The default has one text, `input`. The agent gets a single text as it
+    /// is, and other arguments as JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+}
+
+/// How an agent takes over the turn of other agents.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AsHandoff {
+    /// The name of the tool; the default is `handoff_to_` and the agent's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The description for the model; the default is the agent's description.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// Names that belong to the runtime.
+pub(crate) const RESERVED: [&str; 10] = [
+    TASK,
+    MANAGE_TODO_LIST,
+    GET_TOOL_RESPONSE,
+    "program_call",
+    "remote_agent_input",
+    HAND_BACK,
+    RESPONSE,
+    SAVE_MEMORY,
+    SEARCH_MEMORIES,
+    FORGET_MEMORY,
+];
+
+/// The tool that keeps the plan.
+pub(crate) const MANAGE_TODO_LIST: &str = "manage_todo_list";
+
+/// The tool that fetches an archived result.
+pub(crate) const GET_TOOL_RESPONSE: &str = "get_tool_response";
+
+/// The tool that delegates to an agent by its name.
+pub(crate) const TASK: &str = "task";
+
+/// The hidden tool whose arguments are a structured answer.
+pub(crate) const RESPONSE: &str = "response";
+
+/// The tool that saves a fact.
+pub(crate) const SAVE_MEMORY: &str = "save_memory";
+
+/// The tool that searches facts.
+pub(crate) const SEARCH_MEMORIES: &str = "search_memories";
+
+/// The tool that deletes a fact.
+pub(crate) const FORGET_MEMORY: &str = "forget_memory";
+
+/// The tools of an agent with a memory.
+pub(crate) const MEMORY_TOOLS: [&str; 3] = [SAVE_MEMORY, SEARCH_MEMORIES, FORGET_MEMORY];
+
+/// The tool that ends a handoff.
+pub(crate) const HAND_BACK: &str = "hand_back";
+
+/// A tool that stands for an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AgentTool {
+    pub(crate) name: String,
+    pub(crate) agent: String,
+    pub(crate) kind: AgentToolKind,
+    description: String,
+    input: Value,
+}
+
+/// What a call of such a tool does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AgentToolKind {
+    /// It starts a run of the agent in a session of its own.
+    Delegates,
+    /// The agent takes over the turn.
+    HandsOff,
+}
+
+impl AgentTool {
+    /// The tools that stand for an agent with this name and description.
+    pub(crate) fn of(
+        agent: &str,
+        description: Option<&str>,
+        as_tool: Option<&AsTool>,
+        as_handoff: Option<&AsHandoff>,
+    ) -> Vec<AgentTool> {
+        // The name of an inline agent begins with that of its parent.
+        let short = agent.rsplit('/').next().unwrap_or(agent);
+        let about = |own: &Option<String>| own.clone().or_else(|| description.map(str::to_owned));
+        let tool = as_tool.map(|tool| AgentTool {
+            name: tool.name.clone().unwrap_or_else(|| short.to_owned()),
+            agent: agent.to_owned(),
+            kind: AgentToolKind::Delegates,
+            description: about(&tool.description)
+                .unwrap_or_else(|| format!("Asks the agent {agent} and waits for its answer.")),
+            input: tool.input.clone().unwrap_or_else(|| {
+                let what = "The task, with all the information that the agent needs.";
+                json!({"type": "object", "additionalProperties": false, "required": ["input"],
+                    "properties": {"input": {"type": "string", "description": what}}})
+            }),
+        });
+        let handoff = as_handoff.map(|handoff| AgentTool {
+            name: handoff.name.clone().unwrap_or_else(|| format!("handoff_to_{short}")),
+            agent: agent.to_owned(),
+            kind: AgentToolKind::HandsOff,
+            description: about(&handoff.description)
+                .unwrap_or_else(|| format!("Hands the conversation over to the agent {agent}.")),
+            input: message("What the agent should know."),
+        });
+        tool.into_iter().chain(handoff).collect()
+    }
+
+    /// Checks the name and the schema.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let name = &self.name;
+        if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+            return Err(format!(
+                "{name:?} is not a tool name: letters, digits, _ and -, at most 64: set name"
+            ));
+        }
+        if RESERVED.contains(&name.as_str()) {
+            return Err(format!(
+                "the tool name {name} belongs to the runtime: choose another name"
+            ));
+        }
+        Parameters::of(&self.input)
+            .map(drop)
+            .map_err(|why| format!("as_tool.input is not a supported JSON Schema: {why}"))
+    }
+
+    /// The tool as the model sees it.
+    pub(crate) fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            parameters: self.input.clone(),
+        }
+    }
+
+    /// The parsed arguments, or the error text for the model.
+    pub(crate) fn admit(&self, arguments: &str) -> Result<Value, String> {
+        let fitted = Parameters::of(&self.input)?.fit_text(arguments);
+        Ok(fitted.map_err(|mismatch| format!("{}: {mismatch}", self.name))?.arguments)
+    }
+
+    pub(crate) fn registration(&self) -> RegisterTool {
+        let declaration = ToolDeclaration::new(&self.name, &self.description, self.input.clone());
+        let mark = json!({"agent": self.agent});
+        RegisterTool { annotations: mark.as_object().cloned(), ..registration(declaration) }
+    }
+}
+
+/// The registration of a tool that starts a run. The run has its own time limit, and each time that it waits for a
+/// decision is an attempt of the call.
+pub(crate) fn registration(mut declaration: ToolDeclaration) -> RegisterTool {
+    // A repeated call finds the existing run.
+    declaration.effect = Effect::Idempotent;
+    declaration.retry =
+        Some(Retry { max_attempts: Some(1_000), backoff_ms: Some(0), backoff_max_ms: Some(0) });
+    RegisterTool { timeout_ms: None, ..declaration.manifest() }
+}
+
+/// The schema of arguments with one optional message.
+pub(crate) fn message(description: &str) -> Value {
+    json!({"type": "object", "additionalProperties": false,
+        "properties": {"message": {"type": "string", "description": description}}})
+}

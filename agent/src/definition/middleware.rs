@@ -1,0 +1,373 @@
+//! The entries of a definition's `middleware`: what happens around the requests to a model and around the calls of
+//! tools. This file defines their settings; `redactor` evaluates `pii`, `agent_middleware`
+//! is the interface of middleware in Rust.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{IntoDeserializer as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::definition::chosen_model::ModelChoice;
+use crate::definition::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+
+/// One entry of a definition's `middleware`: a name, or a map of the name and the settings.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Middleware {
+    /// Denies requests and answers.
+    Guardrail(Box<Guardrail>),
+    /// Denies calls of tools, in addition to `blocked_tools` and to the deny list of the deployment.
+    ToolSecurity(ToolSecurity),
+    /// Runs calls again that have failed.
+    ToolRetry(ToolRetry),
+    /// Asks other models when the agent's models fail.
+    ModelFallback(ModelFallback),
+    /// Redacts personal data.
+    Pii(Pii),
+    /// Middleware in Rust, see [`AgentMiddleware`](crate::AgentMiddleware).
+    Custom(CustomMiddleware),
+}
+
+/// The settings of `tool_security`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ToolSecurity {
+    /// Tools whose calls are denied, by name or prefix (`files_*`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocked_tools: Vec<String>,
+}
+
+/// The settings of `tool_retry`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ToolRetry {
+    /// The tools, by name or prefix. The default is all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Maximum number of attempts, including the first; the default is that of the tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<i64>,
+}
+
+/// The settings of `model_fallback`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ModelFallback {
+    /// The models to try, in order, after those of `config`.
+    pub models: Vec<ModelChoice>,
+}
+
+/// The settings of `pii`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pii {
+    /// The texts that it redacts. The default is all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<PiiAt>,
+    /// The kinds of data. The default is all except IP addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kinds: Option<Vec<PiiKind>>,
+    /// More kinds, by name: a match is replaced with the name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub patterns: BTreeMap<String, Pattern>,
+}
+
+/// A text that `pii` redacts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PiiAt {
+    /// The conversation, as models receive it. The rows of users stay as they are.
+    Request,
+    /// The text and the reasoning of answers.
+    Response,
+    /// The arguments of the calls that a model requests.
+    Arguments,
+    /// The results of tools.
+    Results,
+}
+
+/// A kind of personal data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PiiKind {
+    /// An email address.
+    Email,
+    /// A telephone number.
+    Phone,
+    /// A card number with a valid check digit.
+    CreditCard,
+    /// A bank account number.
+    Iban,
+    /// A United States social security number.
+    UsSsn,
+    /// An IPv4 or IPv6 address.
+    IpAddress,
+}
+
+/// Middleware in Rust, and its settings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CustomMiddleware {
+    /// The name that it is registered under.
+    pub name: String,
+    /// Its settings.
+    pub settings: Map<String, Value>,
+}
+
+/// The settings of each kind, by its name.
+const KINDS: [(&str, &[&str]); 5] = [
+    ("guardrail", &["at", "deny", "schema", "verdict", "check", "message"]),
+    ("tool_security", &["blocked_tools"]),
+    ("tool_retry", &["tools", "attempts"]),
+    ("model_fallback", &["models"]),
+    ("pii", &["at", "kinds", "patterns"]),
+];
+
+/// Maximum number of attempts of `tool_retry`.
+const ATTEMPTS: i64 = 100;
+
+impl Middleware {
+    /// The names of the kinds that need no registration.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        KINDS.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The guardrail, if it is one.
+    pub(crate) fn guardrail(&self) -> Option<&Guardrail> {
+        match self {
+            Middleware::Guardrail(rule) => Some(rule),
+            _ => None,
+        }
+    }
+
+    /// The redaction, if it is one.
+    pub(crate) fn pii(&self) -> Option<&Pii> {
+        match self {
+            Middleware::Pii(pii) => Some(pii),
+            _ => None,
+        }
+    }
+
+    /// Checks the settings.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Middleware::Guardrail(rule) => rule.check(),
+            Middleware::ToolRetry(ToolRetry { attempts: Some(most), .. })
+                if !(1..=ATTEMPTS).contains(most) =>
+            {
+                Err(format!("tool_retry: attempts is {most}; it is 1 to {ATTEMPTS}"))
+            }
+            Middleware::ModelFallback(fallback) if fallback.models.is_empty() => {
+                Err("model_fallback needs models".to_owned())
+            }
+            Middleware::Pii(pii) => pii.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Pii {
+    fn check(&self) -> Result<(), String> {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let invalid = self.patterns.keys().find(|name| name.is_empty() || !name.chars().all(fits));
+        match invalid {
+            Some(name) => Err(format!(
+                "pii: the name {name:?} of a pattern is not made of lower-case letters, digits and _"
+            )),
+            None if self.kinds.as_ref().is_some_and(Vec::is_empty) && self.patterns.is_empty() => {
+                Err("pii has neither kinds nor patterns".to_owned())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// All settings of all kinds. Their types are known before the name is, so a text is never read as another type.
+#[derive(Default, Deserialize)]
+struct AnySettings {
+    name: String,
+    at: Option<Places>,
+    deny: Option<Pattern>,
+    schema: Option<Value>,
+    verdict: Option<VerdictRule>,
+    check: Option<String>,
+    message: Option<String>,
+    blocked_tools: Option<Vec<String>>,
+    tools: Option<Vec<String>>,
+    attempts: Option<i64>,
+    models: Option<Vec<ModelChoice>>,
+    kinds: Option<Vec<PiiKind>>,
+    patterns: Option<BTreeMap<String, Pattern>>,
+    settings: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+impl AnySettings {
+    /// The names of the settings that were given.
+    fn given(&self) -> Vec<&str> {
+        let known = [
+            ("at", self.at.is_some()),
+            ("deny", self.deny.is_some()),
+            ("schema", self.schema.is_some()),
+            ("verdict", self.verdict.is_some()),
+            ("check", self.check.is_some()),
+            ("message", self.message.is_some()),
+            ("blocked_tools", self.blocked_tools.is_some()),
+            ("tools", self.tools.is_some()),
+            ("attempts", self.attempts.is_some()),
+            ("models", self.models.is_some()),
+            ("kinds", self.kinds.is_some()),
+            ("patterns", self.patterns.is_some()),
+            ("settings", self.settings.is_some()),
+        ];
+        let known = known.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
+        known.chain(self.unknown.keys().map(String::as_str)).collect()
+    }
+
+    fn read(self) -> Result<Middleware, String> {
+        let name = self.name.as_str();
+        let Some((_, settings)) = KINDS.iter().find(|(kind, _)| *kind == name) else {
+            if self.given().iter().any(|given| *given != "settings") {
+                return Err(unknown(name, &Middleware::names()));
+            }
+            let settings = self.settings.unwrap_or_default();
+            return Ok(Middleware::Custom(CustomMiddleware { name: self.name, settings }));
+        };
+        if let Some(wrong) = self.given().into_iter().find(|given| !settings.contains(given)) {
+            let known = settings.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
+            return Err(format!(
+                "unknown setting `{wrong}` of the middleware {name}, expected one of {known}"
+            ));
+        }
+        match name {
+            "guardrail" => self.guardrail().map(|rule| Middleware::Guardrail(Box::new(rule))),
+            "tool_security" => Ok(Middleware::ToolSecurity(ToolSecurity {
+                blocked_tools: self.blocked_tools.unwrap_or_default(),
+            })),
+            "tool_retry" => Ok(Middleware::ToolRetry(ToolRetry {
+                tools: self.tools.unwrap_or_default(),
+                attempts: self.attempts,
+            })),
+            "model_fallback" => Ok(Middleware::ModelFallback(ModelFallback {
+                models: self.models.unwrap_or_default(),
+            })),
+            _ => Ok(Middleware::Pii(Pii {
+                at: self.at.map_or(Ok(Vec::new()), |at| at.read())?,
+                kinds: self.kinds,
+                patterns: self.patterns.unwrap_or_default(),
+            })),
+        }
+    }
+
+    fn guardrail(self) -> Result<Guardrail, String> {
+        let missing = |field: &str| format!("a guardrail has no `{field}`");
+        let at: Vec<GuardrailAt> = self.at.ok_or_else(|| missing("at"))?.read()?;
+        let [at] = at[..] else {
+            return Err("a guardrail has one `at`: request or response".to_owned());
+        };
+        Ok(Guardrail {
+            name: GuardrailName::Guardrail,
+            at,
+            deny: self.deny,
+            schema: self.schema,
+            verdict: self.verdict,
+            check: self.check,
+            message: self.message.ok_or_else(|| missing("message"))?,
+        })
+    }
+}
+
+/// The error of a name that no middleware has.
+pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
+    let known = known.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
+    format!("unknown middleware `{name}`; available: {known}")
+}
+
+/// The value of `at`: a word or a list.
+struct Places(Vec<String>);
+
+impl Places {
+    fn read<T: for<'de> Deserialize<'de>>(self) -> Result<Vec<T>, String> {
+        let read = |place: &String| {
+            let place: StrDeserializer<'_, serde::de::value::Error> =
+                place.as_str().into_deserializer();
+            T::deserialize(place).map_err(|why| why.to_string())
+        };
+        self.0.iter().map(read).collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Places, D::Error> {
+        struct WordOrList;
+        impl<'de> Visitor<'de> for WordOrList {
+            type Value = Places;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the place of a text, or a list of places")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, place: &str) -> Result<Places, E> {
+                Ok(Places(vec![place.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Places, A::Error> {
+                let mut places = Vec::new();
+                while let Some(place) = list.next_element()? {
+                    places.push(place);
+                }
+                Ok(Places(places))
+            }
+        }
+        from.deserialize_any(WordOrList)
+    }
+}
+
+/// It reports errors with their reason, and accepts a name alone.
+impl<'de> Deserialize<'de> for Middleware {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Middleware, D::Error> {
+        struct NameOrSettings;
+        impl<'de> Visitor<'de> for NameOrSettings {
+            type Value = Middleware;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a middleware, or a map with its name and settings")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Middleware, E> {
+                let named = AnySettings { name: name.to_owned(), ..AnySettings::default() };
+                named.read().map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Middleware, A::Error> {
+                let settings = AnySettings::deserialize(MapAccessDeserializer::new(map))?;
+                settings.read().map_err(serde::de::Error::custom)
+            }
+        }
+        from.deserialize_any(NameOrSettings)
+    }
+}
+
+impl Serialize for Middleware {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let (name, settings) = match self {
+            Middleware::Guardrail(rule) => return rule.serialize(to),
+            Middleware::ToolSecurity(it) => ("tool_security", serde_json::to_value(it)),
+            Middleware::ToolRetry(it) => ("tool_retry", serde_json::to_value(it)),
+            Middleware::ModelFallback(it) => ("model_fallback", serde_json::to_value(it)),
+            Middleware::Pii(it) => ("pii", serde_json::to_value(it)),
+            Middleware::Custom(it) if it.settings.is_empty() => {
+                return to.serialize_str(&it.name);
+            }
+            Middleware::Custom(it) => {
+                (it.name.as_str(), Ok(serde_json::json!({"settings": it.settings})))
+            }
+        };
+        let mut settings = settings.map_err(serde::ser::Error::custom)?;
+        settings["name"] = Value::from(name);
+        settings.serialize(to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,440 @@
+//! The numbers of a profile: one struct for each part, with the fields that a custom profile can change.
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::reduction::{self, Reduction, ReductionRules};
+
+/// A named set of settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// Short tasks with few calls, in a small context.
+    Fast,
+    /// Everyday work.
+    Balanced,
+    /// Long work with many calls, with a plan.
+    Deep,
+    /// Very long work in a large context, with a plan.
+    Research,
+}
+
+impl Preset {
+    /// All presets, from the smallest to the largest.
+    pub const ALL: [Preset; 4] = [Preset::Fast, Preset::Balanced, Preset::Deep, Preset::Research];
+
+    /// Its name in a definition.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Fast => "fast",
+            Preset::Balanced => "balanced",
+            Preset::Deep => "deep",
+            Preset::Research => "research",
+        }
+    }
+}
+
+/// Limits of a run. `limits` of the definition replaces them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitSettings {
+    /// Maximum number of tool calls.
+    pub tool_calls: i64,
+    /// Maximum number of concurrent tool calls.
+    pub parallel_tools: usize,
+}
+
+/// Declares a part of a profile, and the same fields as changes that a custom profile makes.
+macro_rules! settings {
+    ($(#[$about:meta])* $name:ident / $overrides:ident {
+        $($(#[$meaning:meta])* $field:ident: $type:ty,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $name {
+            $($(#[$meaning])* pub $field: $type,)*
+        }
+
+        /// What a custom profile changes of them.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields, expecting = "a map of settings")]
+        pub struct $overrides {
+            $($(#[$meaning])* #[serde(skip_serializing_if = "Option::is_none")]
+            pub $field: Option<$type>,)*
+        }
+
+        impl $name {
+            /// These settings with changes.
+            #[must_use]
+            pub(crate) fn with(self, changes: &$overrides) -> $name {
+                $name { $($field: changes.$field.clone().unwrap_or(self.$field),)* }
+            }
+        }
+    };
+}
+
+settings! {
+    /// What the model sees of a long conversation.
+    ContextSettings / ContextOverrides {
+        /// Whether older messages are summarised. Otherwise a run whose request exceeds the window fails.
+        compaction: bool,
+        /// Maximum size of a request in tokens. A request never exceeds it.
+        window_tokens: u64,
+        /// The trigger: a larger request in tokens is compacted before it is sent.
+        max_token: u64,
+        /// The size in tokens that compaction aims at.
+        context_token_limit: u64,
+        /// Maximum size of the summary in tokens.
+        summary_token_limit: u64,
+        /// Maximum size in tokens of the part that is summarised at once.
+        chunk_tokens: u64,
+        /// Maximum number of answers that stay unchanged after compaction.
+        last_answers: usize,
+        /// Maximum number of results that the model may fetch in one run with `get_tool_response`.
+        tool_responses: i64,
+        /// What the model sees of messages that a summary covers.
+        #[serde(default)]
+        policy: ContextPolicy,
+        /// What stands for their results, by tool.
+        #[serde(default)]
+        reduce_results: ReductionRules,
+        /// What stands for the arguments of their calls, by tool.
+        #[serde(default)]
+        reduce_arguments: ReductionRules,
+    }
+}
+
+/// What the model sees of a long conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextPolicy {
+    /// The summary, the newest of the messages that it covers, with reduced results, and the latest turns.
+    #[default]
+    Hybrid,
+    /// The summary and the latest turns.
+    SummaryOnly,
+    /// All messages, unchanged: nothing is compacted, as with `compaction: false`.
+    Raw,
+}
+
+settings! {
+    /// When the model is asked to revise its plan.
+    PlanSettings / PlanOverrides {
+        /// The occasion.
+        replan: Replan,
+        /// For `every_n_steps`: the number of answers without a change of the plan.
+        replan_steps: usize,
+    }
+}
+
+/// When the model is asked to revise its plan. The request stays until the plan changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replan {
+    /// Never.
+    #[default]
+    Never,
+    /// A tool call has failed.
+    OnFailure,
+    /// A change of the plan was refused.
+    OnConflict,
+    /// The plan has not changed for some answers.
+    EveryNSteps,
+}
+
+impl PlanSettings {
+    /// The settings of a preset: those that plan revise the plan after a failure.
+    pub(crate) fn of(preset: Preset) -> PlanSettings {
+        let replan = match preset {
+            Preset::Fast => Replan::Never,
+            Preset::Balanced | Preset::Deep | Preset::Research => Replan::OnFailure,
+        };
+        PlanSettings { replan, ..PlanSettings::default() }
+    }
+
+    /// Why these numbers contradict each other.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.replan_steps {
+            0 => Err("profile.plan.replan_steps is 0, at least 1".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Those of definitions that were registered before these settings existed.
+impl Default for PlanSettings {
+    fn default() -> PlanSettings {
+        PlanSettings { replan: Replan::Never, replan_steps: 10 }
+    }
+}
+
+settings! {
+    /// Facts that outlive a session.
+    MemorySettings / MemoryOverrides {
+        /// Whether facts are read before turns and written after compaction.
+        enabled: bool,
+        /// Maximum size in tokens of the facts in a request.
+        budget_tokens: u64,
+        /// Which sessions share facts.
+        scope: MemoryScope,
+        /// The name that agents with common facts share; empty for the name of the agent.
+        namespace: String,
+        /// Which facts are read before a turn.
+        read: MemoryRead,
+        /// Which facts of a summary are saved.
+        write: MemoryWrite,
+    }
+}
+
+/// Which sessions share the facts of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected session, scope or a list of keys of the scope")]
+pub enum MemoryScope {
+    /// A fixed rule.
+    Rule(MemoryScopeRule),
+    /// Sessions whose scopes have the same values of these keys. A session that lacks one of them shares facts as with
+    /// `scope`.
+    Keys(Vec<String>),
+}
+
+/// Which sessions share the facts of an agent, by a fixed rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryScopeRule {
+    /// None: the facts belong to one session.
+    Session,
+    /// Sessions with the same scope.
+    Scope,
+}
+
+/// Which facts are read before a turn, as far as the budget permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryRead {
+    /// The facts that changed last.
+    RecentOnly,
+    /// The facts that are similar to the last message of the user.
+    Semantic,
+    /// Similar facts first, then those that changed last.
+    Hybrid,
+}
+
+/// Which facts of a summary are saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryWrite {
+    /// None: only the tools save facts.
+    Manual,
+    /// Those of high confidence.
+    AutoImportant,
+    /// All.
+    Always,
+}
+
+impl MemoryWrite {
+    /// Whether a fact of a summary is saved.
+    pub(crate) fn takes(self, confidence: f64) -> bool {
+        match self {
+            MemoryWrite::Manual => false,
+            MemoryWrite::AutoImportant => confidence >= IMPORTANT,
+            MemoryWrite::Always => true,
+        }
+    }
+}
+
+/// The confidence from which on `auto_important` saves a fact.
+const IMPORTANT: f64 = 0.7;
+
+settings! {
+    /// Signs of an unhealthy run. A value at or above its threshold is a sign.
+    WatchdogSettings / WatchdogOverrides {
+        /// Whether a run is watched.
+        enabled: bool,
+        /// Threshold of the growth of the context in tokens from one answer to the next.
+        token_drift: u64,
+        /// Threshold of the share of tool messages among the messages since the answer before.
+        over_tooling: f64,
+        /// Threshold of `context_rot`: summaries and markers for each message of the request, see `RunHealth`.
+        context_rot: f64,
+        /// Whether a sign compacts the context. Otherwise it is only reported.
+        auto_compaction: bool,
+        /// Threshold of consecutive answers that request the same calls and get the same results. The model is warned.
+        repeats: i64,
+        /// Number of such answers after which the run ends; 0 for never.
+        stop_after_repeats: i64,
+        /// Number of consecutive answers with a sign after which the model is warned; 0 for never.
+        warn_after: i64,
+        /// Number of consecutive answers with a sign after which the run ends; 0 for never.
+        stop_after: i64,
+    }
+}
+
+impl ContextSettings {
+    /// The settings of a preset. The trigger is three quarters of the window: an answer and its results have to fit
+    /// beside it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
+    /// that is out of date.
+    pub(crate) fn of(preset: Preset) -> ContextSettings {
+        let (window, trigger, target, summary, chunk, last_answers) = match preset {
+            Preset::Fast => (32, 24, 12_000, 1_500, 6, 8),
+            Preset::Balanced => (96, 72, 32_000, 3_000, 12, 16),
+            Preset::Deep => (200, 150, 60_000, 4_000, 16, 30),
+            Preset::Research => (400, 300, 105_000, 6_000, 24, 60),
+        };
+        ContextSettings {
+            compaction: true,
+            window_tokens: window * 1_000,
+            max_token: trigger * 1_000,
+            context_token_limit: target,
+            summary_token_limit: summary,
+            chunk_tokens: chunk * 1_000,
+            last_answers,
+            tool_responses: 8,
+            policy: ContextPolicy::Hybrid,
+            reduce_results: match preset {
+                // A small window has few summaries, so the outlines of results are worth their space.
+                Preset::Fast => ReductionRules::from([("*".to_owned(), Reduction::KeepStructured)]),
+                _ => ReductionRules::new(),
+            },
+            reduce_arguments: ReductionRules::new(),
+        }
+    }
+
+    /// Whether a long conversation is compacted.
+    pub(crate) fn compacts(&self) -> bool {
+        self.compaction && self.policy != ContextPolicy::Raw
+    }
+
+    /// Why these numbers contradict each other.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let ContextSettings {
+            window_tokens: window,
+            max_token: trigger,
+            context_token_limit: target,
+            summary_token_limit: summary,
+            ..
+        } = self;
+        let why = if trigger > window {
+            format!("profile.context.max_token {trigger} exceeds window_tokens {window}")
+        } else if target >= trigger {
+            format!("profile.context.context_token_limit {target} is not below max_token {trigger}")
+        } else if summary.saturating_mul(2) > *target {
+            format!(
+                "profile.context.summary_token_limit {summary} exceeds half of \
+                 context_token_limit {target}"
+            )
+        } else if *summary < SUMMARY_TOKENS {
+            format!("profile.context.summary_token_limit is {summary}, at least {SUMMARY_TOKENS}")
+        } else if self.chunk_tokens < SUMMARY_TOKENS || self.chunk_tokens > *window {
+            let chunk = self.chunk_tokens;
+            format!(
+                "profile.context.chunk_tokens is {chunk}, and not from {SUMMARY_TOKENS} to \
+                 window_tokens {window}"
+            )
+        } else if self.last_answers == 0 {
+            "profile.context.last_answers is 0: the last answer always stays".to_owned()
+        } else if self.tool_responses < 0 {
+            "profile.context.tool_responses is negative".to_owned()
+        } else if let Err(why) = reduction::check(&self.reduce_results) {
+            format!("profile.context.reduce_results: {why}")
+        } else if let Err(why) = reduction::check(&self.reduce_arguments) {
+            format!("profile.context.reduce_arguments: {why}")
+        } else {
+            return Ok(());
+        };
+        Err(why)
+    }
+}
+
+/// The least size of a summary: its JSON alone takes about fifty tokens.
+const SUMMARY_TOKENS: u64 = 100;
+
+impl MemorySettings {
+    /// Why these settings make no sense.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
+            let name = &self.namespace;
+            return Err(format!(
+                "profile.memory.namespace {name:?}: letters, digits, . _ - and /, at most 100"
+            ));
+        }
+        match &self.scope {
+            MemoryScope::Keys(keys) if keys.is_empty() => {
+                Err("profile.memory.scope is an empty list: name keys of the scope".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings of a preset: about a fiftieth of its trigger, so that facts never crowd out the conversation.
+    pub(crate) fn of(preset: Preset) -> MemorySettings {
+        let budget_tokens = match preset {
+            Preset::Fast => 500,
+            Preset::Balanced => 1_500,
+            Preset::Deep => 3_000,
+            Preset::Research => 6_000,
+        };
+        MemorySettings {
+            enabled: true,
+            budget_tokens,
+            scope: MemoryScope::Rule(MemoryScopeRule::Scope),
+            namespace: String::new(),
+            read: match preset {
+                Preset::Fast => MemoryRead::RecentOnly,
+                _ => MemoryRead::Hybrid,
+            },
+            write: MemoryWrite::AutoImportant,
+        }
+    }
+}
+
+impl WatchdogSettings {
+    /// The settings of a preset. Thresholds of shares decrease, because a sign costs more in a longer run.
+    pub(crate) fn of(preset: Preset) -> WatchdogSettings {
+        let (token_drift, over_tooling, context_rot, warn_after) = match preset {
+            Preset::Fast => (3_200, 0.7, 0.65, 6),
+            Preset::Balanced => (7_600, 0.6, 0.55, 8),
+            Preset::Deep => (11_000, 0.55, 0.5, 12),
+            Preset::Research => (18_600, 0.5, 0.45, 16),
+        };
+        WatchdogSettings {
+            enabled: true,
+            token_drift,
+            over_tooling,
+            context_rot,
+            auto_compaction: true,
+            repeats: 3,
+            stop_after_repeats: 6,
+            warn_after,
+            stop_after: 0,
+        }
+    }
+
+    /// Why these numbers make no sense.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (name, share) in
+            [("over_tooling", self.over_tooling), ("context_rot", self.context_rot)]
+        {
+            if !share.is_finite() || share <= 0.0 {
+                return Err(format!("profile.watchdog.{name} is {share}, and not above 0"));
+            }
+        }
+        for (name, count, least) in [
+            ("repeats", self.repeats, 2),
+            ("stop_after_repeats", self.stop_after_repeats, 0),
+            ("warn_after", self.warn_after, 0),
+            ("stop_after", self.stop_after, 0),
+        ] {
+            if count < least {
+                return Err(format!("profile.watchdog.{name} is {count}, at least {least}"));
+            }
+        }
+        if self.stop_after_repeats > 0 && self.stop_after_repeats <= self.repeats {
+            let (stop, warn) = (self.stop_after_repeats, self.repeats);
+            return Err(format!(
+                "profile.watchdog.stop_after_repeats {stop} is not above repeats {warn}: the \
+                 model is warned first"
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! The source of a system prompt: a text, a file, or a store of prompts, with values for its variables.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use abide_client::template;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::catalog;
+use crate::definition::error::DefinitionError;
+
+/// The source of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum PromptSource {
+    /// The text itself, as it is.
+    Inline(String),
+    /// A template, and the values of its variables.
+    Template {
+        /// Where the template is.
+        #[serde(flatten)]
+        origin: PromptOrigin,
+        /// A value for each variable `{{name}}` of the template.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        variables: BTreeMap<String, String>,
+    },
+}
+
+/// Where a template is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptOrigin {
+    /// The text in the definition.
+    Text(String),
+    /// The file `prompts/NAME.md`.
+    File(String),
+    /// The table `prompts`: `NAME@VERSION` or `NAME@LABEL`.
+    Store(String),
+    /// The prompt registry of an MLflow server: `NAME@VERSION` or `NAME@ALIAS`.
+    Mlflow(String),
+}
+
+/// A store of prompts.
+pub trait PromptStore: Send + Sync {
+    /// The template of a name, such as `greeting@3`. It is called on a thread that may wait.
+    ///
+    /// # Errors
+    /// The reason why there is none, in one sentence.
+    fn prompt(&self, name: &str) -> Result<String, String>;
+}
+
+/// The stores that definitions can refer to.
+#[derive(Clone, Default)]
+pub(crate) struct PromptStores {
+    /// For `store`.
+    pub(crate) store: Option<Arc<dyn PromptStore>>,
+    /// For `mlflow`.
+    pub(crate) mlflow: Option<Arc<dyn PromptStore>>,
+}
+
+impl PromptSource {
+    /// The text, with the values of the variables.
+    ///
+    /// # Errors
+    /// The template cannot be read, or its variables and the values do not match.
+    pub(crate) fn text(
+        &self,
+        folder: &Path,
+        stores: &PromptStores,
+    ) -> Result<String, DefinitionError> {
+        let (origin, variables) = match self {
+            PromptSource::Inline(text) => return Ok(text.clone()),
+            PromptSource::Template { origin, variables } => (origin, variables),
+        };
+        let template = match origin {
+            PromptOrigin::Text(text) => text.clone(),
+            PromptOrigin::File(file) => catalog::folder_texts::named(folder, "prompts", file)?,
+            PromptOrigin::Store(name) => stored(stores.store.as_deref(), name, NO_STORE)?,
+            PromptOrigin::Mlflow(name) => stored(stores.mlflow.as_deref(), name, NO_MLFLOW)?,
+        };
+        template::render(&template, variables).map_err(|why| DefinitionError::Variables {
+            why: why.to_string(),
+            prompt: origin.name().to_owned(),
+        })
+    }
+
+    /// Whether it is in the table `prompts`.
+    pub(crate) fn is_stored(&self) -> bool {
+        matches!(self, PromptSource::Template { origin: PromptOrigin::Store(_), .. })
+    }
+
+    /// What only the folder of the runtime may use, in words.
+    pub(crate) fn reach(&self) -> Option<&'static str> {
+        match self {
+            PromptSource::Template { origin: PromptOrigin::File(_), .. } => Some("a prompt file"),
+            PromptSource::Template { origin: PromptOrigin::Mlflow(_), .. } => {
+                Some("a prompt of MLflow")
+            }
+            _ => None,
+        }
+    }
+}
+
+const NO_STORE: &str = "this command has no database; name it with --db or --url";
+
+const NO_MLFLOW: &str = "abide.yaml has no  prompts: { mlflow: { url: … } }";
+
+impl PromptOrigin {
+    /// What the definition names.
+    fn name(&self) -> &str {
+        match self {
+            PromptOrigin::Text(_) => "variables",
+            PromptOrigin::File(name) | PromptOrigin::Store(name) | PromptOrigin::Mlflow(name) => {
+                name
+            }
+        }
+    }
+}
+
+fn stored(
+    store: Option<&dyn PromptStore>,
+    name: &str,
+    without: &str,
+) -> Result<String, DefinitionError> {
+    let found = match store {
+        Some(store) => store.prompt(name),
+        None => Err(without.to_owned()),
+    };
+    found.map_err(|why| DefinitionError::Missing { what: format!("prompt {name}"), why })
+}
+
+/// The fields of the map form.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    text: Option<String>,
+    file: Option<String>,
+    store: Option<String>,
+    mlflow: Option<String>,
+    #[serde(default)]
+    variables: BTreeMap<String, String>,
+}
+
+impl Fields {
+    fn source(self) -> Result<PromptSource, &'static str> {
+        let Fields { text, file, store, mlflow, variables } = self;
+        let mut origins = [
+            text.map(PromptOrigin::Text),
+            file.map(PromptOrigin::File),
+            store.map(PromptOrigin::Store),
+            mlflow.map(PromptOrigin::Mlflow),
+        ]
+        .into_iter()
+        .flatten();
+        match (origins.next(), origins.next()) {
+            (Some(origin), None) => Ok(PromptSource::Template { origin, variables }),
+            _ => Err("a prompt has exactly one of text, file, store and mlflow"),
+        }
+    }
+}
+
+/// Unlike a derived implementation, it reports errors of the map with their reason.
+impl<'de> Deserialize<'de> for PromptSource {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<PromptSource, D::Error> {
+        struct TextOrFields;
+        impl<'de> Visitor<'de> for TextOrFields {
+            type Value = PromptSource;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, or a map with text, file, store or mlflow, and variables")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PromptSource, E> {
+                Ok(PromptSource::Inline(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PromptSource, A::Error> {
+                let fields = Fields::deserialize(MapAccessDeserializer::new(map))?;
+                fields.source().map_err(serde::de::Error::custom)
+            }
+        }
+        from.deserialize_any(TextOrFields)
+    }
+}

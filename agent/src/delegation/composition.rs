@@ -1,0 +1,83 @@
+//! The agents that an agent can use, as its model sees them: by the tool `task`, as tools of their own, or as agents
+//! that take over the turn.
+//!
+//! The definitions of agents that are referred to by name are read when a driver starts. Their tools are registered
+//! then, because a call belongs to a registered tool.
+
+use abide_client::{Abide, AgentRevision, Error, Tool};
+use serde::Deserialize as _;
+
+use crate::definition::agent::{AgentDefinition, Subagent};
+use crate::definition::agent_tool::AgentTool;
+use crate::run::step::Failure;
+
+/// The agents that an agent can use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Composition {
+    /// Those that `task` can name.
+    pub(crate) tasks: Vec<String>,
+    /// Those with tools of their own.
+    pub(crate) tools: Vec<AgentTool>,
+}
+
+impl Composition {
+    /// Reads the definitions that a definition refers to, and registers the tools that stand for them.
+    pub(crate) async fn load(
+        abide: &Abide,
+        definition: &AgentDefinition,
+    ) -> Result<Result<Composition, Failure>, Error> {
+        let mut composition = Composition::default();
+        for subagent in &definition.subagents {
+            let agent = subagent.registered_name(&definition.name);
+            let tools = match subagent {
+                Subagent::Inline(inline) => {
+                    AgentDefinition { name: agent, ..(**inline).clone() }.agent_tools()
+                }
+                Subagent::Named(name) => {
+                    let named = newest(abide, name).await?;
+                    named.as_ref().map(AgentDefinition::agent_tools).unwrap_or_default()
+                }
+            };
+            match tools.is_empty() {
+                true => composition.tasks.push(subagent.name().to_owned()),
+                false => composition.tools.extend(tools),
+            }
+        }
+        for tool in &composition.tools {
+            if let Err(why) = register(abide, tool).await? {
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(composition))
+    }
+
+    /// The tool with a name.
+    pub(crate) fn tool(&self, name: &str) -> Option<&AgentTool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+}
+
+/// The newest definition of an agent, if it can be read.
+async fn newest(abide: &Abide, name: &str) -> Result<Option<AgentDefinition>, Error> {
+    let sql = "SELECT r.* FROM agents AS a JOIN agent_revisions AS r ON r.agent = a.name \
+               AND r.revision = a.revision WHERE a.name = :name";
+    let found: Vec<AgentRevision> = abide.sql(sql).param("name", name).fetch().await?;
+    let definition = found.first().map(|found| found.definition.value());
+    Ok(definition.and_then(|definition| AgentDefinition::deserialize(definition).ok()))
+}
+
+/// Registers a tool, unless another tool has its name.
+async fn register(abide: &Abide, tool: &AgentTool) -> Result<Result<(), Failure>, Error> {
+    let sql = "SELECT * FROM tools WHERE name = :name";
+    let found: Vec<Tool> = abide.sql(sql).param("name", &tool.name).fetch().await?;
+    let of_agent = |found: &Tool| {
+        found.annotations.as_ref().is_some_and(|it| it.value()["agent"] == tool.agent.as_str())
+    };
+    if found.first().is_some_and(|found| !of_agent(found)) {
+        let (name, agent) = (&tool.name, &tool.agent);
+        let why = format!("agent {agent} cannot be the tool {name}: another tool has that name");
+        return Ok(Err(Failure::new("tool_conflict", why)));
+    }
+    abide.call(tool.registration()).await?;
+    Ok(Ok(()))
+}

@@ -1,0 +1,284 @@
+//! The memory of an agent: facts that outlive a session. They are read once in each turn, before the model is asked,
+//! and become a message of the session, so that each request can be repeated from its rows. The model reads them as a
+//! block of its instructions, as data.
+//!
+//! Which facts an agent reaches follows from the scope of its session and from its definition, never from what a model
+//! writes. The reducer `save_memories` determines the space.
+
+use std::time::Duration;
+
+use abide_client::arguments::{EmbedMemories, SaveMemories};
+use abide_client::{
+    AgentState, Call, Code, Error, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent,
+    RunEventKind, Value as Cell,
+};
+use abide_models::{Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, Resolved, Usage};
+use serde_json::{Value, json};
+
+use crate::context::transcript::{MEMORY, MemoryEntry, data};
+use crate::definition::profile_settings::{MemoryRead, MemorySettings};
+use crate::memory::block::{Fact, acceptable, block_of};
+use crate::memory::space::MemorySpace;
+use crate::middleware;
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::step::{Step, StepError};
+use crate::trace::names::EMBEDDINGS;
+
+/// Maximum number of facts that are considered for a block.
+const CONSIDERED: i64 = 200;
+
+/// Maximum time for the vectors of a search. Without them, it goes by words.
+const EMBEDDING_TIME: Duration = Duration::from_secs(10);
+
+/// From this similarity on, a fact is about the same as a query.
+const SIMILAR: f64 = 0.3;
+
+/// Maximum size of a query in bytes; the rest is ignored.
+const QUERY_BYTES: usize = 4_000;
+
+/// The settings of the active agent, if it has a memory.
+pub(crate) fn settings(driver: &Driver) -> Option<MemorySettings> {
+    Some(driver.definition.settings().memory).filter(|memory| memory.enabled)
+}
+
+/// The space of the active agent's facts.
+pub(crate) async fn space<'a>(
+    driver: &'a Driver,
+    settings: &MemorySettings,
+) -> Result<&'a MemorySpace, Error> {
+    let (shared, run) = (&driver.shared, &driver.run);
+    let find = || {
+        let agent = &driver.definition.name;
+        MemorySpace::find(shared, &driver.abide, &run.session_id, agent, settings)
+    };
+    driver.memory.get_or_try_init(find).await
+}
+
+/// Reads the facts for the current turn, unless this was done. Returns whether it has added a message.
+pub(crate) async fn read(driver: &Driver) -> Step<bool> {
+    let Some(settings) = settings(driver) else { return Ok(false) };
+    if entry_of_turn(driver).is_some() {
+        return Ok(false);
+    }
+    let space = space(driver, &settings).await?;
+    let query = last_request(driver);
+    let mut found = match settings.read {
+        MemoryRead::RecentOnly => Found::of(recent(space).await?),
+        MemoryRead::Semantic | MemoryRead::Hybrid => {
+            search(driver, space, &query, CONSIDERED).await?
+        }
+    };
+    found.facts.retain(|fact| settings.read != MemoryRead::Semantic || fact.rank > 0.0);
+    let (text, facts) = block_of(&found.facts, settings.budget_tokens);
+    let entry = MemoryEntry {
+        run_id: driver.run.id.clone(),
+        turn: driver.run.turn,
+        agent: driver.definition.name.clone(),
+        space: space.name.clone(),
+        facts,
+    };
+    let message = driver.message("system", text, &entry).kind(MEMORY);
+    let (events, spent) = found.usage();
+    driver.record(&events, spent.as_ref(), vec![Call::of(message)]).await?;
+    Ok(true)
+}
+
+/// The block of the current turn, if it has facts.
+pub(crate) fn block(driver: &Driver) -> Option<String> {
+    settings(driver)?;
+    entry_of_turn(driver)?.content.clone().filter(|text| !text.is_empty())
+}
+
+fn entry_of_turn(driver: &Driver) -> Option<&AgentState> {
+    let is_of_turn = |entry: &&AgentState| {
+        entry.role == "system" && entry.kind == MEMORY && {
+            let read: MemoryEntry = data(entry);
+            let of_run = read.run_id == driver.run.id && read.turn == driver.run.turn;
+            of_run && read.agent == driver.definition.name
+        }
+    };
+    driver.entries.iter().rfind(is_of_turn)
+}
+
+/// The last message of the user.
+fn last_request(driver: &Driver) -> String {
+    let asked = |entry: &&AgentState| entry.role == "user" && entry.kind == "message";
+    let last = driver.entries.iter().rfind(asked).and_then(|entry| entry.content.as_deref());
+    let text = middleware::redaction::for_model(driver, last.unwrap_or_default());
+    text[..text.floor_char_boundary(QUERY_BYTES)].to_owned()
+}
+
+/// The facts that changed last.
+async fn recent(space: &MemorySpace) -> Result<Vec<Fact>, Error> {
+    let sql = "SELECT id, seq, key, value, confidence, 0.0 FROM memories WHERE space = :space \
+               ORDER BY updated_at DESC, id DESC LIMIT :most";
+    let query = space.client.sql(sql).param("space", &space.name);
+    query.param("most", CONSIDERED).fetch().await
+}
+
+/// Facts, and what it has cost to find them.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) facts: Vec<Fact>,
+    embedded: Option<(Resolved, Option<u64>)>,
+}
+
+impl Found {
+    fn of(facts: Vec<Fact>) -> Found {
+        Found { facts, embedded: None }
+    }
+
+    /// The events and the usage to record.
+    pub(crate) fn usage(&self) -> (Vec<NewRunEvent>, Option<ModelUsage>) {
+        let Some((model, tokens)) = &self.embedded else { return (Vec::new(), None) };
+        let usage = Usage {
+            input_tokens: *tokens,
+            output_tokens: Some(0),
+            completeness: match tokens {
+                Some(_) => Completeness::Complete,
+                None => Completeness::default(),
+            },
+            ..Usage::default()
+        };
+        let cost_micros = model.price.and_then(|price| price.cost_micros(&usage));
+        let event = run_event(
+            RunEventKind::Usage,
+            json!({"operation": EMBEDDINGS, "input_tokens": tokens, "output_tokens": 0,
+                "completeness": usage.completeness,
+                "estimated_cost": cost_micros.map(|cost| cost as f64 / 1e6),
+                "provider": model.provider.id(), "model": model.model}),
+        );
+        let spent = ModelUsage {
+            input_tokens: tokens.and_then(|tokens| i64::try_from(tokens).ok()),
+            output_tokens: Some(0),
+            cost_micros,
+            ..ModelUsage::default()
+        };
+        (vec![event], Some(spent))
+    }
+}
+
+/// The facts of a space, those most similar to a query first.
+pub(crate) async fn search(
+    driver: &Driver,
+    space: &MemorySpace,
+    query: &str,
+    most: i64,
+) -> Result<Found, Error> {
+    let embedded = embed(driver, space, query).await?;
+    let words = "fts_rank(m.key || ' ' || m.value, :query)";
+    let (rank, vectors) = match &embedded {
+        Some(_) => (
+            format!(
+                "max({words}, CASE WHEN vector_similarity(v.vector, :vector) >= {SIMILAR} \
+                 THEN vector_similarity(v.vector, :vector) ELSE 0.0 END)"
+            ),
+            "LEFT JOIN memory_vectors AS v ON v.memory_id = m.id AND v.model = :model",
+        ),
+        None => (words.to_owned(), ""),
+    };
+    let sql = format!(
+        "SELECT m.id, m.seq, m.key, m.value, m.confidence, coalesce({rank}, 0.0) AS rank \
+         FROM memories AS m {vectors} WHERE m.space = :space \
+         ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
+    );
+    let sql = space.client.sql(&sql).param("space", &space.name);
+    let sql = sql.param("query", query).param("most", most);
+    let Some(Embedded { model, tokens, vector }) = embedded else {
+        return Ok(Found::of(sql.fetch().await?));
+    };
+    let sql = sql.param("model", format!("{model:?}"));
+    let facts = sql.param("vector", blob(&vector)).fetch().await?;
+    Ok(Found { facts, embedded: Some((model, tokens)) })
+}
+
+/// The vector of a query.
+struct Embedded {
+    model: Resolved,
+    tokens: Option<u64>,
+    vector: Vec<f32>,
+}
+
+/// Makes the vector of a query, and those of facts that have none yet. `None` if no embedding model is configured, or
+/// if it does not answer: then the search goes by words.
+async fn embed(
+    driver: &Driver,
+    space: &MemorySpace,
+    query: &str,
+) -> Result<Option<Embedded>, Error> {
+    let Some(model) = driver.shared.models.embedding().ok().flatten() else { return Ok(None) };
+    let limits = [&driver.own.limits, &driver.definition.limits];
+    let has_cost_limit = limits.iter().any(|limits| limits.cost_usd.is_some());
+    if query.trim().is_empty() || (has_cost_limit && model.price.is_none()) {
+        return Ok(None);
+    }
+    let name = format!("{model:?}");
+    let sql = "SELECT m.id, m.seq, m.key || ': ' || m.value FROM memories AS m \
+               LEFT JOIN memory_vectors AS v ON v.memory_id = m.id AND v.model = :model \
+               WHERE m.space = :space AND v.memory_id IS NULL ORDER BY m.id LIMIT :most";
+    let sql = space.client.sql(sql).param("space", &space.name).param("model", &name);
+    let missing: Vec<(i64, i64, String)> =
+        sql.param("most", EMBEDDED_TEXTS as i64 - 1).fetch().await?;
+    let texts = std::iter::once(query).chain(missing.iter().map(|(_, _, text)| text.as_str()));
+    let request =
+        EmbeddingRequest { model: model.model.clone(), texts: texts.map(str::to_owned).collect() };
+    let answered = tokio::select! {
+        biased;
+        () = driver.stop.cancelled() => return Ok(None),
+        () = tokio::time::sleep(EMBEDDING_TIME) => return Ok(None),
+        answered = model.provider.embed(request) => answered,
+    };
+    let Embeddings { vectors, input_tokens } = match answered {
+        Ok(embeddings) => embeddings,
+        Err(error) => {
+            tracing::warn!(%error, "memory is searched by words: the embedding model failed");
+            return Ok(None);
+        }
+    };
+    let mut vectors = vectors.into_iter();
+    let Some(vector) = vectors.next() else { return Ok(None) };
+    let new: Vec<NewMemoryVector> = missing
+        .iter()
+        .zip(vectors)
+        .map(|((id, seq, _), vector)| NewMemoryVector {
+            memory_id: *id,
+            seq: *seq,
+            vector: blob(&vector),
+        })
+        .collect();
+    if !new.is_empty() {
+        space.client.call(EmbedMemories::new(&name, new)).await?;
+    }
+    Ok(Some(Embedded { model, tokens: input_tokens, vector }))
+}
+
+/// A vector as an argument.
+fn blob(vector: &[f32]) -> Value {
+    Cell::Blob(Embeddings::bytes(vector)).to_json()
+}
+
+/// Saves facts that a summary of the conversation contains, as far as the definition permits. It changes nothing when
+/// it is repeated. Facts for which the memory has no room are dropped: the summary still has them.
+pub(crate) async fn keep_facts(driver: &Driver, facts: Vec<NewMemory>) -> Step {
+    let Some(settings) = settings(driver) else { return Ok(()) };
+    let facts = acceptable(facts, |fact| settings.write.takes(fact));
+    if facts.is_empty() {
+        return Ok(());
+    }
+    let space = space(driver, &settings).await?;
+    let lease = &driver.run_lease;
+    let save = SaveMemories {
+        run_id: Some(lease.run_id.clone()),
+        fencing_token: Some(lease.fencing_token),
+        ..space.save(facts)
+    };
+    match space.client.call(save).await {
+        Err(error) if error.code() == Some(Code::LimitExceeded) => {
+            tracing::warn!(%error, "facts of a summary were not saved");
+            Ok(())
+        }
+        Err(error) => Err(StepError::Refused(error)),
+        Ok(_) => Ok(()),
+    }
+}

@@ -1,0 +1,88 @@
+//! Calls of middleware in Rust at its places in a run.
+
+use abide_models::{ModelRequest, ModelResponse};
+use abide_tools::{Failure, ToolOutcome};
+use serde_json::{Map, Value};
+
+use crate::definition::middleware::{CustomMiddleware, Middleware};
+use crate::middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
+use crate::run::driver::Driver;
+use crate::tools::arguments::arguments_or_text;
+
+/// The middleware in Rust of a run, in order, with its settings.
+fn of_run(driver: &Driver) -> impl Iterator<Item = (&dyn AgentMiddleware, &Map<String, Value>)> {
+    driver.middleware().filter_map(|entry| match entry {
+        Middleware::Custom(CustomMiddleware { name, settings }) => {
+            Some((driver.shared.middleware.get(name)?, settings))
+        }
+        _ => None,
+    })
+}
+
+/// Calls each middleware until one denies.
+fn each(
+    driver: &Driver,
+    mut call: impl FnMut(&dyn AgentMiddleware, &MiddlewareContext<'_>) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut all = of_run(driver).peekable();
+    if all.peek().is_none() {
+        return Ok(());
+    }
+    let context = driver.tool_context();
+    all.try_for_each(|(middleware, settings)| {
+        call(middleware, &MiddlewareContext { settings, context: &context })
+    })
+}
+
+/// Whether answers are held until they are complete.
+pub(crate) fn hold_answers(driver: &Driver) -> bool {
+    of_run(driver).any(|(middleware, _)| middleware.holds_answers())
+}
+
+pub(crate) fn before_model(driver: &Driver, request: &mut ModelRequest) -> Result<(), String> {
+    each(driver, |middleware, context| middleware.before_model(context, request))
+}
+
+/// Calls the middleware with an answer. What the provider expects back is dropped if the answer changes.
+pub(crate) fn after_model(driver: &Driver, answer: &mut ModelResponse) -> Result<(), String> {
+    let before = (answer.text.clone(), answer.reasoning.clone(), answer.calls.clone());
+    let ruling = each(driver, |middleware, context| match middleware.holds_answers() {
+        true => middleware.after_model(context, answer),
+        false => Ok(()),
+    });
+    if (&answer.text, &answer.reasoning, &answer.calls) != (&before.0, &before.1, &before.2) {
+        answer.carry = None;
+    }
+    if ruling.is_err() {
+        (answer.text, answer.reasoning, answer.calls) = before;
+    }
+    ruling
+}
+
+/// Calls the middleware with the arguments of a call, as the model wrote them. Returns whether they have changed.
+pub(crate) fn before_tool(
+    driver: &Driver,
+    tool: &str,
+    arguments: &mut String,
+) -> Result<bool, String> {
+    let before = arguments_or_text(arguments);
+    let mut after = before.clone();
+    each(driver, |middleware, context| middleware.before_tool(context, tool, &mut after))?;
+    let is_changed = before != after;
+    if is_changed {
+        *arguments = after.to_string();
+    }
+    Ok(is_changed)
+}
+
+/// Calls the middleware with the outcome of a call.
+pub(crate) fn after_tool(driver: &Driver, tool: &str, outcome: &mut ToolOutcome) {
+    let ruling = each(driver, |middleware, context| middleware.after_tool(context, tool, outcome));
+    if let Err(why) = ruling {
+        // The call ran: only what is known of it is replaced.
+        *outcome = match outcome.failure {
+            Some(failure) => ToolOutcome::failed(failure, why),
+            None => ToolOutcome::failed(Failure::Tool, why),
+        };
+    }
+}

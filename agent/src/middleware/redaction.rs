@@ -1,0 +1,89 @@
+//! Where personal data is redacted in a run: in what models receive, in answers, and in calls and their results.
+
+use abide_models::{ModelMessage, ModelRequest, ModelResponse};
+use abide_tools::ToolOutcome;
+
+use crate::definition::middleware::{Middleware, PiiAt};
+use crate::middleware::redactor::Redactor;
+use crate::run::driver::Driver;
+
+/// The rules of the run for one kind of text.
+fn of_run(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
+    Redactor::of(driver.middleware().filter_map(Middleware::pii), place)
+}
+
+/// The rules for answers.
+pub(crate) fn of_answers(driver: &Driver) -> Option<Redactor<'_>> {
+    of_run(driver, PiiAt::Response)
+}
+
+/// Redacts what a model receives. The instructions of the definition stay as they are.
+pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
+    let Some(redactor) = of_run(driver, PiiAt::Request) else { return };
+    if let Some(system) = &mut request.system {
+        let own = driver.definition.instructions.as_deref().unwrap_or_default();
+        let begin = if system.starts_with(own) { own.len() } else { 0 };
+        *system = format!("{}{}", &system[..begin], redactor.part(system, begin..system.len()));
+    }
+    for message in &mut request.messages {
+        match message {
+            ModelMessage::System { text } | ModelMessage::User { text } => {
+                redactor.replace(text);
+            }
+            ModelMessage::Assistant { text, reasoning, calls, carry } => {
+                let mut changed = redactor.replace(text);
+                changed |= reasoning.as_mut().is_some_and(|text| redactor.replace(text));
+                for call in calls {
+                    changed |= redactor.replace_json(&mut call.arguments);
+                }
+                let mut carried = carry.clone().unwrap_or_default();
+                if changed || redactor.value(&mut carried) {
+                    *carry = None;
+                }
+            }
+            ModelMessage::Tool { content, .. } => {
+                redactor.replace(content);
+            }
+        }
+    }
+}
+
+/// A text that another model than the agent's receives, redacted like a request.
+pub(crate) fn for_model(driver: &Driver, text: &str) -> String {
+    of_run(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.text(text))
+}
+
+/// Redacts an answer: text and reasoning, and the arguments of its calls.
+pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
+    let mut changed = false;
+    if let Some(redactor) = of_answers(driver) {
+        changed |= match driver.definition.response_format {
+            Some(_) => redactor.replace_json(&mut answer.text),
+            None => redactor.replace(&mut answer.text),
+        };
+        changed |= answer.reasoning.as_mut().is_some_and(|text| redactor.replace(text));
+        let mut carried = answer.carry.clone().unwrap_or_default();
+        changed |= redactor.value(&mut carried);
+    }
+    if let Some(redactor) = of_run(driver, PiiAt::Arguments) {
+        for call in &mut answer.calls {
+            changed |= redactor.replace_json(&mut call.arguments);
+        }
+    }
+    if changed {
+        // It contains the same texts, and may be signed.
+        answer.carry = None;
+    }
+}
+
+/// Redacts the outcome of a call.
+pub(crate) fn outcome(driver: &Driver, outcome: &mut ToolOutcome) {
+    let Some(redactor) = of_run(driver, PiiAt::Results) else { return };
+    redactor.replace_json(&mut outcome.text);
+    redactor.value(&mut outcome.content);
+}
+
+/// A result that another process has recorded, as the model and the session's messages get it.
+pub(crate) fn result(driver: &Driver, text: String) -> String {
+    of_run(driver, PiiAt::Results).map_or(text.clone(), |it| it.json(&text))
+}

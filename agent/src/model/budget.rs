@@ -1,0 +1,106 @@
+//! Budgets: the usage of an answer is reserved before the model is asked, in the budgets of the run and of the runs
+//! that delegated it.
+
+use std::sync::atomic::Ordering;
+
+use abide_client::arguments::ReserveUsage;
+use abide_client::{Code, Error, Run, Subscription};
+use abide_models::{Completeness, ModelRequest, Price, Usage};
+use serde_json::json;
+
+use crate::run::driver::Driver;
+use crate::run::step::{Failure, Step, StepError, overtime};
+
+/// Characters per token, as an estimate.
+const CHARS: usize = 4;
+
+/// Tokens of an answer without `max_tokens`, as an estimate.
+const ANSWER: u64 = 512;
+
+/// Reserves the estimated usage of a request. Waits while reservations of other runs leave too little.
+pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Step {
+    let limits = &driver.own.limits;
+    let is_limited = limits.tokens.is_some() || limits.cost_usd.is_some();
+    if !(is_limited || driver.run.parent_id.is_some()) || driver.unlimited.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let wish = wish(driver, request, price);
+    let mut changes = None;
+    loop {
+        match driver.abide.call(wish.clone()).await {
+            Ok(reserved) => {
+                driver.unlimited.store(reserved.budgets == 0, Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(error) if error.code() == Some(Code::LimitExceeded) => return Err(used_up(&error)),
+            Err(error) if error.code() == Some(Code::Overloaded) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // The first update is the current state, which may differ from the one that was refused.
+        let changes = match &mut changes {
+            Some(changes) => changes,
+            none => none.insert(budgets(driver).await?),
+        };
+        tokio::select! {
+            update = changes.next() => if update.is_none() {
+                return Err(changes.error().cloned().unwrap_or(Error::Closed).into());
+            },
+            () = driver.stop.cancelled() => return Err(StepError::Aborted),
+            () = driver.until_deadline() => return Err(overtime()),
+        }
+    }
+}
+
+/// The tokens of a request, as an estimate.
+pub(crate) fn input_tokens(request: &ModelRequest) -> i64 {
+    let chars = json!(request).to_string().chars().count();
+    i64::try_from(chars / CHARS).unwrap_or(i64::MAX)
+}
+
+fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
+    let input = input_tokens(request).unsigned_abs();
+    let output = request.max_tokens.map_or(ANSWER, u64::from);
+    let usage = Usage {
+        input_tokens: Some(input),
+        output_tokens: Some(output),
+        completeness: Completeness::Complete,
+        ..Usage::default()
+    };
+    let most = i64::from(u32::MAX);
+    let tokens = i64::try_from(input + output).unwrap_or(most).min(most);
+    let cost = price.and_then(|price| price.cost_micros(&usage)).map(|cost| cost.min(most));
+    ReserveUsage {
+        cost_micros: cost,
+        ..ReserveUsage::new(&driver.run_lease.run_id, driver.run_lease.fencing_token, tokens)
+    }
+}
+
+/// A subscription to the budgets of the run and of the runs above it.
+async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
+    let mut ids = vec![driver.run.id.clone()];
+    let mut above = driver.run.parent_id.clone();
+    while let Some(id) = above {
+        let sql = "SELECT * FROM runs WHERE id = :id";
+        let found: Vec<Run> = driver.abide.sql(sql).param("id", &id).fetch().await?;
+        above = found.into_iter().next().and_then(|run| run.parent_id);
+        ids.push(id);
+    }
+    let names: Vec<String> = (0..ids.len()).map(|at| format!(":id{at}")).collect();
+    let sql = format!(
+        "SELECT run_id, tokens, cost_micros, reserved_tokens, reserved_cost_micros \
+         FROM run_budgets WHERE run_id IN ({})",
+        names.join(", ")
+    );
+    let subscribe = driver.abide.subscribe(&sql);
+    let with_ids = ids.iter().enumerate();
+    with_ids.fold(subscribe, |it, (at, id)| it.param(&format!("id{at}"), id)).await
+}
+
+fn used_up(error: &Error) -> StepError {
+    let message = match error {
+        Error::Refused(refusal) => refusal.detail.clone(),
+        other => other.to_string(),
+    };
+    let code = if message.ends_with(" tokens") { "token_limit" } else { "cost_limit" };
+    StepError::Failed(Failure::new(code, message))
+}

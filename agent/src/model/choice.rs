@@ -1,0 +1,93 @@
+//! The models that a run asks, and what their answers consume.
+
+use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
+use abide_models::{Chain, ModelResponse, ModelSelection, Price, StructuredOutput};
+use serde_json::json;
+
+use crate::definition::agent::ModelChoice;
+use crate::definition::middleware::Middleware;
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::step::{Failure, Step, StepError};
+
+/// The candidates of a request, in order.
+pub(crate) struct Candidates {
+    pub(crate) chain: Chain,
+    /// The price of the first candidate, if it is known.
+    pub(crate) price: Option<Price>,
+    /// The model of the first candidate.
+    pub(crate) model: String,
+    /// How the candidates give structured answers: by the tool if one of them needs it.
+    pub(crate) structured_output: StructuredOutput,
+}
+
+/// The models of these choices, in order.
+pub(crate) fn candidates<'a>(
+    driver: &Driver,
+    choices: impl IntoIterator<Item = &'a ModelChoice>,
+) -> Step<Candidates> {
+    let mut candidates = Vec::new();
+    for choice in choices {
+        let wanted =
+            ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };
+        let resolved = driver.shared.models.resolve(&wanted);
+        let resolved =
+            resolved.map_err(|why| StepError::Failed(Failure::new(why.code(), why.to_string())))?;
+        let limits = [&driver.own.limits, &driver.definition.limits];
+        if limits.iter().any(|it| it.cost_usd.is_some()) && resolved.price.is_none() {
+            // A cost limit cannot be enforced for a model without a price.
+            let why = format!("the run has a cost limit, but {resolved:?} has no price");
+            return Err(StepError::Failed(Failure::new("price_unknown", why)));
+        }
+        candidates.push(resolved);
+    }
+    let model = candidates.first().map(|first| first.model.clone()).unwrap_or_default();
+    let price = candidates.first().and_then(|first| first.price);
+    let by_tool = candidates.iter().any(|it| it.structured_output == StructuredOutput::Tool);
+    let structured_output = match by_tool {
+        true => StructuredOutput::Tool,
+        false => StructuredOutput::Native,
+    };
+    let chain = Chain::new(candidates, driver.shared.settings.retry);
+    Ok(Candidates { chain, price, model, structured_output })
+}
+
+/// The models of the active agent, in order.
+pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
+    let config = &driver.definition.config;
+    let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
+    let fallbacks = driver.definition.middleware.iter().filter_map(|it| match it {
+        Middleware::ModelFallback(fallback) => Some(&fallback.models),
+        _ => None,
+    });
+    let others = config.fallbacks.iter().chain(fallbacks.flatten());
+    candidates(driver, std::iter::once(&first).chain(others))
+}
+
+/// The event that reports the usage of an answer.
+pub(crate) fn usage(answer: &ModelResponse) -> NewRunEvent {
+    let usage = &answer.usage;
+    let data = json!({
+        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
+        "completeness": usage.completeness, "estimated_cost": answer.cost_micros.map(dollars),
+        "provider": answer.provider, "model": answer.model});
+    run_event(RunEventKind::Usage, data)
+}
+
+/// Converts microdollars to dollars.
+fn dollars(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// The usage of an answer with this number of tool calls.
+pub(crate) fn spent(answer: &ModelResponse, calls: usize) -> ModelUsage {
+    let count = |tokens: Option<u64>| tokens.and_then(|tokens| i64::try_from(tokens).ok());
+    ModelUsage {
+        iteration: true,
+        tool_calls: i64::try_from(calls).unwrap_or(i64::MAX),
+        input_tokens: count(answer.usage.input_tokens),
+        output_tokens: count(answer.usage.output_tokens),
+        cost_micros: answer.cost_micros,
+    }
+}

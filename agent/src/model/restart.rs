@@ -1,0 +1,57 @@
+//! Announces that an answer starts again because its driver ended in the middle of it. Its recorded pieces are void:
+//! a consumer that has shown them replaces them with the pieces after the announcement.
+
+use abide_client::{NewRunEvent, RunEventKind};
+use serde_json::json;
+
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::step::Step;
+
+/// The code of a restart because of a new driver, next to those of model errors.
+const RESTARTED: &str = "runtime_restarted";
+
+/// Announces the restart of an answer, before a driver asks its model for the first time.
+pub(crate) async fn of_answer(driver: &mut Driver) -> Step {
+    if std::mem::replace(&mut driver.has_asked, true) {
+        return Ok(());
+    }
+    // The pieces of an answer are consecutive, and an event of another kind follows a complete one.
+    let before = last_number(driver, "kind NOT IN ('token', 'reasoning')").await?;
+    if before >= driver.run.events {
+        return Ok(());
+    }
+    let why = "the runtime ended during the answer";
+    driver.record(&[event(before + 1, why)], None, Vec::new()).await
+}
+
+/// The announcement that a program continues in its own session. The text since its last tool call is void.
+pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
+    let before =
+        last_number(driver, "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')")
+            .await?;
+    Ok(event(before + 1, "the runtime ended while the program ran; the program continues"))
+}
+
+/// The announcement that a remote agent's text starts again after the run's last question; `None` if none of it was published.
+pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
+    let others = "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')";
+    let (before, last) =
+        (last_number(driver, others).await?, last_number(driver, "kind = 'token'").await?);
+    Ok((last > before).then(|| event(before + 1, why)))
+}
+
+fn event(since: i64, why: &str) -> NewRunEvent {
+    let data = json!({"since": since, "code": RESTARTED, "error": why});
+    run_event(RunEventKind::Restart, data)
+}
+
+/// The number of the run's last event that meets a condition; 0 if there is none.
+async fn last_number(driver: &Driver, condition: &str) -> Step<i64> {
+    let sql = format!(
+        "SELECT number FROM run_events WHERE run_id = :id AND {condition} \
+         ORDER BY number DESC LIMIT 1"
+    );
+    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+    Ok(found.first().map_or(0, |(number,)| *number))
+}

@@ -1,0 +1,183 @@
+//! Structured answers: a definition's `response_format` applies to the final answer of a run. The provider enforces
+//! it, or the model calls the hidden tool `response`, whose arguments are the answer; it has no events and no rows of its own. Text that matches counts in both
+//! cases. The model can correct an answer that does not match a few times; then the run fails. A mismatch is never
+//! reported as a structured answer.
+
+use abide_client::{AgentState, Call, DERIVED};
+use abide_json_integers as integers;
+use abide_models::{ModelCall, StructuredOutput, ToolSpec};
+use abide_tools::Parameters;
+use serde_json::{Value, json};
+
+use crate::context::transcript::{REPAIR, RepairEntry, ToolEntry, data};
+use crate::definition::agent_tool::RESPONSE;
+use crate::run::driver::Driver;
+use crate::run::step::{Failure, Step, StepError};
+use crate::{model, run};
+
+/// How often a model may correct its answer in one run, if the provider enforces the schema.
+const REPAIRS: usize = 1;
+
+/// The same for the tool: such models are often smaller.
+const RESPONSE_REPAIRS: usize = 3;
+
+/// The part of the instructions about the tool.
+pub(crate) const RESPONSE_RULES: &str = "When the work is done, call the tool response exactly \
+once. Its arguments are your final answer. Do not write the answer as text.";
+
+/// The schema of the answer if the model gives it by the tool.
+pub(crate) fn by_tool(driver: &Driver, output: StructuredOutput) -> Option<&Value> {
+    driver.definition.response_format.as_ref().filter(|_| output == StructuredOutput::Tool)
+}
+
+/// The tool as the model sees it. Arguments are an object, so another answer is the member `value` of one.
+pub(crate) fn spec(schema: &Value) -> ToolSpec {
+    let parameters = match schema["type"] == "object" {
+        true => schema.clone(),
+        false => json!({"type": "object", "properties": {"value": schema}, "required": ["value"],
+            "additionalProperties": false}),
+    };
+    let description = "Gives the final answer. Call it exactly once, when the work is done.";
+    ToolSpec { name: RESPONSE.to_owned(), description: description.to_owned(), parameters }
+}
+
+/// The answer in the first call of the tool: its JSON, or why it does not match.
+pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<String, String>> {
+    let call = calls.iter().find(|call| call.name == RESPONSE)?;
+    let spec = spec(schema);
+    let fitted = Parameters::of(&spec.parameters)
+        .and_then(|it| it.fit_text(&call.arguments).map_err(|why| format!("{RESPONSE}: {why}")));
+    let answer = fitted.map(|fitted| match schema["type"] == "object" {
+        true => fitted.arguments,
+        false => fitted.arguments["value"].clone(),
+    });
+    Some(answer.map(|answer| answer.to_string()))
+}
+
+/// Whether the model may correct its answer once more.
+pub(crate) fn may_repair(driver: &Driver) -> bool {
+    let output = model::choice::of_agent(driver).map(|it| it.structured_output);
+    let most = match output.unwrap_or_default() {
+        StructuredOutput::Native => REPAIRS,
+        StructuredOutput::Tool => RESPONSE_REPAIRS,
+    };
+    repairs(driver) < most
+}
+
+/// Fails a run whose model calls the tool with wrong arguments again and again.
+pub(crate) fn check_repairs(driver: &Driver) -> Step {
+    if driver.definition.response_format.is_none() {
+        return Ok(());
+    }
+    let Some(last) = driver.entries.iter().rfind(|entry| is_refused_response(driver, entry)) else {
+        return Ok(());
+    };
+    match repairs(driver) > RESPONSE_REPAIRS {
+        true => Err(failed(last.content.as_deref().unwrap_or_default())),
+        false => Ok(()),
+    }
+}
+
+/// Whether an entry is the error of a call of the tool in this run.
+fn is_refused_response(driver: &Driver, entry: &AgentState) -> bool {
+    if entry.role != "tool" {
+        return false;
+    }
+    let result: ToolEntry = data(entry);
+    let of_run = result.call_id.rsplit_once(DERIVED).is_some_and(|(run, _)| run == driver.run.id);
+    of_run && result.is_error && result.name == RESPONSE
+}
+
+/// An answer, checked against the schema.
+pub(crate) enum StructuredAnswer {
+    /// There is no schema, or a guardrail has replaced the answer.
+    Free,
+    /// It matches.
+    Fits(Value),
+    /// It does not match, for this reason.
+    Mismatch(String),
+}
+
+/// Checks the run's last answer.
+pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
+    let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
+    let of_the_model = run::next_step::last_answer(&driver.run, &driver.entries)
+        .is_some_and(|(_, answer)| answer.is_of_the_model());
+    if !of_the_model {
+        return StructuredAnswer::Free;
+    }
+    of_text(schema, text)
+}
+
+/// Checks the answer of a command-line program: its structured output if it has one, else its text.
+pub(crate) fn of_program(schema: &Value, reported: Option<Value>, text: &str) -> StructuredAnswer {
+    match reported {
+        Some(value) => held_to(schema, value),
+        None => of_text(schema, text),
+    }
+}
+
+fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
+    let text = unfenced(text);
+    match serde_json::from_str(text) {
+        Ok(value) => match integers::check(text) {
+            Ok(()) => held_to(schema, value),
+            Err(found) => StructuredAnswer::Mismatch(format!("{found}: use a string")),
+        },
+        Err(why) => StructuredAnswer::Mismatch(format!("it is not JSON: {why}")),
+    }
+}
+
+/// Checks a value against a schema.
+fn held_to(schema: &Value, value: Value) -> StructuredAnswer {
+    match Parameters::of(schema) {
+        Ok(schema) => schema
+            .wrong_with(&value)
+            .map_or(StructuredAnswer::Fits(value), StructuredAnswer::Mismatch),
+        Err(why) => StructuredAnswer::Mismatch(format!(
+            "the response_format is not a supported JSON Schema: {why}"
+        )),
+    }
+}
+
+/// How many corrections this run has already requested.
+fn repairs(driver: &Driver) -> usize {
+    let is_repair = |entry: &&AgentState| {
+        entry.kind == REPAIR && data::<RepairEntry>(entry).run_id == driver.run.id
+    };
+    let is_counted = |entry: &&AgentState| is_repair(entry) || is_refused_response(driver, entry);
+    driver.entries.iter().filter(is_counted).count()
+}
+
+/// The call that asks the model for a correction.
+pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
+    let text = format!(
+        "Your answer does not match the required format: {why}. Answer again, with JSON in that format and \
+         nothing else."
+    );
+    let reported = RepairEntry { run_id: driver.run.id.clone() };
+    driver.message("system", text, &reported).kind(REPAIR).into()
+}
+
+/// The failure of a run without a matching answer.
+pub(crate) fn failed(why: &str) -> StepError {
+    StepError::Failed(mismatch(why))
+}
+
+/// The failure of a run without a matching answer, before it is a step's result.
+pub(crate) fn mismatch(why: &str) -> Failure {
+    let message = format!("the answer does not match the response_format: {why}");
+    Failure::new("response_format_mismatch", message)
+}
+
+/// The text without the code fence that many models add.
+fn unfenced(text: &str) -> &str {
+    let text = text.trim();
+    let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
+    match inner.and_then(|inner| inner.split_once('\n')) {
+        Some((language, inner)) if language.trim().chars().all(char::is_alphanumeric) => {
+            inner.trim()
+        }
+        _ => text,
+    }
+}

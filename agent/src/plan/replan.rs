@@ -1,0 +1,71 @@
+//! When the model is asked to revise its plan: after a failure, after a refused change, or after some answers without a
+//! change, as the profile says. The request is part of the block with the plan, and follows from rows, so it stays until
+//! the plan changes, also for another driver.
+
+use abide_client::AgentState;
+
+use crate::context::transcript::{AssistantEntry, ToolEntry, data};
+use crate::definition::agent_tool::MANAGE_TODO_LIST;
+use crate::definition::profile_settings::{PlanSettings, Replan};
+use crate::plan::todo_list::Plan;
+use crate::run::driver::Driver;
+
+/// The part of the instructions with the plan, and with the request to revise it if there is an occasion; `None` if there
+/// is no plan.
+pub(crate) fn block(driver: &Driver, plan: &Plan) -> Option<String> {
+    let block = plan.block()?;
+    let settings = driver.definition.settings().plan;
+    Some(match occasion(&settings, plan.seq, &driver.entries) {
+        Some(occasion) => format!("{block}\n\n{}", occasion.request()),
+        None => block,
+    })
+}
+
+/// Why the plan should be revised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Occasion {
+    /// Calls of this tool have failed.
+    Failed(String),
+    /// A change of the plan was refused.
+    Refused,
+    /// The plan has not changed for a while.
+    Unchanged,
+}
+
+impl Occasion {
+    /// The request to the model.
+    fn request(&self) -> String {
+        let why = match self {
+            Occasion::Failed(tool) => format!("A call of {tool} has failed since."),
+            Occasion::Refused => "A change of the plan was refused since.".to_owned(),
+            Occasion::Unchanged => "The plan has not changed for some time.".to_owned(),
+        };
+        format!("{why} Check whether the plan still fits, and update it with {MANAGE_TODO_LIST}.")
+    }
+}
+
+/// The occasion in the messages after the event that wrote the plan, if there is one.
+fn occasion(settings: &PlanSettings, plan_seq: i64, entries: &[AgentState]) -> Option<Occasion> {
+    // A plan changes in one transaction with the result of its call.
+    let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
+    let results = || since().filter(|entry| entry.role == "tool").map(data::<ToolEntry>);
+    let failed = |is_wanted: fn(&ToolEntry) -> bool| {
+        let mut failed = results().filter(move |it| it.is_error && is_wanted(it));
+        failed.next_back()
+    };
+    match settings.replan {
+        Replan::Never => None,
+        Replan::OnFailure => {
+            failed(|it| it.name != MANAGE_TODO_LIST).map(|it| Occasion::Failed(it.name))
+        }
+        Replan::OnConflict => failed(|it| it.name == MANAGE_TODO_LIST).map(|_| Occasion::Refused),
+        Replan::EveryNSteps => {
+            let answers = since().filter(|entry| entry.role == "assistant");
+            let answers = answers.filter(|it| data::<AssistantEntry>(it).iteration > 0).count();
+            (answers >= settings.replan_steps).then_some(Occasion::Unchanged)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! On which occasions a plan is revised.
+
+use abide_client::{AgentState, Json, Micros, Seq};
+use serde_json::{Value, json};
+
+use super::{Occasion, occasion};
+use crate::definition::profile_settings::{PlanSettings, Replan};
+
+/// Messages: `a` is an answer, `+tool` a result and `-tool` a failure. The plan was written by event 3.
+fn after(replan: Replan, messages: &str) -> Option<Occasion> {
+    let entry = |(message, seq): (&str, i64)| {
+        let (role, data): (&str, Value) = match message.split_at(1) {
+            ("a", _) => ("assistant", json!({"iteration": seq})),
+            (sign, tool) => ("tool", json!({"name": tool, "is_error": sign == "-"})),
+        };
+        AgentState {
+            id: seq,
+            session_id: "s".to_owned(),
+            role: role.to_owned(),
+            kind: "message".to_owned(),
+            content: Some(String::new()),
+            data: Some(Json::of(&data)),
+            created_at: Micros(0),
+            seq: Seq(seq),
+        }
+    };
+    let entries: Vec<AgentState> = messages.split(' ').zip(1..).map(entry).collect();
+    occasion(&PlanSettings { replan, replan_steps: 2 }, 3, &entries)
+}
+
+#[test]
+fn replan_policy_never() {
+    assert_eq!(after(Replan::Never, "a -look +manage_todo_list a -look a a a"), None);
+}
+
+#[test]
+fn replan_policy_on_failure() {
+    let policy = Replan::OnFailure;
+    assert_eq!(after(policy, "a -look +manage_todo_list a +look"), None);
+    assert_eq!(after(policy, "a -look +manage_todo_list a -manage_todo_list"), None);
+    let failed = Some(Occasion::Failed("look".to_owned()));
+    assert_eq!(after(policy, "a -pay +manage_todo_list a -look a +pay"), failed);
+}
+
+#[test]
+fn replan_policy_on_conflict() {
+    let policy = Replan::OnConflict;
+    assert_eq!(after(policy, "a -manage_todo_list +manage_todo_list a -look"), None);
+    let refused = Some(Occasion::Refused);
+    assert_eq!(after(policy, "a +look +manage_todo_list a -manage_todo_list"), refused);
+}
+
+#[test]
+fn replan_policy_every_n_steps() {
+    let policy = Replan::EveryNSteps;
+    assert_eq!(after(policy, "a a +manage_todo_list a +look"), None);
+    assert_eq!(after(policy, "a a +manage_todo_list a +look a"), Some(Occasion::Unchanged));
+}

@@ -1,0 +1,165 @@
+//! Collects the output lines of a command-line program: the events to record, in order, and the requests to handle.
+
+use std::collections::BTreeSet;
+
+use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
+use abide_programs::{Answer, Failure, Line, ProgramEvent, Usage};
+use serde_json::{Value, json};
+
+use crate::program::plan::ProgramPlan;
+use crate::run::lease::run_event;
+
+/// Output of a program that is not handled yet.
+#[derive(Default)]
+pub(crate) struct ProgramOutput {
+    /// Events to record.
+    pub(crate) new_events: Vec<NewRunEvent>,
+    /// Permission requests.
+    pub(crate) asked: Vec<ApprovalRequest>,
+    /// The ids of withdrawn requests.
+    pub(crate) withdrawn: Vec<String>,
+    /// The end: the final answer, or the failure.
+    pub(crate) answer: Option<Result<Box<Answer>, Failure>>,
+    /// The answer of a program that failed.
+    pub(crate) failed: Option<Box<Answer>>,
+    /// Number of calls of the program's own tools that are not recorded yet.
+    tool_calls: i64,
+    /// The ids of all calls so far: a program may report a call more than once.
+    calls: BTreeSet<String>,
+    /// The usage that the program reported last.
+    usage: Option<Usage>,
+    /// The text since the last call of a tool.
+    text: String,
+    program_plan: ProgramPlan,
+}
+
+/// A permission request for one of the program's own tools.
+#[derive(Clone, Debug)]
+pub(crate) struct ApprovalRequest {
+    pub(crate) request_id: String,
+    pub(crate) tool: String,
+    pub(crate) input: Value,
+}
+
+impl ProgramOutput {
+    /// Whether there are events to record or requests to answer.
+    pub(crate) fn is_pending(&self) -> bool {
+        !(self.new_events.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
+    }
+
+    /// The calls since the last time, as usage to record.
+    pub(crate) fn new_calls(&mut self) -> Option<ModelUsage> {
+        let tool_calls = std::mem::take(&mut self.tool_calls);
+        (tool_calls > 0).then(|| ModelUsage { tool_calls, ..ModelUsage::default() })
+    }
+
+    /// What a failed program reported as its answer, completed by its last text and its last usage.
+    pub(crate) fn last_answer(&mut self) -> Answer {
+        let mut answer = self.failed.take().map_or_else(Answer::default, |answer| *answer);
+        if answer.text.is_empty() {
+            answer.text = std::mem::take(&mut self.text);
+        }
+        answer.usage = answer.usage.or_else(|| self.usage.take());
+        answer
+    }
+
+    /// Adds a line of an agent's program.
+    pub(crate) fn line(&mut self, agent: &str, line: Line) {
+        if let Some(raw) = line.raw {
+            self.tell(RunEventKind::Line, json!({"raw": raw}));
+        }
+        for event in line.events {
+            self.event(agent, event);
+        }
+    }
+
+    fn event(&mut self, agent: &str, event: ProgramEvent) {
+        match event {
+            ProgramEvent::AssistantDelta { text, parent, .. } => {
+                if parent.is_none() {
+                    self.text.push_str(&text);
+                }
+                self.tell(RunEventKind::Token, json!({"content": text}));
+            }
+            ProgramEvent::ThinkingDelta { text, .. } => {
+                self.tell(RunEventKind::Reasoning, json!({"content": text}));
+            }
+            ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
+                self.called(&id);
+                self.text.clear();
+                let plan = self.program_plan.of_call(&name, &arguments);
+                self.tell(
+                    RunEventKind::ToolCall,
+                    json!({"name": name, "args": arguments, "id": id}),
+                );
+                self.new_events.extend(plan);
+            }
+            ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
+                self.called(&id);
+                let output = match output {
+                    Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
+                let result = json!({"tool_call_id": id, "output": output, "exit_code": exit_code});
+                self.tell(RunEventKind::ToolResult, result);
+            }
+            ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
+                self.asked.push(ApprovalRequest { request_id, tool, input });
+            }
+            ProgramEvent::ApprovalWithdrawn { request_id } => self.withdrawn.push(request_id),
+            ProgramEvent::SessionId { id } => {
+                self.tell(
+                    RunEventKind::Status,
+                    json!({"status": "thinking", "program_session": id}),
+                );
+            }
+            // Programs that report their cost do so with the answer.
+            ProgramEvent::Usage(usage) => {
+                self.used(agent, json!(usage), None);
+                self.usage = Some(usage);
+            }
+            ProgramEvent::Final(last) => {
+                self.cost(agent, &last);
+                self.answer = Some(Ok(Box::new(last)));
+            }
+            ProgramEvent::Error(failure) => {
+                if let Some(answer) = &failure.answer {
+                    self.cost(agent, answer);
+                }
+                self.answer = Some(Err(failure));
+            }
+            other => {
+                if let ProgramEvent::Status { data } = &other {
+                    let plan = self.program_plan.of_status(data);
+                    self.new_events.extend(plan);
+                }
+                self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));
+            }
+        }
+    }
+
+    /// Counts a call, once.
+    fn called(&mut self, id: &str) {
+        if self.calls.insert(id.to_owned()) {
+            self.tool_calls += 1;
+        }
+    }
+
+    fn cost(&mut self, agent: &str, answer: &Answer) {
+        if let (Some(usage), Some(cost)) = (&answer.usage, answer.cost_usd) {
+            self.used(agent, json!(usage), Some(cost));
+        }
+    }
+
+    fn used(&mut self, agent: &str, mut usage: Value, cost: Option<f64>) {
+        usage["provider"] = json!("cli");
+        usage["model"] = json!(agent);
+        usage["estimated_cost"] = json!(cost);
+        self.tell(RunEventKind::Usage, usage);
+    }
+
+    fn tell(&mut self, kind: RunEventKind, data: Value) {
+        self.new_events.push(run_event(kind, data));
+    }
+}

@@ -1,0 +1,106 @@
+//! Plans of command-line programs, as far as they report them: Claude Code with its tool `TodoWrite`, Codex as items of
+//! its output. They are published like the plans of our own agents.
+
+use abide_client::{NewRunEvent, RunEventKind};
+use serde_json::{Value, json};
+
+use crate::run::lease::run_event;
+
+/// The last plan of a program.
+#[derive(Debug, Default)]
+pub(crate) struct ProgramPlan {
+    version: i64,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Step {
+    title: String,
+    /// The status, in the program's own term.
+    status: String,
+}
+
+/// The term that all programs use for a completed step.
+const COMPLETED: &str = "completed";
+
+impl ProgramPlan {
+    /// The events for a call of the program's planning tool.
+    pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
+        let todos = match tool {
+            "TodoWrite" => arguments["todos"].as_array(),
+            _ => None,
+        };
+        let step = |todo: &Value| Step::of(&todo["content"], todo["status"].as_str());
+        todos.map_or_else(Vec::new, |todos| self.noted(todos.iter().filter_map(step).collect()))
+    }
+
+    /// The events for an output line with a plan.
+    pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
+        // The Agent Client Protocol.
+        if line["sessionUpdate"] == "plan" {
+            let entry = |it: &Value| Step::of(&it["content"], it["status"].as_str());
+            let entries = line["entries"].as_array().into_iter().flatten();
+            return self.noted(entries.filter_map(entry).collect());
+        }
+        // Codex's app server.
+        if line["method"] == "turn/plan/updated" {
+            let step = |it: &Value| {
+                let status = it["status"].as_str();
+                Step::of(
+                    &it["step"],
+                    status.map(|it| if it == "inProgress" { "in_progress" } else { it }),
+                )
+            };
+            let steps = line["params"]["plan"].as_array().into_iter().flatten();
+            return self.noted(steps.filter_map(step).collect());
+        }
+        let item = &line["item"];
+        let items = match item["type"].as_str() {
+            Some("todo_list") => item["items"].as_array(),
+            _ => None,
+        };
+        let step = |item: &Value| {
+            let done = item["completed"] == true;
+            Step::of(&item["text"], Some(if done { COMPLETED } else { "not-started" }))
+        };
+        items.map_or_else(Vec::new, |items| self.noted(items.iter().filter_map(step).collect()))
+    }
+
+    fn noted(&mut self, steps: Vec<Step>) -> Vec<NewRunEvent> {
+        if steps == self.steps {
+            return Vec::new();
+        }
+        self.version += 1;
+        let before = std::mem::replace(&mut self.steps, steps);
+        let titles: Vec<&str> = self.steps.iter().map(|it| it.title.as_str()).collect();
+        let items = self.steps.iter().enumerate();
+        let items =
+            items.map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}));
+        let items: Vec<Value> = items.collect();
+        let mut events = vec![run_event(
+            RunEventKind::Planning,
+            json!({
+            "todos": titles, "items": items, "version": self.version}),
+        )];
+        for (at, step) in self.steps.iter().enumerate() {
+            if step.status == COMPLETED && before.get(at) != Some(step) {
+                events.push(run_event(
+                    RunEventKind::StepComplete,
+                    json!({
+                    "step_number": at + 1, "total_steps": self.steps.len(),
+                    "description": step.title}),
+                ));
+            }
+        }
+        events
+    }
+}
+
+impl Step {
+    fn of(title: &Value, status: Option<&str>) -> Option<Step> {
+        Some(Step { title: title.as_str()?.to_owned(), status: status?.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

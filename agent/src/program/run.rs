@@ -1,0 +1,341 @@
+//! A command-line program as the agent. Its output lines are recorded as events of the run, each with the original line.
+//! Its final message is the answer.
+//!
+//! A program cannot be continued in the middle. If its driver crashed, the program may still run: the next driver ends
+//! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Otherwise the
+//! run fails: the program is not restarted, because its effects are unknown.
+
+use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
+use abide_programs::{
+    Answer, CliConfig, Decision, InheritEnv, ProcessIdentity, Program, Prompt, Running, Usage, hold,
+};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::{Map, Value, json};
+
+use abide_models::{ModelMessage, ModelRequest};
+use abide_tools::Environment;
+
+use crate::context::transcript::{AssistantEntry, PARTIAL};
+use crate::model;
+use crate::model;
+use crate::model::structured::{self, StructuredAnswer};
+use crate::program::approvals::{self, OpenApprovals};
+use crate::program::output::ProgramOutput;
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+
+/// Maximum number of lines recorded in one batch.
+const LINES: usize = 200;
+
+/// Pending decisions, each with the program's request id.
+type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, Error>)>>;
+
+/// Runs the program to its end.
+pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
+    let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
+    let before = Before::of(driver).await?;
+    // Also if the run is to be aborted.
+    before.end(&config).await?;
+    driver.look_at_messages().await?;
+    let mut config = before.resumed(config)?;
+    inherit(&driver.shared.environment, &mut config);
+    program_approvals::take_back_all(driver).await?;
+    let deaf = !config.takes_decisions();
+    let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
+    let mut decisions: Decisions = FuturesUnordered::new();
+    // Its usage is known at its end only. A program that was left behind has ended before, also if nothing is left.
+    model::budget::reserve(driver, &ModelRequest::default(), None).await?;
+    let mut running = begin(driver, config, &before).await?;
+    while output.answer.is_none() {
+        tokio::select! {
+            biased;
+            () = driver.stop.cancelled() => {
+                return Err(leave(driver, running, (open, output), StepError::Aborted).await);
+            }
+            () = driver.until_deadline() => {
+                return Err(leave(driver, running, (open, output), overtime()).await);
+            }
+            Some((request_id, decision)) = decisions.next() => {
+                open.answered(&request_id);
+                // If the request is no longer open, the program has withdrawn it or has exited.
+                let _ = running.answer(&request_id, decision?);
+            }
+            line = running.next() => match line {
+                Some(line) => output.line(&driver.definition.name, line),
+                None => break,
+            },
+        }
+        gather(driver, &mut running, &mut output);
+        if output.is_pending() {
+            let events = std::mem::take(&mut output.new_events);
+            driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
+            consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
+        }
+    }
+    open.close(driver).await?;
+    match output.answer.take() {
+        Some(Ok(answer)) => finish(driver, *answer, output).await,
+        Some(Err(failure)) => {
+            let failed = driver.run_lease.failed(failure.kind.code(), &failure.message);
+            output.failed = failure.answer;
+            keep(driver, output, vec![failed.into()]).await?;
+            Ok(DriveResult::Ended)
+        }
+        None => {
+            Err(StepError::Failed(Failure::new("bad_model_output", "the program gave no answer")))
+        }
+    }
+}
+
+/// Starts the program. Its identity is stored before it gets the prompt.
+async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
+    let parser = driver.shared.parsers.parser(&config);
+    let running = hold(config, prompt(driver), parser);
+    let mut events = Vec::new();
+    if before.has_begun() {
+        events.push(model::restart::of_program(driver).await?);
+    }
+    if let Some(process) = running.process() {
+        let data = json!({"status": "thinking", "process": process});
+        events.push(run_event(RunEventKind::Status, data));
+    }
+    if !events.is_empty() {
+        driver.record(&events, None, Vec::new()).await?;
+    }
+    running.begin();
+    Ok(running)
+}
+
+/// Records what a program that gave no answer has left: its output, its usage, and the text of the answer so far.
+async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
+    let mut events = std::mem::take(&mut output.new_events);
+    let rest = events.split_off(events.len().min(LINES));
+    let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
+    let answer = output.last_answer();
+    let entry = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        provider: "cli".to_owned(),
+        ..AssistantEntry::default()
+    };
+    let text = answer.text.trim_end();
+    let message = driver.message("assistant", text, &entry).kind(PARTIAL);
+    let message = (!text.is_empty()).then(|| Call::of(message));
+    let spent = spent(&answer, calls);
+    driver.record(&events, None, Vec::new()).await?;
+    for events in rest.chunks(LINES) {
+        driver.record(events, None, Vec::new()).await?;
+    }
+    driver.record(&[], Some(&spent), message.into_iter().chain(then).collect()).await
+}
+
+/// Collects the lines that are already available, so that one write covers many lines.
+fn gather(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
+    while output.new_events.len() < LINES && output.answer.is_none() {
+        match running.next().now_or_never() {
+            Some(Some(line)) => output.line(&driver.definition.name, line),
+            _ => break,
+        }
+    }
+}
+
+/// Records the program's permission requests, and cancels the withdrawn ones.
+async fn consent(
+    driver: &Driver,
+    running: &Running,
+    output: &mut ProgramOutput,
+    (open, decisions): (&mut OpenApprovals, &mut Decisions),
+    deaf: bool,
+) -> Step {
+    for asked in std::mem::take(&mut output.asked) {
+        if deaf {
+            // Its stdin is closed, so the request cannot be answered. It is published as a status.
+            let asks = json!({"status": "thinking", "asks": asked.tool, "input": asked.input});
+            driver.record(&[run_event(RunEventKind::Status, asks)], None, Vec::new()).await?;
+            continue;
+        }
+        let request_id = asked.request_id.clone();
+        match open.ask(driver, asked).await? {
+            Ok(call_id) => {
+                let (abide, settings) = (driver.abide.clone(), driver.shared.settings.clone());
+                let decision = program_approvals::decision(abide, settings, call_id);
+                decisions.push(decision.map(|decided| (request_id, decided)).boxed());
+            }
+            Err(denied) => drop(running.answer(&request_id, denied)),
+        }
+    }
+    for request_id in std::mem::take(&mut output.withdrawn) {
+        open.withdraw(driver, &request_id).await?;
+    }
+    Ok(())
+}
+
+/// Stops the program. Its output up to its exit is recorded.
+async fn leave(
+    driver: &Driver,
+    mut running: Running,
+    (open, mut output): (OpenApprovals, ProgramOutput),
+    why: StepError,
+) -> StepError {
+    running.cancel();
+    while let Some(line) = running.next().await {
+        output.line(&driver.definition.name, line);
+    }
+    if let Some(Err(failure)) = output.answer.take() {
+        output.failed = failure.answer;
+    }
+    if let Err(halt) = keep(driver, output, Vec::new()).await {
+        return halt;
+    }
+    match open.close(driver).await {
+        Ok(()) => why,
+        Err(halt) => halt,
+    }
+}
+
+/// What previous drivers of the run recorded about the program.
+struct Before {
+    /// The last process.
+    process: Option<ProcessIdentity>,
+    /// The program's own session.
+    session: Option<String>,
+    /// Whether the program wrote a line.
+    has_lines: bool,
+}
+
+impl Before {
+    async fn of(driver: &Driver) -> Step<Before> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line')";
+        let lines: Vec<(bool,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+        let process = last_status(driver, "process").await?;
+        let session = last_status(driver, "program_session").await?;
+        Ok(Before {
+            process: process.and_then(|process| serde_json::from_value(process).ok()),
+            session: session.and_then(|session| session.as_str().map(str::to_owned)),
+            has_lines: lines.first().is_some_and(|(exists,)| *exists),
+        })
+    }
+
+    /// Whether a program was started for the run before.
+    fn has_begun(&self) -> bool {
+        self.process.is_some() || self.has_lines
+    }
+
+    /// Ends the program of a driver that crashed. Two programs would both finish and have their effects.
+    async fn end(&self, config: &CliConfig) -> Step {
+        let Some(process) = &self.process else { return Ok(()) };
+        match process.end(config.grace).await {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                tracing::info!(pid = process.pid, "ended the program that a runtime left behind");
+                Ok(())
+            }
+            Err(error) => {
+                let why = format!("the program of the previous runtime cannot be ended: {error}");
+                Err(StepError::Failed(Failure::new("runtime_crash", why)))
+            }
+        }
+    }
+
+    /// The configuration that resumes the program's session. A program that has written nothing is started again if
+    /// its format is known: such programs report their session before they do anything.
+    fn resumed(&self, mut config: CliConfig) -> Step<CliConfig> {
+        let kind = config.kind();
+        match &self.session {
+            Some(session) => config.session = Some(session.clone()),
+            None if self.has_lines || (self.has_begun() && kind == Program::Generic) => {
+                let why = "the runtime ended while the program ran, and the program has no \
+                           session to resume";
+                return Err(StepError::Failed(Failure::new("runtime_crash", why)));
+            }
+            None => {}
+        }
+        Ok(config)
+    }
+}
+
+/// A field of the last status event that has it. Only events that drivers of this identity recorded count: other holders
+/// of the run must not choose which process is ended, or which session is resumed.
+async fn last_status(driver: &Driver, field: &str) -> Step<Option<Value>> {
+    let sql = format!(
+        "SELECT r.data -> '$.{field}' FROM run_events r JOIN events e ON e.seq = r.seq \
+         WHERE r.run_id = :id AND r.kind = 'status' AND r.data -> '$.{field}' IS NOT NULL \
+         AND e.caller = (SELECT caller FROM events WHERE seq = :token) \
+         ORDER BY r.number DESC LIMIT 1"
+    );
+    let query = driver.abide.sql(sql).param("id", &driver.run.id);
+    let found: Vec<(Json,)> = query.param("token", driver.run_lease.fencing_token).fetch().await?;
+    Ok(found.first().map(|(value,)| value.value()).filter(|value| !value.is_null()))
+}
+
+/// Adds the inherited environment variables. Some exist only in the memory of this process.
+fn inherit(environment: &Environment, config: &mut CliConfig) {
+    let all = config.inherit_env == InheritEnv::All;
+    for (name, value) in environment.iter() {
+        if all || config.env_allowlist.iter().any(|allowed| allowed == name) {
+            config.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+}
+
+fn prompt(driver: &Driver) -> Prompt {
+    let messages = driver.conversation().into_iter().filter_map(|it| match it {
+        ModelMessage::System { text } => Some(("system".to_owned(), text)),
+        ModelMessage::User { text } => Some(("user".to_owned(), text)),
+        ModelMessage::Assistant { text, .. } => Some(("assistant".to_owned(), text)),
+        ModelMessage::Tool { .. } => None,
+    });
+    Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
+}
+
+async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> Step<DriveResult> {
+    let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
+    if let Some(schema) = &driver.definition.response_format {
+        match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+            StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            StructuredAnswer::Mismatch(why) => {
+                let Failure { code, message } = structured::mismatch(&why);
+                let failed = driver.run_lease.failed(code, message);
+                program.failed = Some(Box::new(answer));
+                keep(driver, program, vec![failed.into()]).await?;
+                return Ok(DriveResult::Ended);
+            }
+            StructuredAnswer::Free => {}
+        }
+    }
+    let calls = program.new_calls().map_or(0, |spent| spent.tool_calls);
+    let spent = spent(&answer, calls);
+    output.insert("cost_usd".to_owned(), json!(answer.cost_usd));
+    output.insert("usage".to_owned(), json!(answer.usage));
+    output.insert("program_session".to_owned(), json!(answer.session_id));
+    output.insert("exit".to_owned(), json!(answer.exit));
+    let entry = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        provider: "cli".to_owned(),
+        ..AssistantEntry::default()
+    };
+    let message = driver.message("assistant", answer.text.as_str(), &entry).into();
+    let done = driver.run_lease.done(output).into();
+    driver.record(&[], Some(&spent), vec![message, done]).await?;
+    Ok(DriveResult::Ended)
+}
+
+/// The usage that the program reports.
+fn spent(answer: &Answer, tool_calls: i64) -> ModelUsage {
+    let usage = answer.usage.as_ref();
+    let count = |of: fn(&Usage) -> Option<u64>| {
+        usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())
+    };
+    // The reported cost, rounded to microdollars. An invalid number is ignored.
+    let micros = answer.cost_usd.map(|dollars| (dollars * 1e6).round());
+    let micros = micros.filter(|micros| (0.0..=f64::from(u32::MAX)).contains(micros));
+    ModelUsage {
+        iteration: true,
+        tool_calls,
+        input_tokens: count(|usage| usage.input_tokens),
+        output_tokens: count(|usage| usage.output_tokens),
+        cost_micros: micros.map(|micros| micros as i64),
+    }
+}

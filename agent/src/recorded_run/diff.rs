@@ -1,0 +1,228 @@
+//! What has changed between two recordings of a run.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::recorded_run::recording::{
+    RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun,
+};
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunChange {
+    /// What it concerns.
+    pub kind: RunChangeKind,
+    /// Where: the delegated run, if it is one, and the position in it.
+    pub position: String,
+    /// As it was recorded; empty if it is new.
+    pub before: String,
+    /// As it is now; empty if it is gone.
+    pub after: String,
+}
+
+/// What a difference concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunChangeKind {
+    /// A text of the model, as the session has it.
+    Answer,
+    /// A tool call of the model, or its arguments.
+    ToolCall,
+    /// The result of a call, as the model sees it.
+    ToolResult,
+    /// Whether a call needs an approval.
+    Approval,
+    /// How the run ended.
+    Outcome,
+    /// Number of answers, calls or tokens.
+    Usage,
+    /// A message of another author.
+    Message,
+    /// A delegated run.
+    Delegation,
+    /// The instructions. A recorded answer is the same with any instructions, so this alone is no failure.
+    Instructions,
+}
+
+impl RunChangeKind {
+    /// Whether it is only a note.
+    #[must_use]
+    pub fn is_note(self) -> bool {
+        self == RunChangeKind::Instructions
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunChangeKind::Answer => "answer",
+            RunChangeKind::ToolCall => "tool_call",
+            RunChangeKind::ToolResult => "tool_result",
+            RunChangeKind::Approval => "approval",
+            RunChangeKind::Outcome => "outcome",
+            RunChangeKind::Usage => "usage",
+            RunChangeKind::Message => "message",
+            RunChangeKind::Delegation => "delegation",
+            RunChangeKind::Instructions => "instructions",
+        }
+    }
+}
+
+impl fmt::Display for RunChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.position)?;
+        for (sign, text) in [('-', &self.before), ('+', &self.after)] {
+            for line in text.lines() {
+                write!(f, "\n  {sign} {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RecordedRun {
+    /// The differences from this recording to another one, in the order of the run.
+    #[must_use]
+    pub fn changes(&self, now: &RecordedRun) -> Vec<RunChange> {
+        let mut changes = Vec::new();
+        let ids = self.conversations.iter().chain(&now.conversations).map(|it| it.id.as_str());
+        let mut seen = BTreeSet::new();
+        for id in ids.filter(|id| seen.insert(*id)) {
+            let find = |run: &'_ RecordedRun| {
+                run.conversations.iter().position(|conversation| conversation.id == id)
+            };
+            let position = match id == self.name() {
+                true => String::new(),
+                false => format!("run {id}, "),
+            };
+            let mut differ = Changes { changes: &mut changes, position };
+            match (find(self), find(now)) {
+                (Some(before), Some(after)) => {
+                    differ.compare(&self.conversations[before], &now.conversations[after]);
+                }
+                (before, _) => {
+                    let text =
+                        |there: bool| if there { "delegated".to_owned() } else { String::new() };
+                    let (was, is) = (text(before.is_some()), text(before.is_none()));
+                    differ.add(RunChangeKind::Delegation, "the run", was, is);
+                }
+            }
+        }
+        changes
+    }
+}
+
+struct Changes<'a> {
+    changes: &'a mut Vec<RunChange>,
+    position: String,
+}
+
+impl Changes<'_> {
+    fn add(
+        &mut self,
+        kind: RunChangeKind,
+        position: &str,
+        before: impl Into<String>,
+        after: impl Into<String>,
+    ) {
+        let (before, after) = (before.into(), after.into());
+        if before != after {
+            let position = format!("{}{position}", self.position);
+            self.changes.push(RunChange { kind, position, before, after });
+        }
+    }
+
+    fn compare(&mut self, before: &RecordedConversation, after: &RecordedConversation) {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (was, is) = (text(&before.instructions), text(&after.instructions));
+        self.add(RunChangeKind::Instructions, "instructions", was, is);
+        let (mut answers, mut at) = (0, 0);
+        let none = RecordedMessage::default();
+        let (was, is) = (&before.messages, &after.messages);
+        while at < was.len().max(is.len()) {
+            let (was, is) = (was.get(at).unwrap_or(&none), is.get(at).unwrap_or(&none));
+            at += 1;
+            let role = if was.role.is_empty() { &is.role } else { &was.role };
+            answers += usize::from(role == "assistant");
+            if !was.role.is_empty() && !is.role.is_empty() && was.role != is.role {
+                let position = format!("message {at}");
+                self.add(RunChangeKind::Message, &position, whole(was), whole(is));
+                continue;
+            }
+            match role.as_str() {
+                "assistant" => self.answer(answers, was, is),
+                "tool" => self.result(was, is),
+                role => {
+                    let position = format!("message {at} of {role}");
+                    self.add(
+                        RunChangeKind::Message,
+                        &position,
+                        text(&was.content),
+                        text(&is.content),
+                    );
+                }
+            }
+        }
+        self.outcome(&before.outcome, &after.outcome);
+    }
+
+    fn answer(&mut self, number: usize, was: &RecordedMessage, is: &RecordedMessage) {
+        let text = |message: &RecordedMessage| message.content.clone().unwrap_or_default();
+        let position = format!("answer {number}");
+        self.add(RunChangeKind::Answer, &position, text(was), text(is));
+        let most = was.tool_calls.len().max(is.tool_calls.len());
+        for at in 0..most {
+            let text = |message: &RecordedMessage| {
+                let call = message.tool_calls.get(at);
+                call.map(|call| format!("{} {}", call.name, call.arguments)).unwrap_or_default()
+            };
+            let position = format!("answer {number}, call {}", at + 1);
+            self.add(RunChangeKind::ToolCall, &position, text(was), text(is));
+        }
+    }
+
+    fn result(&mut self, was: &RecordedMessage, is: &RecordedMessage) {
+        let name = was.name.as_ref().or(is.name.as_ref()).cloned().unwrap_or_default();
+        let position = was.position.as_ref().or(is.position.as_ref()).cloned().unwrap_or_default();
+        let text = |message: &RecordedMessage| {
+            let error = if message.error { "error: " } else { "" };
+            message.content.as_ref().map(|text| format!("{error}{text}")).unwrap_or_default()
+        };
+        let of_call = format!("result of {name} ({position})");
+        self.add(RunChangeKind::ToolResult, &of_call, text(was), text(is));
+        let decided = |message: &RecordedMessage| match &message.approval {
+            Some(approval) if approval.approved => "needs an approval: approved",
+            Some(_) => "needs an approval: rejected",
+            None => "needs no approval",
+        };
+        if was.name.is_some() && is.name.is_some() {
+            let of_call = format!("call of {name} ({position})");
+            self.add(RunChangeKind::Approval, &of_call, decided(was), decided(is));
+        }
+    }
+
+    fn outcome(&mut self, was: &RecordedOutcome, is: &RecordedOutcome) {
+        let text = |outcome: &RecordedOutcome| {
+            let code = outcome.error_code.as_ref().map(|code| format!(" {code}"));
+            let content = outcome.content.as_ref().map(|text| format!(": {text}"));
+            let structured = outcome.structured.as_ref().map(Value::to_string);
+            let structured = structured.map(|value| format!(" {value}")).unwrap_or_default();
+            let (code, content) = (code.unwrap_or_default(), content.unwrap_or_default());
+            format!("{}{code}{content}{structured}", outcome.status)
+        };
+        self.add(RunChangeKind::Outcome, "outcome", text(was), text(is));
+        let text = |outcome: &RecordedOutcome| {
+            format!(
+                "{} answers, {} tool calls, {} input tokens, {} output tokens",
+                outcome.answers, outcome.tool_calls, outcome.input_tokens, outcome.output_tokens
+            )
+        };
+        self.add(RunChangeKind::Usage, "usage", text(was), text(is));
+    }
+}
+
+/// A message in one text.
+fn whole(message: &RecordedMessage) -> String {
+    format!("{}: {}", message.role, message.content.as_deref().unwrap_or_default())
+}

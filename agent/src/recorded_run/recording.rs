@@ -1,0 +1,429 @@
+//! Recorded runs: a run that has ended, kept as a recording. The replay provider reads the same file. `recorded_run_repeat` repeats
+//! it offline, and `recorded_run_diff` says what has changed.
+//!
+//! A file has one line for the run, and one for each run that it delegated. Their ids are derived as those of runs:
+//! `NAME`, `NAME~1.1~run`. So the result of a call is found by the id of the call.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use abide_client::{
+    Abide, AgentState, Approval, ApprovalStatus, DERIVED, Effect, Error, Json, Run, RunStatus,
+    ToolCall,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::catalog;
+use crate::context::transcript::{AssistantEntry, MEMORY, ToolEntry, data};
+use crate::run::error::RuntimeError;
+
+/// A recorded run with the runs that it delegated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedRun {
+    /// The conversations: of the run, then of the runs that it delegated.
+    pub conversations: Vec<RecordedConversation>,
+}
+
+/// One run, as a line of a recording. The replay provider reads `id`, `model` and `messages`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordedConversation {
+    /// The name of the recording, or that and the position of the delegating call.
+    pub id: String,
+    /// The model of the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The agent.
+    #[serde(default)]
+    pub agent: String,
+    /// Its instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// How many messages were in the session before the run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub earlier: usize,
+    /// The messages.
+    pub messages: Vec<RecordedMessage>,
+    /// The tools that the run has called.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<RecordedTool>,
+    /// How it ended.
+    #[serde(default)]
+    pub outcome: RecordedOutcome,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// A message of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordedMessage {
+    /// `system`, `user`, `assistant`, `tool`, or another author.
+    pub role: String,
+    /// The text.
+    #[serde(default)]
+    pub content: Option<String>,
+    /// The calls of an answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<RecordedCall>,
+    /// The provider's id of the call of a result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The tool of a result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether a result is an error.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub error: bool,
+    /// The position of a call in the run: number of the answer, number of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<String>,
+    /// What the tool returned, before it was shortened for the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// The decision on the call, if it needed one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<RecordedApproval>,
+    /// The usage of an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<RecordedUsage>,
+}
+
+/// A call of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedCall {
+    /// The provider's id.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments, as the model wrote them.
+    pub arguments: String,
+}
+
+/// A decision on a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedApproval {
+    /// Whether it was approved.
+    pub approved: bool,
+    /// The approver's comment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// The arguments, if the approver changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Value>,
+}
+
+/// The reported usage of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedUsage {
+    /// Tokens of the request.
+    pub input_tokens: Option<u64>,
+    /// Tokens of the answer.
+    pub output_tokens: Option<u64>,
+}
+
+/// A tool, as it was registered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedTool {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    #[serde(default)]
+    pub parameters: Value,
+    /// What a repeated call would mean.
+    pub effect: Effect,
+    /// Whether each call needs an approval.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_approval: bool,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordedOutcome {
+    /// `done`, `failed` or `aborted`.
+    #[serde(default)]
+    pub status: String,
+    /// The answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The structured answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured: Option<Value>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+    /// Number of answers.
+    #[serde(default)]
+    pub answers: i64,
+    /// Number of requested tool calls.
+    #[serde(default)]
+    pub tool_calls: i64,
+    /// Input tokens.
+    #[serde(default)]
+    pub input_tokens: i64,
+    /// Output tokens.
+    #[serde(default)]
+    pub output_tokens: i64,
+}
+
+/// Why a run cannot be recorded, or a recording cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// A query or a call failed.
+    #[error(transparent)]
+    Abide(#[from] Error),
+    /// There is no such run.
+    #[error("there is no run {0}")]
+    Missing(String),
+    /// The run has not ended.
+    #[error("run {0} is {1}; only a run that has ended can be recorded")]
+    Active(String, RunStatus),
+    /// The run is a part of another one.
+    #[error("run {0} was delegated; record run {1}, which includes it")]
+    Delegated(String, String),
+    /// The file is not a recording.
+    #[error("{0}")]
+    Malformed(String),
+    /// The definition or the runtime cannot be used.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+impl RecordedRun {
+    /// Records a run that has ended, under a name.
+    ///
+    /// # Errors
+    /// [`RecordingError`].
+    pub async fn record(
+        abide: &Abide,
+        run_id: &str,
+        name: &str,
+    ) -> Result<RecordedRun, RecordingError> {
+        let sql = "SELECT * FROM runs WHERE id = :id";
+        let found: Vec<Run> = abide.sql(sql).param("id", run_id).fetch().await?;
+        let run = found.into_iter().next();
+        let run = run.ok_or_else(|| RecordingError::Missing(run_id.to_owned()))?;
+        if !run.status.is_terminal() {
+            return Err(RecordingError::Active(run.id, run.status));
+        }
+        if let Some(parent) = run.parent_id {
+            return Err(RecordingError::Delegated(run.id, parent));
+        }
+        let sql = "SELECT r.* FROM delegations AS d JOIN runs AS r ON r.id = d.run_id \
+                   WHERE d.root_id = :id ORDER BY d.depth, d.run_id";
+        let below: Vec<Run> = abide.sql(sql).param("id", &run.id).fetch().await?;
+        let root = run.id.clone();
+        let mut conversations = Vec::new();
+        for run in std::iter::once(run).chain(below) {
+            let position = run.id.strip_prefix(root.as_str()).unwrap_or_default();
+            let id = format!("{name}{position}");
+            conversations.push(conversation(abide, run, id).await?);
+        }
+        Ok(RecordedRun { conversations })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.conversations.first().map_or("", |first| &first.id)
+    }
+
+    /// The text of its file: one line of JSON for each conversation.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let lines = self.conversations.iter().filter_map(|it| serde_json::to_string(it).ok());
+        lines.map(|line| line + "\n").collect()
+    }
+
+    /// Reads the file of a recording.
+    ///
+    /// # Errors
+    /// [`RecordingError::Malformed`].
+    pub fn from_file(path: &Path) -> Result<RecordedRun, RecordingError> {
+        let wrong = |why: String| RecordingError::Malformed(format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+        RecordedRun::from_text(&text).map_err(|why| wrong(why.to_string()))
+    }
+
+    /// Parses the text of a recording.
+    ///
+    /// # Errors
+    /// [`RecordingError::Malformed`].
+    pub fn from_text(text: &str) -> Result<RecordedRun, RecordingError> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let mut conversations = Vec::new();
+        for (at, line) in lines {
+            let parsed: Result<RecordedConversation, _> = serde_json::from_str(line);
+            let wrong = |why: String| RecordingError::Malformed(format!("line {}: {why}", at + 1));
+            conversations.push(parsed.map_err(|why| wrong(why.to_string()))?);
+        }
+        let Some(first) = conversations.first() else {
+            return Err(RecordingError::Malformed("there is no recording".to_owned()));
+        };
+        let is_below = |it: &RecordedConversation| {
+            it.id.strip_prefix(first.id.as_str()).is_some_and(|rest| rest.starts_with(DERIVED))
+        };
+        if first.agent.is_empty() || !conversations.iter().skip(1).all(is_below) {
+            let why = "not a recording of abide agent record: one run, with its agent".to_owned();
+            return Err(RecordingError::Malformed(why));
+        }
+        Ok(RecordedRun { conversations })
+    }
+}
+
+/// The recording of one run.
+async fn conversation(
+    abide: &Abide,
+    run: Run,
+    id: String,
+) -> Result<RecordedConversation, RecordingError> {
+    let sql = "SELECT * FROM agent_state WHERE session_id = :sid \
+               AND id <= (SELECT coalesce(max(id), 0) FROM agent_state WHERE session_id = :sid \
+                          AND created_at <= :until) ORDER BY id";
+    let entries = abide.sql(sql).param("sid", &run.session_id);
+    let mut entries: Vec<AgentState> =
+        entries.param("until", run.ended_at.map_or(i64::MAX, |at| at.0)).fetch().await?;
+    // The facts of a file are no part of what was said. The repetition has its own.
+    entries.retain(|entry| entry.kind != MEMORY);
+    let sql = "SELECT * FROM tool_calls WHERE session_id = :sid";
+    let calls: Vec<ToolCall> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;
+    let sql = "SELECT * FROM approvals WHERE session_id = :sid";
+    let approvals: Vec<Approval> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;
+    let sql = "SELECT data FROM run_events WHERE run_id = :id AND kind = 'usage' ORDER BY number";
+    let usages: Vec<(Json,)> = abide.sql(sql).param("id", &run.id).fetch().await?;
+    let calls: BTreeMap<&str, &ToolCall> = calls.iter().map(|it| (&*it.call_id, it)).collect();
+    let approvals: BTreeMap<&str, &Approval> =
+        approvals.iter().map(|it| (&*it.call_id, it)).collect();
+    let is_own = |entry: &AgentState| {
+        entry.role == "assistant" && data::<AssistantEntry>(entry).run_id == run.id
+    };
+    let first = entries.iter().position(is_own).unwrap_or(entries.len());
+    // The input of the run is the message before its first answer.
+    let input = entries[..first].iter().rposition(|entry| entry.role == "user");
+    let answers = entries.iter().filter(|entry| is_own(entry)).count();
+    let mut usages = match usages.len() == answers {
+        true => usages.iter().map(|(usage,)| usage_of(&usage.value())).collect::<Vec<_>>(),
+        // The events are not only those of the answers, or not all of them: an imported run has those since its
+        // import. The first answer gets the sum.
+        false => vec![RecordedUsage {
+            input_tokens: u64::try_from(run.input_tokens).ok(),
+            output_tokens: u64::try_from(run.output_tokens).ok(),
+        }],
+    }
+    .into_iter();
+    let mut messages = Vec::new();
+    for entry in &entries {
+        let mut message = message_of(entry, &run.id, &calls, &approvals);
+        if is_own(entry) {
+            message.usage = usages.next();
+        }
+        messages.push(message);
+    }
+    let definition = catalog::revision::definition(abide, &run.agent, run.revision).await?;
+    let last = entries.iter().rev().find(|entry| is_own(entry));
+    let model = last.map(|entry| data::<AssistantEntry>(entry).model);
+    Ok(RecordedConversation {
+        id,
+        model: model.filter(|model| !model.is_empty()),
+        agent: run.agent.clone(),
+        instructions: definition.instructions,
+        earlier: input.unwrap_or(first),
+        messages,
+        tools: tools_of(abide, &run).await?,
+        outcome: outcome_of(&run),
+    })
+}
+
+/// The tools of the session's calls, without those that stand for agents.
+async fn tools_of(abide: &Abide, run: &Run) -> Result<Vec<RecordedTool>, RecordingError> {
+    let sql = "SELECT * FROM tools WHERE name IN \
+               (SELECT tool_name FROM tool_calls WHERE session_id = :sid) \
+               AND (annotations IS NULL OR annotations ->> '$.agent' IS NULL) ORDER BY name";
+    let tools: Vec<abide_client::Tool> =
+        abide.sql(sql).param("sid", &run.session_id).fetch().await?;
+    let recorded = tools.into_iter().map(|tool| RecordedTool {
+        name: tool.name,
+        description: tool.description.unwrap_or_default(),
+        parameters: tool.input_schema.map(|schema| schema.value()).unwrap_or_default(),
+        effect: tool.effect,
+        needs_approval: tool.needs_approval,
+    });
+    Ok(recorded.collect())
+}
+
+fn outcome_of(run: &Run) -> RecordedOutcome {
+    let output = run.output.as_ref().map(Json::value).unwrap_or_default();
+    RecordedOutcome {
+        status: run.status.as_str().to_owned(),
+        content: output["content"].as_str().map(str::to_owned),
+        structured: output.get("structured").cloned(),
+        error_code: run.error_code.clone(),
+        answers: run.iterations,
+        tool_calls: run.tool_calls,
+        input_tokens: run.input_tokens,
+        output_tokens: run.output_tokens,
+    }
+}
+
+fn usage_of(usage: &Value) -> RecordedUsage {
+    RecordedUsage {
+        input_tokens: usage["input_tokens"].as_u64(),
+        output_tokens: usage["output_tokens"].as_u64(),
+    }
+}
+
+fn message_of(
+    entry: &AgentState,
+    run_id: &str,
+    calls: &BTreeMap<&str, &ToolCall>,
+    approvals: &BTreeMap<&str, &Approval>,
+) -> RecordedMessage {
+    let message = RecordedMessage {
+        role: entry.role.clone(),
+        content: entry.content.clone(),
+        ..RecordedMessage::default()
+    };
+    match entry.role.as_str() {
+        "assistant" => {
+            let answer: AssistantEntry = data(entry);
+            let asked = answer.calls.into_iter().map(|call| RecordedCall {
+                id: call.provider_call_id,
+                name: call.name,
+                arguments: call.arguments,
+            });
+            RecordedMessage { tool_calls: asked.collect(), ..message }
+        }
+        "tool" => {
+            let entry: ToolEntry = data(entry);
+            let row = calls.get(entry.call_id.as_str());
+            let position =
+                entry.call_id.strip_prefix(run_id).and_then(|it| it.strip_prefix(DERIVED));
+            RecordedMessage {
+                tool_call_id: Some(entry.provider_call_id),
+                name: Some(entry.name),
+                error: entry.is_error,
+                position: position.map(str::to_owned),
+                result: row.and_then(|row| row.result.as_ref()).map(Json::value),
+                approval: approvals.get(entry.call_id.as_str()).and_then(|it| decision(it)),
+                ..message
+            }
+        }
+        _ => message,
+    }
+}
+
+fn decision(approval: &Approval) -> Option<RecordedApproval> {
+    let approved = match approval.status {
+        ApprovalStatus::Approved => true,
+        ApprovalStatus::Rejected | ApprovalStatus::Expired => false,
+        ApprovalStatus::Pending | ApprovalStatus::Cancelled => return None,
+    };
+    let comment = approval.comment.clone();
+    let arguments = approval.approved_arguments.as_ref().map(Json::value);
+    Some(RecordedApproval { approved, comment, arguments })
+}

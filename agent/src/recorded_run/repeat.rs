@@ -1,0 +1,447 @@
+//! Repeats a recorded run offline, in a file of its own: the model's answers, the outcomes of tools and the decisions on
+//! approvals come from the recording; the definitions and the declarations of the tools are the current ones.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::arguments::{
+    AbortRun, AppendMessage, CreateSession, DecideApproval, ResumeRun, SettleToolCall, StartRun,
+};
+use abide_client::{Abide, DERIVED, Decision, Outcome};
+use abide_models::{
+    Completeness, Conversation, ModelError, ModelErrorKind, ModelEvent, ModelMessage,
+    ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig, Replay, Stop,
+    StructuredOutput, Surroundings, Usage,
+};
+use abide_tools::{Failure, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::agents::Catalog;
+use crate::definition::agent::{AgentConfig, AgentDefinition, Subagent};
+use crate::definition::agent_tool::{RESERVED, RESPONSE};
+use crate::definition::middleware::Middleware;
+use crate::recorded_run::recording::{
+    RecordedApproval, RecordedConversation, RecordedMessage, RecordedRun, RecordingError,
+};
+use crate::run::runtime::Runtime;
+use crate::run::settings::Settings;
+
+/// The id of the provider.
+const RECORDING: &str = "recording";
+
+/// The model of guardrails, which allows every text: what such a model answered is not recorded.
+const VERDICT: &str = "verdict";
+
+/// How long a repeated run may take. It waits for nothing outside of the process.
+const TIME: Duration = Duration::from_secs(60);
+
+impl RecordedRun {
+    /// Repeats the run in an empty file. `tools` are the current declarations; `catalog` returns the definitions, with
+    /// the tools that it is given. Nothing is sent over the network, and no tool of `tools` runs. `folder` is empty.
+    ///
+    /// # Errors
+    /// [`RecordingError`].
+    pub async fn repeat(
+        &self,
+        tools: &Tools,
+        catalog: impl Fn(Tools) -> Catalog,
+        abide: &Abide,
+        folder: &Path,
+    ) -> Result<RecordedRun, RecordingError> {
+        let ours = Tools::new();
+        for declaration in self.declarations(tools) {
+            let outcomes = Arc::new(self.outcomes());
+            let gives = Function::of(declaration, move |invocation: Invocation| {
+                let outcome = outcomes.get(&invocation.call_id).cloned();
+                async move { outcome.unwrap_or_else(unrecorded) }
+            });
+            ours.add(gives).map_err(|why| RecordingError::Malformed(why.to_string()))?;
+        }
+        let catalog = catalog(ours.clone());
+        let (definitions, problems) = catalog.read();
+        let first = self.conversations.first().map_or("", |first| &first.agent);
+        if !definitions.iter().any(|it| it.name == first) {
+            let why = problems.iter().map(|problem| format!("; {problem}")).collect::<String>();
+            return Err(RecordingError::Malformed(format!("there is no agent {first}{why}")));
+        }
+        let none = |_: &str| None;
+        let surroundings = Surroundings { environment: &none, folder };
+        let wrong = |why: String| RecordingError::Malformed(why);
+        let mut models = Models::new(ModelsConfig::default(), &surroundings)
+            .map_err(|why| wrong(why.to_string()))?;
+        models
+            .add(Arc::new(RecordedAnswers::of(self)), Vec::new(), 0)
+            .map_err(|why| wrong(why.to_string()))?;
+        let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
+        let settings = Settings::named("recording");
+        let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
+        runtime.register().await?;
+        let offline: Vec<AgentDefinition> = definitions.iter().map(offline).collect();
+        Catalog::register(abide, &offline).await?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let driving = tokio::spawn(async move { runtime.run(stopped).await });
+        let repeated = self.perform(abide).await;
+        stop.cancel();
+        // If the runtime failed, the run has not ended as recorded.
+        drop(driving.await);
+        repeated
+    }
+
+    /// Starts the run, decides as recorded, and records the repetition.
+    async fn perform(&self, abide: &Abide) -> Result<RecordedRun, RecordingError> {
+        let missing = || RecordingError::Malformed("there is no recording".to_owned());
+        let first = self.conversations.first().ok_or_else(missing)?;
+        let id = first.id.as_str();
+        abide.call(CreateSession::new(&first.agent).id(id)).await?;
+        let (earlier, own) = first.messages.split_at(first.earlier.min(first.messages.len()));
+        for call in history(id, earlier) {
+            abide.call(call).await?;
+        }
+        let input = own.first().filter(|message| message.role == "user");
+        let mut start = StartRun::new(id).id(id);
+        start.input = input.and_then(|message| message.content.clone());
+        abide.call(start).await?;
+        let attended = self.attend(abide, id);
+        if tokio::time::timeout(TIME, attended).await.is_err() {
+            let reason = "the repetition does not end";
+            abide.call(AbortRun::new(id).reason(reason)).await?;
+            self.attend(abide, id).await?;
+        }
+        RecordedRun::record(abide, id, id).await
+    }
+
+    /// Decides on approvals as recorded and resumes pauses until the run has ended.
+    async fn attend(&self, abide: &Abide, id: &str) -> Result<(), RecordingError> {
+        let decisions = self.decisions();
+        let sql = "SELECT call_id, status FROM tool_calls \
+                   WHERE status = 'awaiting_approval' OR status = 'unknown'";
+        let mut asked = abide.subscribe(sql).await?;
+        let sql = "SELECT id, turn FROM runs WHERE status = 'waiting' AND reason = 'pause'";
+        let mut paused = abide.subscribe(sql).await?;
+        let sql = "SELECT id FROM runs WHERE id = :id AND ended_at IS NOT NULL";
+        let mut ended = abide.subscribe(sql).param("id", id).await?;
+        loop {
+            tokio::select! {
+                _ = asked.next() => for (id, status) in asked.typed_rows::<(String, String)>()? {
+                    // A decision is refused if it was made meanwhile.
+                    let _ = match (status.as_str(), decisions.get(&id)) {
+                        ("unknown", _) => {
+                            let settle = SettleToolCall::new(&id, Outcome::Failed);
+                            abide.call(settle.error("unknown")).await.map(drop)
+                        }
+                        (_, decision) => abide.call(decide(&id, decision)).await.map(drop),
+                    };
+                },
+                _ = paused.next() => for (id, _) in paused.typed_rows::<(String, i64)>()? {
+                    let _ = abide.call(ResumeRun::new(&id)).await;
+                },
+                _ = ended.next() => if ended.rows().len() > 0 { return Ok(()) },
+            }
+        }
+    }
+
+    /// The results of calls with their ids. The id of a conversation is that of its run.
+    fn results(&self) -> impl Iterator<Item = (String, &RecordedMessage)> {
+        self.conversations.iter().flat_map(|conversation| {
+            let results = conversation.messages.iter().filter(|it| it.role == "tool");
+            results.filter_map(move |it| {
+                Some((format!("{}{DERIVED}{}", conversation.id, it.position.as_ref()?), it))
+            })
+        })
+    }
+
+    fn outcomes(&self) -> BTreeMap<String, ToolOutcome> {
+        let outcome = |message: &RecordedMessage| {
+            let text = message.content.clone().unwrap_or_default();
+            match &message.result {
+                Some(result) => {
+                    let text = result["text"].as_str().map_or(text, str::to_owned);
+                    let exit_code =
+                        result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
+                    ToolOutcome {
+                        content: result["content"].clone(),
+                        exit_code: exit_code.unwrap_or_default(),
+                        ..ToolOutcome::text(text)
+                    }
+                }
+                None => ToolOutcome::failed(Failure::Tool, text),
+            }
+        };
+        self.results().map(|(id, message)| (id, outcome(message))).collect()
+    }
+
+    fn decisions(&self) -> BTreeMap<String, RecordedApproval> {
+        let decided =
+            self.results().filter_map(|(id, message)| Some((id, message.approval.clone()?)));
+        decided.collect()
+    }
+
+    /// The declarations of the tools: the current ones, and those of the recording for tools that are not there, such
+    /// as those of MCP servers, which are not started.
+    fn declarations(&self, tools: &Tools) -> Vec<ToolDeclaration> {
+        let mut declarations: BTreeMap<String, ToolDeclaration> =
+            tools.declarations().into_iter().map(|tool| (tool.name.clone(), tool)).collect();
+        for tool in self.conversations.iter().flat_map(|it| &it.tools) {
+            if RESERVED.contains(&&*tool.name) || declarations.contains_key(&tool.name) {
+                continue;
+            }
+            let mut declared =
+                ToolDeclaration::new(&tool.name, &tool.description, tool.parameters.clone());
+            declared.effect = tool.effect;
+            declared.needs_approval = tool.needs_approval;
+            declarations.insert(tool.name.clone(), declared);
+        }
+        let mut all: Vec<ToolDeclaration> = declarations.into_values().collect();
+        // A recorded failure is final.
+        all.iter_mut().for_each(|tool| tool.retry = None);
+        all
+    }
+}
+
+fn unrecorded() -> ToolOutcome {
+    ToolOutcome::failed(Failure::Tool, "the recording has no result of this call")
+}
+
+fn decide(call_id: &str, recorded: Option<&RecordedApproval>) -> DecideApproval {
+    let decision = match recorded.is_none_or(|it| it.approved) {
+        true => Decision::Approve,
+        false => Decision::Reject,
+    };
+    DecideApproval {
+        comment: recorded.and_then(|it| it.comment.clone()),
+        approved_arguments: recorded.and_then(|it| it.arguments.clone()),
+        ..DecideApproval::new(decision).call_id(call_id)
+    }
+}
+
+/// The messages of a session before the run.
+fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage> {
+    let mut answers = 0;
+    let call = |recorded: &RecordedMessage| {
+        let message = AppendMessage::new(
+            session_id,
+            &recorded.role,
+            recorded.content.clone().unwrap_or_default(),
+        );
+        let id = |answer: usize, position: usize| format!("earlier-{answer}.{position}");
+        match recorded.role.as_str() {
+            "assistant" => {
+                answers += 1;
+                let calls = recorded.tool_calls.iter().enumerate().map(|(at, call)| {
+                    json!({"call_id": id(answers, at + 1), "name": call.name,
+                        "arguments": call.arguments, "provider_call_id": call.id})
+                });
+                let calls: Vec<Value> = calls.collect();
+                message.data(json!({"run_id": "earlier", "iteration": answers, "calls": calls}))
+            }
+            "tool" => message.data(json!({"call_id": id(answers, 0), "name": recorded.name,
+                "provider_call_id": recorded.tool_call_id, "is_error": recorded.error})),
+            _ => message,
+        }
+    };
+    messages.iter().map(call).collect()
+}
+
+/// A definition whose models are those of the recording. The model's name says which agent asks.
+fn offline(definition: &AgentDefinition) -> AgentDefinition {
+    let of_agent = |name: &str, definition: &AgentDefinition| {
+        let config = AgentConfig {
+            provider: Some(RECORDING.to_owned()),
+            model: Some(name.to_owned()),
+            fallbacks: Vec::new(),
+            ..definition.config.clone()
+        };
+        let mut middleware = definition.middleware.clone();
+        // The recording has the answers of the models that were asked in the end.
+        middleware.retain(|it| !matches!(it, Middleware::ModelFallback(_)));
+        for entry in &mut middleware {
+            let Middleware::Guardrail(rule) = entry else { continue };
+            if let Some(verdict) = &mut rule.verdict {
+                verdict.provider = Some(RECORDING.to_owned());
+                verdict.model = Some(VERDICT.to_owned());
+            }
+        }
+        let subagents = definition.subagents.iter().map(|subagent| match subagent {
+            Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
+            named @ Subagent::Named(_) => named.clone(),
+        });
+        let limits = crate::definition::agent::Limits {
+            // Prices and the clock are not those of the recording.
+            cost_usd: None,
+            wall_clock_seconds: None,
+            ..definition.limits.clone()
+        };
+        let subagents = subagents.collect();
+        AgentDefinition { config, middleware, subagents, limits, ..definition.clone() }
+    };
+    of_agent(&definition.name, definition)
+}
+
+/// The provider: finds the conversation of a request, and gives its next answer with the recorded usage.
+struct RecordedAnswers {
+    replay: Replay,
+    conversations: Vec<KnownConversation>,
+    structured_output: StructuredOutput,
+}
+
+/// A conversation of the recording.
+struct KnownConversation {
+    conversation: Conversation,
+    usages: Vec<Usage>,
+    /// The agent of the run.
+    agent: String,
+}
+
+impl KnownConversation {
+    /// Whether it continues a request: with the same first message of a user, and the same answers. Those that a summary
+    /// stands for are not in the request, and large arguments of others are archived.
+    fn continues(&self, request: &ModelRequest) -> bool {
+        let first = |messages: &[ModelMessage]| {
+            messages.iter().find_map(|message| match message {
+                ModelMessage::User { text } => Some(text.clone()),
+                _ => None,
+            })
+        };
+        let (given, recorded) = (answers(&request.messages), answers(&self.conversation.messages));
+        let same = |(given, recorded): (&NamedCalls<'_>, &NamedCalls<'_>)| {
+            let calls = given.iter().zip(recorded);
+            given.len() == recorded.len()
+                && calls.into_iter().all(|((name, arguments), (other, recorded))| {
+                    name == other && (arguments == recorded || arguments.contains(" executionId:'"))
+                })
+        };
+        let omitted = request.omitted_answers;
+        first(&self.conversation.messages) == first(&request.messages)
+            && omitted + given.len() < recorded.len()
+            && given.iter().zip(&recorded[omitted..]).all(same)
+    }
+
+    /// Whether an agent of this name asks. An inline agent is registered below its parent.
+    fn is_of(&self, agent: &str) -> bool {
+        let inline = self.agent.strip_suffix(agent).is_some_and(|above| above.ends_with('/'));
+        self.agent == agent || inline
+    }
+}
+
+impl RecordedAnswers {
+    fn of(recorded: &RecordedRun) -> RecordedAnswers {
+        let known = recorded.conversations.iter().map(|it| KnownConversation {
+            conversation: conversation(it),
+            usages: usages(it),
+            agent: it.agent.clone(),
+        });
+        let conversations: Vec<KnownConversation> = known.collect();
+        let messages = recorded.conversations.iter().flat_map(|it| &it.messages);
+        let by_tool = messages.flat_map(|it| &it.tool_calls).any(|call| call.name == RESPONSE);
+        let all = conversations.iter().map(|it| it.conversation.clone()).collect();
+        let replay = Replay::new(RECORDING, all);
+        let structured_output = match by_tool {
+            true => StructuredOutput::Tool,
+            false => StructuredOutput::Native,
+        };
+        RecordedAnswers { replay, conversations, structured_output }
+    }
+
+    /// The conversation that continues a request. That of the agent that asks comes first: an agent may delegate the
+    /// message that it got. After a handoff another agent asks.
+    fn find(&self, request: &ModelRequest) -> Option<&KnownConversation> {
+        let all = || self.conversations.iter().filter(|it| it.continues(request));
+        all().find(|it| it.is_of(&request.model)).or_else(|| all().next())
+    }
+}
+
+/// The calls of an answer: names and arguments.
+type NamedCalls<'a> = Vec<(&'a str, &'a str)>;
+
+/// The calls of the answers. Their texts can be replaced by guardrails.
+fn answers(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
+    let answers = messages.iter().filter_map(|message| match message {
+        ModelMessage::Assistant { calls, .. } => {
+            Some(calls.iter().map(|call| (&*call.name, &*call.arguments)).collect())
+        }
+        _ => None,
+    });
+    answers.collect()
+}
+
+impl ModelProvider for RecordedAnswers {
+    fn id(&self) -> &str {
+        RECORDING
+    }
+
+    fn structured_output(&self) -> StructuredOutput {
+        self.structured_output
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        if request.model == VERDICT {
+            return allowed();
+        }
+        let Some(KnownConversation { conversation, usages, .. }) = self.find(&request) else {
+            let why = "the recording has no further answer here";
+            let error = ModelError::new(ModelErrorKind::NoRecording, why);
+            return stream::iter([Err(error)]).boxed();
+        };
+        let position = request.omitted_answers + answers(&request.messages).len();
+        let usage = usages.get(position).copied().unwrap_or_default();
+        let request = ModelRequest { model: conversation.id.clone(), ..request };
+        let stream = self.replay.stream(request);
+        stream
+            .map(move |event| match event {
+                Ok(ModelEvent::Answer(answer)) => {
+                    Ok(ModelEvent::Answer(ModelResponse { usage, ..answer }))
+                }
+                other => other,
+            })
+            .boxed()
+    }
+}
+
+fn allowed() -> ModelStream {
+    let answer = ModelResponse {
+        text: "{\"allow\": true}".to_owned(),
+        reasoning: None,
+        calls: Vec::new(),
+        stop: Stop::End,
+        usage: Usage::default(),
+        cost_micros: None,
+        provider: RECORDING.to_owned(),
+        model: VERDICT.to_owned(),
+        carry: None,
+    };
+    stream::iter([Ok(ModelEvent::Answer(answer))]).boxed()
+}
+
+fn conversation(recorded: &RecordedConversation) -> Conversation {
+    let line = serde_json::to_string(recorded).unwrap_or_default();
+    Conversation::from_json(&line).unwrap_or_else(|_| Conversation {
+        id: recorded.id.clone(),
+        model: None,
+        system: None,
+        messages: Vec::new(),
+    })
+}
+
+fn usages(recorded: &RecordedConversation) -> Vec<Usage> {
+    let answers = recorded.messages.iter().filter(|message| message.role == "assistant");
+    let usage = answers.map(|message| {
+        let usage = message.usage.unwrap_or_default();
+        let completeness = match (usage.input_tokens, usage.output_tokens) {
+            (Some(_), Some(_)) => Completeness::Complete,
+            (None, None) => Completeness::Unavailable,
+            _ => Completeness::Partial,
+        };
+        Usage {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            completeness,
+            ..Usage::default()
+        }
+    });
+    usage.collect()
+}

@@ -1,0 +1,482 @@
+//! A remote agent, reached by A2A, as the agent of a run. The run is a task there. Its events are recorded as events of the run, each
+//! with the original text; the text of its artifacts is the answer.
+//!
+//! A message is recorded before it is sent, and the task before it is followed ([`crate::remote_agent::rows`]). A driver that takes the run
+//! over subscribes to the same task. It sends a message again only if the agent does not have it, and with the same id. If that
+//! cannot be found out, the run fails: its effects are unknown.
+
+use std::time::{Duration, Instant};
+
+use abide_client::{Call, RunEventKind};
+use abide_models::ModelRequest;
+use abide_tools::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
+use futures_util::FutureExt as _;
+use serde_json::{Map, Value, json};
+
+use crate::context::transcript::AssistantEntry;
+use crate::model;
+use crate::model;
+use crate::model::structured::{self, StructuredAnswer};
+use crate::remote_agent::input;
+use crate::remote_agent::published_text::PublishedText;
+use crate::remote_agent::rows::{self, RemoteRows};
+use crate::remote_agent::task::{RemoteTask, TaskState};
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+
+/// Maximum number of events recorded in one batch.
+const EVENTS: usize = 100;
+
+/// The first and the longest pause between attempts to reach an agent, and between questions to one that does not
+/// stream.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Follows the task of the run to its end, or to a question.
+pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
+    let config = driver.definition.a2a.clone().unwrap_or_default();
+    driver.look_at_messages().await?;
+    let rows = RemoteRows::read(driver).await?;
+    let published = PublishedText::from(rows.asked.last().map_or(0, |asked| asked.published));
+    model::budget::reserve(driver, &ModelRequest::default(), None).await?;
+    let patience = Duration::from_secs(config.unreachable_seconds);
+    let client = patiently(driver, patience, || connect(driver, &config)).await?;
+    let client = client.map_err(failed)?;
+    let task = RemoteTask::default();
+    let mut exchange = Exchange {
+        driver,
+        client,
+        patience,
+        rows,
+        task,
+        published,
+        recorded: String::new(),
+        news: 0,
+    };
+    exchange.run().await
+}
+
+async fn connect(driver: &Driver, config: &A2aConfig) -> Result<A2aClient, A2aFailure> {
+    A2aClient::connect(config, &driver.shared.environment).await
+}
+
+/// The exchange with a remote agent about one task.
+struct Exchange<'d> {
+    driver: &'d Driver,
+    client: A2aClient,
+    /// For how long an agent that cannot be reached is tried again.
+    patience: Duration,
+    rows: RemoteRows,
+    task: RemoteTask,
+    published: PublishedText,
+    /// The text of the last event that was recorded.
+    recorded: String,
+    /// How many events were recorded.
+    news: u64,
+}
+
+impl Exchange<'_> {
+    async fn run(&mut self) -> Step<DriveResult> {
+        // A run that was woken without a decision waits again.
+        if self.rows.is_asked() && self.waits().await? {
+            return Ok(DriveResult::Waits);
+        }
+        let mut events = self.begin().await?;
+        loop {
+            self.follow(events.take()).await?;
+            match self.task.state() {
+                TaskState::Completed => return self.finish().await,
+                TaskState::Failed(code) => return self.fail(code).await,
+                _ => {
+                    let published = self.published.bytes();
+                    input::ask(self.driver, &mut self.rows, &self.task, published).await?;
+                }
+            }
+            if self.waits().await? {
+                return Ok(DriveResult::Waits);
+            }
+            events = self.send_answer().await?;
+        }
+    }
+
+    /// Continues where the last driver stopped: sends the next message, if there is one to send.
+    async fn begin(&mut self) -> Step<Option<A2aEvents>> {
+        if self.rows.sent.is_empty() {
+            let (parts, context_id) = (self.task_parts(), self.context_id().await?);
+            let message = self.rows.message(self.driver, &parts, &context_id);
+            self.rows.record_message(self.driver, message, Vec::new()).await?;
+            return self.send().await;
+        }
+        // The pieces that a driver published after the last question are void.
+        let why = "the runtime ended while a remote agent worked; the task continues";
+        if let Some(event) = model::restart::of_pieces(self.driver, why).await? {
+            self.driver.record(&[event], None, Vec::new()).await?;
+        }
+        if self.rows.is_asked() {
+            return self.send_answer().await;
+        }
+        match self.rows.task.is_some() && self.rows.asked.is_empty() {
+            true => Ok(None),
+            // Nothing shows whether the last message has arrived.
+            false => self.send_again(false).await,
+        }
+    }
+
+    /// The parts of the first message: what users have said since the last answer.
+    fn task_parts(&self) -> Value {
+        let entries = &self.driver.entries;
+        let answered = entries.iter().rposition(|entry| entry.role == "assistant");
+        let new = &entries[answered.map_or(0, |at| at + 1)..];
+        let said = new.iter().filter(|entry| entry.role == "user");
+        let said: Vec<&str> = said.filter_map(|entry| entry.content.as_deref()).collect();
+        json!([{"text": said.join("\n\n")}])
+    }
+
+    /// The context of the session: that of its last task, or a new one.
+    async fn context_id(&self) -> Step<String> {
+        let last = rows::earlier_tasks(self.driver).await?.into_iter().next();
+        let new = || {
+            let since = self.driver.session.as_ref().map_or(0, |session| session.created_at.0);
+            let run = &self.driver.run;
+            a2a_id(&format!("context {} {since} {}", run.session_id, run.agent))
+        };
+        Ok(last.map_or_else(new, |(_, context_id)| context_id))
+    }
+
+    /// Sends the last message that was recorded.
+    async fn send(&mut self) -> Step<Option<A2aEvents>> {
+        match self.send_once().await? {
+            Ok(events) => Ok(Some(events)),
+            Err(A2aFailure::Unreachable(why)) => {
+                tracing::info!(run = self.driver.run.id, why, "a remote agent is not reachable");
+                self.send_again(true).await
+            }
+            Err(A2aFailure::Lost(why)) => {
+                tracing::info!(
+                    run = self.driver.run.id,
+                    why,
+                    "the answer of a remote agent was lost"
+                );
+                self.send_again(false).await
+            }
+            Err(failure) => Err(failed(failure)),
+        }
+    }
+
+    async fn send_once(&self) -> Step<Result<A2aEvents, A2aFailure>> {
+        let mut params = json!({"message": self.rows.sent.last()});
+        let method = match self.client.streams() {
+            true => "SendStreamingMessage",
+            false => {
+                params["configuration"] = json!({"returnImmediately": true});
+                "SendMessage"
+            }
+        };
+        interruptible(self.driver, self.client.stream(method, params)).await
+    }
+
+    /// Sends the last message again, unless the agent has it. `is_unsent` states that it never arrived.
+    async fn send_again(&mut self, mut is_unsent: bool) -> Step<Option<A2aEvents>> {
+        let since = Instant::now();
+        let mut pause = PAUSES.0;
+        loop {
+            if !is_unsent && self.has_last_message().await? {
+                return Ok(None);
+            }
+            match self.send_once().await? {
+                Ok(events) => return Ok(Some(events)),
+                Err(failure) if failure.is_temporary() && since.elapsed() < self.patience => {
+                    is_unsent = matches!(failure, A2aFailure::Unreachable(_));
+                }
+                Err(failure) => return Err(failed(failure)),
+            }
+            interruptible(self.driver, tokio::time::sleep(pause)).await?;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Whether the agent has the last message that was recorded.
+    async fn has_last_message(&mut self) -> Step<bool> {
+        if self.rows.task.is_some() {
+            let event = self.ask_for_task().await?.map_err(failed)?;
+            self.apply(vec![event]).await?;
+            let asked = self.rows.asked.last().map(|asked| asked.key.as_str());
+            // The same question: the answer has not arrived.
+            return Ok(asked != Some(self.task.question_key().as_str()));
+        }
+        let context_id = self.rows.sent[0]["contextId"].clone();
+        let params = json!({"contextId": context_id, "pageSize": 20});
+        let listed =
+            patiently(self.driver, self.patience, || self.client.call("ListTasks", params.clone()));
+        let listed = match listed.await? {
+            Ok(listed) => listed,
+            Err(failure) if failure.is_unsupported() => {
+                let why = "the runtime ended while it sent a message to a remote agent, and \
+                           the agent cannot list its tasks: whether it has the message is unknown";
+                return Err(StepError::Failed(Failure::new("outcome_unknown", why)));
+            }
+            Err(failure) => return Err(failed(failure)),
+        };
+        let earlier = rows::earlier_tasks(self.driver).await?;
+        let is_new = |task: &&Value| earlier.iter().all(|(id, _)| task["id"] != id.as_str());
+        let of_context = |task: &&Value| task["contextId"] == context_id;
+        let tasks = listed.result["tasks"].as_array();
+        match tasks.into_iter().flatten().filter(of_context).find(is_new) {
+            Some(task) => {
+                self.record_task(&task["id"], &task["contextId"]).await?;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Takes the decision on the last question over, and sends it.
+    async fn send_answer(&mut self) -> Step<Option<A2aEvents>> {
+        let Some(question) = self.rows.asked.last().cloned() else { return Ok(None) };
+        let answer = input::answer(self.driver, &question).await?;
+        let parts = answer.parts(self.client.reads_data());
+        let message = self.rows.message(self.driver, &parts, "");
+        self.rows.record_message(self.driver, message, answer.then).await?;
+        self.send().await
+    }
+
+    /// Suspends the run until the last question is decided. Returns whether it waits.
+    async fn waits(&self) -> Step<bool> {
+        let Some(question) = self.rows.asked.last() else { return Ok(false) };
+        match input::undecided(self.driver, question).await? {
+            Some(call) => self.driver.wait(&[call], Vec::new(), "approval").await,
+            None => Ok(false),
+        }
+    }
+
+    /// Follows the task until it has ended, or asks something.
+    async fn follow(&mut self, mut events: Option<A2aEvents>) -> Step {
+        let mut pause = PAUSES.0;
+        let mut silent_since = Instant::now();
+        loop {
+            if let Some(open) = &mut events {
+                let news = self.news;
+                match self.consume(open).await? {
+                    Ok(()) => {}
+                    // The state of the task shows whether it goes on.
+                    Err(failure)
+                        if !matches!(failure, A2aFailure::Invalid(_))
+                            && self.rows.task.is_some() =>
+                    {
+                        let run = &self.driver.run.id;
+                        tracing::info!(run, %failure, "a remote agent's stream ended");
+                    }
+                    Err(failure) if failure.is_temporary() => {
+                        events = self.send_again(false).await?;
+                        continue;
+                    }
+                    Err(failure) => return Err(failed(failure)),
+                }
+                if self.task.state() != TaskState::Works {
+                    return Ok(());
+                }
+                if self.news != news {
+                    (pause, silent_since) = (PAUSES.0, Instant::now());
+                }
+                // An agent that ends its streams at once is not asked without a pause.
+                interruptible(self.driver, tokio::time::sleep(pause)).await?;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+            events = None;
+            if self.rows.task.is_none() {
+                let why = "the agent answered with neither a task nor a message";
+                return Err(StepError::Failed(Failure::new("remote_agent_invalid", why)));
+            }
+            match self.read_again().await? {
+                Ok(stream) => {
+                    events = stream;
+                    silent_since = Instant::now();
+                }
+                Err(failure)
+                    if failure.is_temporary() && silent_since.elapsed() < self.patience => {}
+                Err(failure) => return Err(failed(failure)),
+            }
+            if events.is_none() {
+                if self.task.state() != TaskState::Works {
+                    return Ok(());
+                }
+                interruptible(self.driver, tokio::time::sleep(pause)).await?;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+    }
+
+    /// Subscribes to the task, or reads it once.
+    async fn read_again(&mut self) -> Step<Result<Option<A2aEvents>, A2aFailure>> {
+        if self.client.streams() {
+            let params = self.task_params();
+            let stream = self.client.stream("SubscribeToTask", params);
+            match interruptible(self.driver, stream).await? {
+                Ok(events) => return Ok(Ok(Some(events))),
+                // It has ended, or it waits.
+                Err(failure) if failure.is_unsupported() => {}
+                Err(failure) => return Ok(Err(failure)),
+            }
+        }
+        match self.ask_for_task().await? {
+            Ok(event) => self.apply(vec![event]).await.map(|()| Ok(None)),
+            Err(failure) => Ok(Err(failure)),
+        }
+    }
+
+    fn task_params(&self) -> Value {
+        json!({"id": self.rows.task.as_ref().map(|(id, _)| id)})
+    }
+
+    async fn ask_for_task(&self) -> Step<Result<A2aEvent, A2aFailure>> {
+        let params = self.task_params();
+        patiently(self.driver, self.patience, || self.client.call("GetTask", params.clone())).await
+    }
+
+    /// Records the events of a stream until it ends, or the task no longer works.
+    async fn consume(&mut self, events: &mut A2aEvents) -> Step<Result<(), A2aFailure>> {
+        loop {
+            let first = match interruptible(self.driver, events.next()).await? {
+                Ok(Some(event)) => event,
+                Ok(None) => return Ok(Ok(())),
+                Err(failure) => return Ok(Err(failure)),
+            };
+            let (mut all, mut failure) = (vec![first], None);
+            while all.len() < EVENTS {
+                match events.next().now_or_never() {
+                    Some(Ok(Some(event))) => all.push(event),
+                    Some(Err(error)) => {
+                        failure = Some(error);
+                        break;
+                    }
+                    Some(Ok(None)) | None => break,
+                }
+            }
+            self.apply(all).await?;
+            if self.task.state() != TaskState::Works {
+                return Ok(Ok(()));
+            }
+            if let Some(failure) = failure {
+                return Ok(Err(failure));
+            }
+        }
+    }
+
+    /// Records events, and what follows from them.
+    async fn apply(&mut self, events: Vec<A2aEvent>) -> Step {
+        let mut new = Vec::new();
+        for A2aEvent { raw, result } in events {
+            self.task.apply(&result);
+            if raw == self.recorded {
+                continue;
+            }
+            new.push(run_event(RunEventKind::Line, json!({"raw": raw})));
+            self.recorded = raw;
+            self.news += 1;
+            if self.rows.task.is_none() && !self.task.id.is_empty() {
+                let (id, context_id) = (json!(self.task.id), json!(self.task.context_id));
+                self.driver.record(&std::mem::take(&mut new), None, Vec::new()).await?;
+                self.record_task(&id, &context_id).await?;
+            }
+            match self.published.extend(&self.task.text()) {
+                Ok(None) => {}
+                Ok(Some(piece)) => {
+                    new.push(run_event(RunEventKind::Token, json!({"content": piece})));
+                }
+                Err(whole) => {
+                    self.driver.record(&std::mem::take(&mut new), None, Vec::new()).await?;
+                    let why = "the remote agent has replaced its text";
+                    new.extend(model::restart::of_pieces(self.driver, why).await?);
+                    new.push(run_event(RunEventKind::Token, json!({"content": whole})));
+                }
+            }
+        }
+        match new.is_empty() {
+            true => Ok(()),
+            false => self.driver.record(&new, None, Vec::new()).await,
+        }
+    }
+
+    async fn record_task(&mut self, id: &Value, context_id: &Value) -> Step {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.rows.record_task(self.driver, &text(id), &text(context_id)).await
+    }
+
+    async fn finish(&self) -> Step<DriveResult> {
+        let (driver, answer) = (self.driver, self.task.answer());
+        let mut output = Map::from_iter([("content".to_owned(), json!(answer))]);
+        if let Some(schema) = &driver.definition.response_format {
+            match structured::of_program(schema, self.task.data(), &answer) {
+                StructuredAnswer::Fits(value) => {
+                    drop(output.insert("structured".to_owned(), value))
+                }
+                StructuredAnswer::Mismatch(why) => {
+                    let Failure { code, message } = structured::mismatch(&why);
+                    return self.end(vec![driver.run_lease.failed(code, message).into()]).await;
+                }
+                StructuredAnswer::Free => {}
+            }
+        }
+        output.insert("task_id".to_owned(), json!(self.rows.task.as_ref().map(|(id, _)| id)));
+        let entry = AssistantEntry {
+            run_id: driver.run.id.clone(),
+            provider: "a2a".to_owned(),
+            ..AssistantEntry::default()
+        };
+        let message = driver.message("assistant", answer.as_str(), &entry).into();
+        self.end(vec![message, driver.run_lease.done(output).into()]).await
+    }
+
+    async fn fail(&self, code: &str) -> Step<DriveResult> {
+        let why = match self.task.status_text() {
+            why if why.is_empty() => "the agent gave no reason".to_owned(),
+            why => why,
+        };
+        self.end(vec![self.driver.run_lease.failed(code, why).into()]).await
+    }
+
+    /// Records the end of the run together with that of the task.
+    async fn end(&self, mut calls: Vec<Call>) -> Step<DriveResult> {
+        if self.rows.task.is_some() {
+            calls.insert(0, rows::closed(self.driver));
+        }
+        self.driver.record(&[], None, calls).await?;
+        Ok(DriveResult::Ended)
+    }
+}
+
+fn failed(failure: A2aFailure) -> StepError {
+    let code = match &failure {
+        A2aFailure::Unreachable(_) | A2aFailure::Lost(_) => "remote_agent_unavailable",
+        A2aFailure::Refused { .. } => "remote_agent_refused",
+        A2aFailure::Invalid(_) => "remote_agent_invalid",
+    };
+    StepError::Failed(Failure::new(code, failure.to_string()))
+}
+
+/// Waits for something, until the run is to be stopped.
+async fn interruptible<T>(driver: &Driver, what: impl Future<Output = T>) -> Step<T> {
+    tokio::select! {
+        done = what => Ok(done),
+        () = driver.stop.cancelled() => Err(StepError::Aborted),
+        () = driver.until_deadline() => Err(overtime()),
+    }
+}
+
+/// Repeats a request without an effect while it fails temporarily.
+async fn patiently<T, F: Future<Output = Result<T, A2aFailure>>>(
+    driver: &Driver,
+    patience: Duration,
+    mut attempt: impl FnMut() -> F,
+) -> Step<Result<T, A2aFailure>> {
+    let since = Instant::now();
+    let mut pause = PAUSES.0;
+    loop {
+        match interruptible(driver, attempt()).await? {
+            Err(failure) if failure.is_temporary() && since.elapsed() < patience => {}
+            done => return Ok(done),
+        }
+        interruptible(driver, tokio::time::sleep(pause)).await?;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}

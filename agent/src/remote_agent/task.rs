@@ -1,0 +1,284 @@
+//! A task of a remote agent, as the agent has described it so far: what its events add up to.
+
+use serde_json::Value;
+
+/// A task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RemoteTask {
+    /// Its id; empty before the agent has named it.
+    pub(crate) id: String,
+    pub(crate) context_id: String,
+    state: String,
+    /// The message of its status.
+    message: Value,
+    /// When the agent set its status.
+    timestamp: String,
+    /// The parts of its artifacts, by id, in the order in which they appeared.
+    artifacts: Vec<(String, Vec<Value>)>,
+    /// The parts of an answer without a task.
+    answer: Option<Vec<Value>>,
+}
+
+/// The state of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskState {
+    /// It is running.
+    Works,
+    /// It waits for an answer or an approval.
+    NeedsInput,
+    /// It waits for a permission that the user gives elsewhere.
+    NeedsAuthorization,
+    /// It has completed.
+    Completed,
+    /// It has failed; the code for the run.
+    Failed(&'static str),
+}
+
+impl RemoteTask {
+    /// Adds an event of a stream, or the result of an operation. Events of other tasks are ignored.
+    pub(crate) fn apply(&mut self, result: &Value) {
+        if let Some(task) = result.get("task") {
+            self.replace(task);
+        } else if let Some(message) = result.get("message") {
+            self.answer = Some(parts(message));
+        } else if let Some(update) = result.get("statusUpdate") {
+            if self.is_of(update) {
+                self.set_status(&update["status"]);
+            }
+        } else if let Some(update) = result.get("artifactUpdate") {
+            if self.is_of(update) {
+                self.add_artifact(&update["artifact"], update["append"] == true);
+            }
+        } else if result.get("status").is_some() {
+            self.replace(result);
+        }
+    }
+
+    fn is_of(&mut self, update: &Value) -> bool {
+        let id = text(&update["taskId"]);
+        if self.id.is_empty() {
+            self.id = id.to_owned();
+            self.context_id = text(&update["contextId"]).to_owned();
+        }
+        id == self.id
+    }
+
+    /// Takes over a complete description of the task.
+    fn replace(&mut self, task: &Value) {
+        let id = text(&task["id"]);
+        if !self.id.is_empty() && id != self.id {
+            return;
+        }
+        self.id = id.to_owned();
+        self.context_id = text(&task["contextId"]).to_owned();
+        self.artifacts.clear();
+        for artifact in task["artifacts"].as_array().into_iter().flatten() {
+            self.add_artifact(artifact, false);
+        }
+        self.set_status(&task["status"]);
+    }
+
+    fn set_status(&mut self, status: &Value) {
+        self.state = text(&status["state"]).to_owned();
+        self.message = status["message"].clone();
+        self.timestamp = text(&status["timestamp"]).to_owned();
+    }
+
+    fn add_artifact(&mut self, artifact: &Value, appends: bool) {
+        let id = text(&artifact["artifactId"]);
+        let at = self.artifacts.iter().position(|(known, _)| known == id).unwrap_or_else(|| {
+            self.artifacts.push((id.to_owned(), Vec::new()));
+            self.artifacts.len() - 1
+        });
+        let known = &mut self.artifacts[at].1;
+        if !appends {
+            known.clear();
+        }
+        for part in parts(artifact) {
+            // A text continues the text before it, also in a snapshot: some agents keep each piece as a part.
+            match (known.last_mut(), part["text"].as_str()) {
+                (Some(last), Some(more)) if last["text"].is_string() => {
+                    let whole = format!("{}{more}", text(&last["text"]));
+                    last["text"] = Value::from(whole);
+                }
+                _ => known.push(part),
+            }
+        }
+    }
+
+    /// What it needs now.
+    pub(crate) fn state(&self) -> TaskState {
+        if self.answer.is_some() {
+            return TaskState::Completed;
+        }
+        match self.state.as_str() {
+            "TASK_STATE_COMPLETED" => TaskState::Completed,
+            "TASK_STATE_INPUT_REQUIRED" => TaskState::NeedsInput,
+            "TASK_STATE_AUTH_REQUIRED" => TaskState::NeedsAuthorization,
+            "TASK_STATE_FAILED" => TaskState::Failed("remote_agent_failed"),
+            "TASK_STATE_CANCELED" => TaskState::Failed("remote_agent_canceled"),
+            "TASK_STATE_REJECTED" => TaskState::Failed("remote_agent_rejected"),
+            _ => TaskState::Works,
+        }
+    }
+
+    /// Differs between two questions of a task, and is the same for one.
+    pub(crate) fn question_key(&self) -> String {
+        format!("{} {} {}", self.state, text(&self.message["messageId"]), self.timestamp)
+    }
+
+    /// The text of its status: a question, or why it failed. Data counts only if there is no text.
+    pub(crate) fn status_text(&self) -> String {
+        let all = parts(&self.message);
+        let texts: Vec<Value> =
+            all.iter().filter(|part| part["text"].is_string()).cloned().collect();
+        text_of(if texts.is_empty() { &all } else { &texts })
+    }
+
+    /// The parts of its status.
+    pub(crate) fn status_parts(&self) -> Vec<Value> {
+        parts(&self.message)
+    }
+
+    /// The text of its artifacts, or of its answer.
+    pub(crate) fn text(&self) -> String {
+        if let Some(answer) = &self.answer {
+            return text_of(answer);
+        }
+        let texts = self.artifacts.iter().map(|(_, parts)| text_of(parts));
+        let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+        texts.join("\n\n")
+    }
+
+    /// The text of a completed task. Some agents put it into the status.
+    pub(crate) fn answer(&self) -> String {
+        match self.text() {
+            text if text.is_empty() => self.status_text(),
+            text => text,
+        }
+    }
+
+    /// The data of the last part with data.
+    pub(crate) fn data(&self) -> Option<Value> {
+        let all =
+            self.artifacts.iter().flat_map(|(_, parts)| parts).chain(self.answer.iter().flatten());
+        all.filter_map(|part| part.get("data").filter(|data| !data.is_null())).next_back().cloned()
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn parts(of: &Value) -> Vec<Value> {
+    of["parts"].as_array().cloned().unwrap_or_default()
+}
+
+/// The text of parts. A file is only named: it is never fetched.
+fn text_of(parts: &[Value]) -> String {
+    let texts = parts.iter().filter_map(|part| {
+        if let Some(text) = part["text"].as_str() {
+            return Some(text.to_owned());
+        }
+        let name = part["filename"].as_str().unwrap_or("file");
+        if let Some(url) = part["url"].as_str() {
+            return Some(format!("[{name}: {url}]"));
+        }
+        if let Some(raw) = part["raw"].as_str() {
+            let kind = part["mediaType"].as_str().unwrap_or("unknown type");
+            return Some(format!("[{name}: {} bytes of {kind}]", raw.len() / 4 * 3));
+        }
+        part.get("data").filter(|data| !data.is_null()).map(Value::to_string)
+    });
+    texts.collect::<Vec<String>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(results: &[Value], expected: Expect) {
+        let mut task = RemoteTask::default();
+        results.iter().for_each(|result| task.apply(result));
+        let (state, answer, data) = (task.state(), task.answer(), task.data());
+        expected.assert_eq(&format!("{} {state:?} {answer:?} {data:?}", task.id));
+    }
+
+    fn chunk(text: &str, append: bool) -> Value {
+        let artifact = json!({"artifactId": "a", "parts": [{"text": text}]});
+        json!({"artifactUpdate": {"taskId": "t", "artifact": artifact, "append": append}})
+    }
+
+    fn status(state: &str) -> Value {
+        json!({"statusUpdate": {"taskId": "t", "status": {"state": state,
+            "message": {"parts": [{"text": "Which?"}]}}}})
+    }
+
+    #[test]
+    fn events_add_up() {
+        check(
+            &[
+                json!({"task": {"id": "t", "status": {"state": "TASK_STATE_SUBMITTED"}}}),
+                chunk("It ", false),
+                chunk("is 42.", true),
+                status("TASK_STATE_COMPLETED"),
+            ],
+            expect![[r#"t Completed "It is 42." None"#]],
+        );
+        let pieces = json!([{"artifactId": "a", "parts": [{"text": "It "}, {"text": "is"}]}]);
+        check(
+            &[
+                json!({"id": "t", "status": {"state": "TASK_STATE_WORKING"}, "artifacts": pieces}),
+                chunk(" 42.", true),
+            ],
+            expect![[r#"t Works "It is 42." None"#]],
+        );
+        // A snapshot replaces what was known, so that nothing of a repeated stream counts twice.
+        check(
+            &[
+                chunk("It ", false),
+                json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}}),
+                chunk("It ", false),
+                chunk("is.", true),
+            ],
+            expect![[r#"t Works "It is." None"#]],
+        );
+    }
+
+    #[test]
+    fn all_forms_of_an_answer_are_read() {
+        check(&[status("TASK_STATE_INPUT_REQUIRED")], expect![[r#"t NeedsInput "Which?" None"#]]);
+        check(
+            &[status("TASK_STATE_REJECTED")],
+            expect![[r#"t Failed("remote_agent_rejected") "Which?" None"#]],
+        );
+        check(
+            &[json!({"message": {"parts": [{"text": "Hello."}, {"data": {"n": 1}}]}})],
+            expect![[r#" Completed "Hello.\n{\"n\":1}" Some(Object {"n": Number(1)})"#]],
+        );
+        let files = json!([{"url": "http://x/", "filename": "a.txt"}, {"raw": "AAAA"}]);
+        check(
+            &[json!({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"},
+                "artifacts": [{"artifactId": "f", "parts": files}]})],
+            expect![[r#"t Completed "[a.txt: http://x/]\n[file: 3 bytes of unknown type]" None"#]],
+        );
+    }
+
+    #[test]
+    fn other_tasks_and_malformed_events_change_nothing() {
+        let other =
+            json!({"statusUpdate": {"taskId": "other", "status": {"state": "TASK_STATE_FAILED"}}});
+        let odd = [
+            json!({}),
+            json!({"task": 7}),
+            json!({"artifactUpdate": []}),
+            json!({"statusUpdate": {"taskId": 7}}),
+        ];
+        let first = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
+        let results: Vec<Value> = [first, other].into_iter().chain(odd).collect();
+        check(&results, expect![[r#"t Works "" None"#]]);
+    }
+}

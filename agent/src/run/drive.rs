@@ -1,0 +1,315 @@
+//! The loop that drives a run: read the state, choose the next step, execute it, repeat. Each step is one batch
+//! under the run's lease.
+
+use abide_client::{
+    Code, Error, Json, Run, RunStatus, Session, SessionStatus, ToolCall, ToolCallStatus,
+};
+use serde_json::{Map, Value, json};
+
+use crate::context::transcript::{HandoffEntry, RequestedCall};
+use crate::model::structured::{self, StructuredAnswer};
+use crate::run::driver::Driver;
+use crate::run::error::RuntimeError;
+use crate::run::next_step::{self, NextStep};
+use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+use crate::watchdog::health::{self, WatchdogStep};
+use crate::{delegation, memory, model, program, remote_agent, run, tools};
+
+impl Driver {
+    /// Drives the run until it ends, waits, or another driver claims it.
+    pub(crate) async fn drive(mut self) -> Result<DriveResult, RuntimeError> {
+        let halted = match self.go_on().await {
+            Ok(driven) => return Ok(driven),
+            Err(halted) => halted,
+        };
+        let ended = match halted {
+            StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
+            StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
+            StepError::Ended => return Ok(DriveResult::Ended),
+            StepError::Refused(error) => match error.code() {
+                Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
+                // The same request would be refused again, so the run fails with that error.
+                Some(code) => self.run_lease.failed(code.as_str(), error.to_string()),
+                None => return Err(error.into()),
+            },
+        };
+        match self.abide.call(ended).await {
+            Ok(_) => Ok(DriveResult::Ended),
+            // `Denied` means that a runtime with another identity has claimed the run.
+            Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
+                Ok(DriveResult::Lost)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn go_on(&mut self) -> Step<DriveResult> {
+        if self.definition.cli.is_some() {
+            return program::run::drive(self).await;
+        }
+        if self.definition.a2a.is_some() {
+            return remote_agent::run::drive(self).await;
+        }
+        loop {
+            let (session, calls) = self.look().await?;
+            if let Some(reason) = rests(&session) {
+                if self.wait(&[], Vec::new(), reason).await? {
+                    return Ok(DriveResult::Waits);
+                }
+                continue;
+            }
+            let waiting = delegation::task::waiting(self, &calls).await?;
+            let next = next_step::next(&self.run, &self.entries, &calls, &waiting);
+            if run::pause::at_stage(self, &next, &calls).await? {
+                return Ok(DriveResult::Waits);
+            }
+            match next {
+                NextStep::Ask => {
+                    self.check_limits()?;
+                    structured::check_repairs(self)?;
+                    model::restart::of_answer(self).await?;
+                    let is_read = memory::facts::read(self).await?;
+                    let step = watchdog::act(self).await?;
+                    self.health.wants_compaction = step == WatchdogStep::Compact;
+                    if step == WatchdogStep::LookAgain || is_read {
+                        continue;
+                    }
+                    model::call::ask(self).await?;
+                }
+                NextStep::Request(missing) => self.request(missing).await?,
+                NextStep::Run(ready) => tools::calls::run_all(self, &session, ready).await?,
+                NextStep::Await => self.wait_for_calls().await?,
+                NextStep::Interrupt(undecided) => {
+                    if self.wait(&undecided, waiting, "approval").await? {
+                        return Ok(DriveResult::Waits);
+                    }
+                }
+                NextStep::Deliver(ended) => self.deliver(ended).await?,
+                NextStep::Finish(text) => match structured::judge(self, &text) {
+                    StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
+                        self.record(&[], None, vec![structured::repair(self, &why)]).await?;
+                    }
+                    judged => return self.finish(&text, judged).await,
+                },
+                NextStep::Stop(text) => return self.stop_calling(&text).await,
+            }
+        }
+    }
+
+    /// Checks the run's limits before the model is asked again.
+    fn check_limits(&self) -> Step {
+        let (limits, config) = (&self.definition.limits, &self.definition.config);
+        let consumed = self.consumed();
+        let over =
+            |code: &str, message: String| Err(StepError::Failed(Failure::new(code, message)));
+        // One answer per call, some spare, and at least forty.
+        let default = (3 * self.definition.settings().limits.tool_calls + 10).max(40);
+        let iterations = config.recursion_limit.unwrap_or(default);
+        if consumed.iterations >= iterations {
+            return over("recursion_limit", format!("the model has answered {iterations} times"));
+        }
+        if let Some(most) = limits.tokens.filter(|most| consumed.tokens >= *most) {
+            return over("token_limit", format!("the run has reached its limit of {most} tokens"));
+        }
+        let cost = consumed.cost_micros as f64 / 1e6;
+        if let Some(most) = limits.cost_usd.filter(|most| cost >= *most) {
+            return over("cost_limit", format!("the run has reached its limit of {most} dollars"));
+        }
+        let now = self.shared.settings.now();
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            return Err(overtime());
+        }
+        Ok(())
+    }
+
+    /// Requests the missing calls one by one, because the batch of all of them was refused.
+    async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
+        for asked in missing {
+            let request = match tools::calls::to_request(self, &asked) {
+                Ok(request) => request,
+                Err(text) => {
+                    self.tell_result(&asked, &text, true, 1).await?;
+                    continue;
+                }
+            };
+            match self.record(&[], None, vec![request]).await {
+                Ok(()) => {}
+                Err(StepError::Refused(error))
+                    if error.code().is_some_and(tools::calls::is_for_the_model) =>
+                {
+                    self.tell_result(&asked, &error.to_string(), true, 1).await?;
+                }
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the model the results of its calls, in the order in which it requested them.
+    async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
+        let (mut events, mut calls) = (Vec::new(), Vec::new());
+        for (asked, row) in ended {
+            let (text, is_error, exit_code) = tools::calls::outcome(self, &row);
+            let handoff = match delegation::handoff::changes_agent(self, &row) && !is_error {
+                true => {
+                    let result = row.result.as_ref().map(Json::value).unwrap_or_default();
+                    let now = self.shared.settings.now();
+                    Some(HandoffEntry::now(&self.run, now, &result["content"]["handoff"]))
+                }
+                false => None,
+            };
+            let (event, call) = self.result_with(&asked, &text, is_error, exit_code, handoff);
+            events.push(event);
+            calls.push(call);
+        }
+        self.record(&events, None, calls).await
+    }
+
+    async fn tell_result(
+        &self,
+        asked: &RequestedCall,
+        text: &str,
+        is_error: bool,
+        code: i32,
+    ) -> Step {
+        let (event, call) = self.result(asked, text, is_error, code);
+        self.record(&[event], None, vec![call]).await
+    }
+
+    /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
+    /// meantime.
+    pub(crate) async fn wait(
+        &self,
+        undecided: &[ToolCall],
+        waiting: Vec<Run>,
+        reason: &str,
+    ) -> Step<bool> {
+        let below = delegation::task::undecided(self, waiting).await?;
+        let own = undecided
+            .iter()
+            .filter(|call| !delegation::task::starts_run(self, call) || is_open(call));
+        let own = own.map(|call| (&self.run, call));
+        let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
+        let all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
+        // Without a call to decide on, it is a session that has to be resumed or taken back.
+        let (session_id, reason) = match below.runs.first().filter(|_| all.is_empty()) {
+            Some(run) => (&run.session_id, run.reason.as_deref().unwrap_or(reason)),
+            None => (&self.run.session_id, reason),
+        };
+        let mut interrupt = interrupt(session_id, all, reason);
+        if reason == "pause" {
+            let paused = below.runs.first().map(|run| run.id.as_str());
+            interrupt.insert("run_id".to_owned(), json!(paused));
+        }
+        let run = self.abide.call(self.run_lease.wait(interrupt)).await?;
+        Ok(run.status == RunStatus::Waiting)
+    }
+
+    /// A call that needs a decision. One of a delegated run names the run.
+    fn request_of(&self, run: &Run, call: &ToolCall) -> Value {
+        let mut request = json!({"tool_call_id": call.call_id, "tool_name": call.tool_name,
+            "args": call.arguments.value(), "status": call.status.as_str()});
+        if run.id != self.run.id {
+            request["run_id"] = json!(run.id);
+            request["session_id"] = json!(run.session_id);
+            request["agent"] = json!(run.agent);
+        }
+        request
+    }
+
+    /// Waits until a call of the session changes.
+    async fn wait_for_calls(&mut self) -> Step {
+        let mut changes =
+            self.abide.subscribe(OPEN_CALLS).param("sid", &self.run.session_id).await?;
+        // The first update is the current state. It may differ from the state that was read before.
+        changes.next().await;
+        let (_, calls) = self.look().await?;
+        let waiting = delegation::task::waiting(self, &calls).await?;
+        if next_step::next(&self.run, &self.entries, &calls, &waiting) != NextStep::Await {
+            return Ok(());
+        }
+        tokio::select! {
+            // A run that one of the calls has started continues.
+            changed = delegation::task::one_changes(self, &waiting) => changed.map_err(StepError::from),
+            update = changes.next() => match update {
+                Some(_) => Ok(()),
+                None => Err(StepError::Refused(Error::Closed)),
+            },
+            () = self.stop.cancelled() => Err(StepError::Aborted),
+            () = self.until_deadline() => Err(overtime()),
+        }
+    }
+
+    /// Ends a run whose model keeps calling tools beyond the limit. The text of its last answer, if any, is the
+    /// result.
+    async fn stop_calling(&self, text: &str) -> Step<DriveResult> {
+        if !text.trim().is_empty() {
+            return self.finish(text, structured::judge(self, text)).await;
+        }
+        let most = self.definition.settings().limits.tool_calls;
+        let why = format!(
+            "the run has reached its limit of {most} tool calls, and the model gave no answer"
+        );
+        Err(StepError::Failed(Failure::new("tool_call_limit", why)))
+    }
+
+    async fn finish(&self, text: &str, judged: StructuredAnswer) -> Step<DriveResult> {
+        let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
+        if let Some(entry) = self.entries.last() {
+            output.insert("message_id".to_owned(), json!(entry.id));
+        }
+        let answer = next_step::last_answer(&self.run, &self.entries);
+        if let Some(stop) = answer.and_then(|(_, answer)| answer.stop) {
+            output.insert("stop_reason".to_owned(), json!(stop));
+        }
+        match judged {
+            StructuredAnswer::Free => {}
+            StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
+        }
+        self.abide.call(self.run_lease.done(output)).await?;
+        Ok(DriveResult::Ended)
+    }
+
+    async fn why_aborted(&self) -> Result<String, RuntimeError> {
+        let sql = "SELECT reason FROM runs WHERE id = :id";
+        let found: Vec<(Option<String>,)> =
+            self.abide.sql(sql).param("id", &self.run_lease.run_id).fetch().await?;
+        let reason = found.into_iter().next().and_then(|(reason,)| reason);
+        Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
+    }
+}
+
+/// The calls of a session that have not ended. Those that have are never read again: there may be thousands.
+const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
+     AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
+
+/// Why the session is suspended, if it is.
+fn rests(session: &Session) -> Option<&'static str> {
+    match session.status {
+        SessionStatus::Suspended => Some("resume"),
+        SessionStatus::HandedOff => Some("handoff"),
+        _ => None,
+    }
+}
+
+/// Whether a call needs a decision itself.
+fn is_open(call: &ToolCall) -> bool {
+    matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
+}
+
+/// The event that asks for a decision: the first call in top-level fields, for compatibility, and a list of all
+/// calls.
+fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
+    let mut fields = match all.first().cloned() {
+        Some(Value::Object(first)) => first,
+        _ => Map::new(),
+    };
+    fields.remove("status");
+    fields.remove("run_id");
+    fields.remove("agent");
+    fields.insert("session_id".to_owned(), json!(session_id));
+    fields.insert("reason".to_owned(), json!(reason));
+    fields.insert("action_requests".to_owned(), json!(all));
+    fields
+}

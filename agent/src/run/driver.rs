@@ -1,0 +1,364 @@
+//! The driver of one run: the rows that it has read, and the ways in which every step reads and records. It does not
+//! decide what comes next.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use abide_client::arguments::AppendMessage;
+use abide_client::{
+    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Run, RunEventKind, Session,
+    ToolCall,
+};
+use abide_models::ModelMessage;
+use abide_tools::ToolContext;
+use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::summarized::SummarizedContext;
+use crate::context::transcript::{self, HandoffEntry, RequestedCall};
+use crate::definition::agent::AgentDefinition;
+use crate::definition::guardrail::Guardrail;
+use crate::definition::middleware::Middleware;
+use crate::delegation::composition::Composition;
+use crate::memory::space::MemorySpace;
+use crate::run::context::RuntimeContext;
+use crate::run::error::RuntimeError;
+use crate::run::lease::{RunLease, run_event};
+use crate::run::step::{Failure, Step, StepError};
+use crate::watchdog::state::HealthState;
+use crate::{catalog, run};
+
+/// The driver of one run.
+pub(crate) struct Driver {
+    pub(crate) shared: Arc<RuntimeContext>,
+    /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
+    pub(crate) abide: Abide,
+    pub(crate) run_lease: RunLease,
+    /// The definition of the active agent.
+    pub(crate) definition: Arc<AgentDefinition>,
+    /// The definition of the run's own agent: another one while no handoff is in effect.
+    pub(crate) own: Arc<AgentDefinition>,
+    /// The agents that the active agent can use.
+    pub(crate) composition: Composition,
+    /// The handoffs that are in effect. The agent of the last one is active.
+    pub(crate) handoffs: Vec<HandoffEntry>,
+    /// The summary that stands for older messages; `None` before the rows were first read.
+    pub(crate) context: Option<SummarizedContext>,
+    /// Whether the model has seen a result that was cut.
+    pub(crate) has_cut_results: bool,
+    /// Whether no budget limits the run.
+    pub(crate) unlimited: AtomicBool,
+    /// The run as it was last read.
+    pub(crate) run: Run,
+    /// The session as it was last read; `None` before that.
+    pub(crate) session: Option<Session>,
+    /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
+    /// summary stands for are left out.
+    pub(crate) entries: Vec<AgentState>,
+    /// Cancelled when the run is aborted or its lease is lost.
+    pub(crate) stop: CancellationToken,
+    /// Whether this driver has asked the model.
+    pub(crate) has_asked: bool,
+    /// Where the active agent keeps its facts, once it has been looked up.
+    pub(crate) memory: OnceCell<MemorySpace>,
+    /// The measurements of the run.
+    pub(crate) health: HealthState,
+}
+
+impl Driver {
+    /// Reads the session's messages.
+    pub(crate) async fn look_at_messages(&mut self) -> Step {
+        self.look().await.map(drop)
+    }
+
+    /// Reads the current state: the run, its session, its new messages, and the calls of its last answer.
+    pub(crate) async fn look(&mut self) -> Step<(Session, Vec<ToolCall>)> {
+        if self.stop.is_cancelled() {
+            return Err(StepError::Aborted);
+        }
+        let abide = &self.abide;
+        let runs: Vec<Run> = abide
+            .sql("SELECT * FROM runs WHERE id = :id")
+            .param("id", &self.run_lease.run_id)
+            .fetch()
+            .await?;
+        self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
+        // A runtime with a restricted role does not see the token. Then the next recorded step detects a lost
+        // lease.
+        let token = self.run.fencing_token.unwrap_or(self.run_lease.fencing_token);
+        if token != self.run_lease.fencing_token {
+            return Err(StepError::Refused(Error::Refused(lost(&self.run_lease))));
+        }
+        if self.run.abort_requested_at.is_some() {
+            return Err(StepError::Aborted);
+        }
+        let sessions: Vec<Session> = abide
+            .sql("SELECT * FROM sessions WHERE id = :id")
+            .param("id", &self.run.session_id)
+            .fetch()
+            .await?;
+        let session = sessions.into_iter().next().ok_or_else(|| gone("session"))?;
+        self.session = Some(session.clone());
+        self.look_at_new_messages().await?;
+        let abide = &self.abide;
+        let calls = match run::next_step::last_answer(&self.run, &self.entries) {
+            Some((_, answer)) if !answer.calls.is_empty() => {
+                let ids: Vec<&str> =
+                    answer.calls.iter().map(|call| call.call_id.as_str()).collect();
+                let ids = serde_json::to_string(&ids).unwrap_or_default();
+                // With `+` the ids are looked up. Otherwise all calls of the session would be read.
+                let sql = "SELECT * FROM tool_calls \
+                     WHERE call_id IN (SELECT value FROM json_each(:ids)) \
+                     AND +session_id = :sid";
+                let query = abide.sql(sql).param("ids", ids);
+                query.param("sid", &self.run.session_id).fetch().await?
+            }
+            _ => Vec::new(),
+        };
+        Ok((session, calls))
+    }
+
+    /// Reads the messages that are new, and at first those that the model sees.
+    async fn look_at_new_messages(&mut self) -> Step {
+        if self.context.is_none() {
+            let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
+            self.handoffs = context.handoffs(&self.run);
+            self.entries = context.kept_entries(&self.abide, &self.run.session_id).await?;
+            self.context = Some(context);
+            if !self.handoffs.is_empty() {
+                self.activate().await?;
+            }
+        }
+        let folded = self.context.as_ref().map_or(0, SummarizedContext::folded_id);
+        let newest = self.entries.last().map_or(0, |entry| entry.id).max(folded);
+        let new: Vec<AgentState> = self
+            .abide
+            .sql("SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id")
+            .param("sid", &self.run.session_id)
+            .param("newest", newest)
+            .fetch()
+            .await?;
+        let before = self.handoffs.len();
+        let last = self.handoffs.last().cloned();
+        transcript::apply_handoffs(&mut self.handoffs, &self.run, &new);
+        self.has_cut_results |= new.iter().any(transcript::is_cut);
+        self.entries.extend(new);
+        if before != self.handoffs.len() || last.as_ref() != self.handoffs.last() {
+            self.activate().await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the newest summary, after a step has recorded it, and forgets the messages that it stands for.
+    pub(crate) async fn summarized(&mut self) -> Step {
+        let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
+        self.entries.retain(|entry| context.shows(entry.id));
+        self.context = Some(context);
+        Ok(())
+    }
+
+    /// Loads the definition of the active agent.
+    async fn activate(&mut self) -> Step {
+        let active = self.handoffs.last().cloned();
+        let abide = &self.shared.abide;
+        let definition = match &active {
+            Some(HandoffEntry { agent: Some(agent), revision, .. }) => {
+                Arc::new(match catalog::revision::definition(abide, agent, *revision).await {
+                    Ok(definition) => definition,
+                    Err(RuntimeError::Abide(error)) => return Err(error.into()),
+                    Err(unreadable) => {
+                        let why = Failure::new("malformed_definition", unreadable.to_string());
+                        return Err(StepError::Failed(why));
+                    }
+                })
+            }
+            _ => Arc::clone(&self.own),
+        };
+        if let Err(refused) = self.shared.middleware.check(&definition) {
+            let why = Failure::new(refused.code(), refused.to_string());
+            return Err(StepError::Failed(why));
+        }
+        self.composition =
+            Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
+        self.definition = definition;
+        self.memory = OnceCell::new();
+        Ok(())
+    }
+
+    /// The handoff that made the active agent active; `None` for the run's own agent.
+    pub(crate) fn handoff(&self) -> Option<&HandoffEntry> {
+        self.handoffs.last()
+    }
+
+    /// The guardrails that apply to the run now: those of its own agent, and those of the active agent.
+    pub(crate) fn guardrails(&self) -> impl Iterator<Item = &Guardrail> {
+        self.middleware().filter_map(Middleware::guardrail)
+    }
+
+    /// The middleware of the run now, in order: that of its own agent, and that of the active agent.
+    pub(crate) fn middleware(&self) -> impl Iterator<Item = &Middleware> {
+        let active = match self.handoff() {
+            Some(_) => &self.definition.middleware[..],
+            None => &[],
+        };
+        self.own.middleware.iter().chain(active)
+    }
+
+    /// What the run has consumed since the active agent took over.
+    pub(crate) fn consumed(&self) -> Consumption {
+        let run = &self.run;
+        let before = self.handoff();
+        let since = |now: i64, then: fn(&HandoffEntry) -> i64| now - before.map_or(0, then);
+        Consumption {
+            iterations: since(run.iterations, |it| it.iterations),
+            tool_calls: since(run.tool_calls, |it| it.tool_calls),
+            tokens: since(run.input_tokens + run.output_tokens, |it| it.tokens),
+            cost_micros: since(run.cost_micros.unwrap_or(0), |it| it.cost_micros),
+        }
+    }
+
+    /// The run's deadline, in microseconds since 1970.
+    pub(crate) fn deadline(&self) -> Option<i64> {
+        let after = |since: i64, definition: &AgentDefinition| {
+            let seconds = definition.limits.wall_clock_seconds?;
+            Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
+        };
+        let own = after(self.run.created_at.0, &self.own);
+        let active = self.handoff().and_then(|it| after(it.at, &self.definition));
+        let given = self.run.deadline_at.map(|at| at.0);
+        [own, active, given].into_iter().flatten().min()
+    }
+
+    /// Completes at the run's deadline; never if it has none.
+    pub(crate) async fn until_deadline(&self) {
+        match self.deadline() {
+            Some(deadline) => {
+                let left = (deadline - self.shared.settings.now()).max(0).unsigned_abs();
+                tokio::time::sleep(Duration::from_micros(left)).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The conversation as the model sees it: what always stays, the summary of older messages, and the newer ones.
+    pub(crate) fn conversation(&self) -> Vec<ModelMessage> {
+        let Some(context) = &self.context else { return transcript::messages(&self.entries) };
+        let folded = context.folded_id();
+        let first = self.entries.iter().position(|entry| entry.id > folded);
+        let (kept, rest) = self.entries.split_at(first.unwrap_or(self.entries.len()));
+        let mut messages = transcript::messages(kept);
+        let kept = messages.len();
+        let settings = self.definition.settings().context;
+        messages.extend(transcript::reduced_messages(rest, context.through_id(), &settings));
+        if let Some(summary) = context.message() {
+            // The task comes first, also while it is not left out yet.
+            let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
+            let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
+            messages.insert(if kept > 0 { kept } else { task() }, summary);
+        }
+        messages
+    }
+
+    /// Records events, usage and the given calls in one batch, under the run's lease.
+    pub(crate) async fn record(
+        &self,
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
+        calls: Vec<Call>,
+    ) -> Step {
+        let lease = self.shared.settings.lease;
+        let mut batch = vec![Call::of(self.run_lease.record(events, spent, lease))];
+        batch.extend(calls);
+        self.abide.batch(batch).await?;
+        Ok(())
+    }
+
+    /// The reducer call that appends a message to the session.
+    pub(crate) fn message(
+        &self,
+        role: &str,
+        text: impl Into<String>,
+        data: &impl serde::Serialize,
+    ) -> AppendMessage {
+        let data = serde_json::to_value(data).unwrap_or_default();
+        AppendMessage::new(&self.run.session_id, role, text.into()).data(data)
+    }
+
+    /// The event and the message for the result of a call.
+    pub(crate) fn result(
+        &self,
+        asked: &RequestedCall,
+        text: &str,
+        is_error: bool,
+        exit_code: i32,
+    ) -> (NewRunEvent, Call) {
+        self.result_with(asked, text, is_error, exit_code, None)
+    }
+
+    /// The same for a call that changes the active agent.
+    pub(crate) fn result_with(
+        &self,
+        asked: &RequestedCall,
+        text: &str,
+        is_error: bool,
+        exit_code: i32,
+        handoff: Option<HandoffEntry>,
+    ) -> (NewRunEvent, Call) {
+        let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
+        let result = transcript::ToolEntry {
+            call_id: asked.call_id.clone(),
+            provider_call_id: asked.provider_call_id.clone(),
+            name: asked.name.clone(),
+            is_error,
+            exit_code,
+            handoff,
+        };
+        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
+    }
+
+    /// The same with the session as it was last read.
+    pub(crate) fn tool_context(&self) -> ToolContext {
+        self.session.as_ref().map(|session| self.context(session)).unwrap_or_default()
+    }
+
+    /// The context that tools are called with.
+    pub(crate) fn context(&self, session: &Session) -> ToolContext {
+        let scope = match session.scope.value() {
+            Value::Object(scope) => scope,
+            _ => Map::new(),
+        };
+        ToolContext {
+            session_id: session.id.clone(),
+            agent: self.definition.name.clone(),
+            scope,
+            run_id: Some(self.run.id.clone()),
+            // A session is one thread of messages.
+            thread_id: Some(session.id.clone()),
+            metadata: match session.metadata.value() {
+                Value::Object(metadata) => metadata,
+                _ => Map::new(),
+            },
+        }
+    }
+}
+
+/// What a run has consumed.
+pub(crate) struct Consumption {
+    pub(crate) iterations: i64,
+    pub(crate) tool_calls: i64,
+    pub(crate) tokens: i64,
+    pub(crate) cost_micros: i64,
+}
+
+fn gone(what: &str) -> StepError {
+    StepError::Failed(Failure::new("not_found", format!("the {what} is no longer visible")))
+}
+
+fn lost(run_lease: &RunLease) -> abide_client::Refusal {
+    let detail =
+        format!("the lease of run {} expired, and another driver claimed it", run_lease.run_id);
+    abide_client::Refusal::new(Code::LeaseLost, detail)
+        .hint("this driver stops; the run continues with the other one")
+}

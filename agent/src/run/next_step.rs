@@ -1,0 +1,112 @@
+//! The next step of a run. It is computed from rows alone, so it is the same after a pause, an approval or a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_client::{AgentState, Run, ToolCall, ToolCallStatus};
+
+use crate::context::transcript::{AssistantEntry, RequestedCall, ToolEntry, data};
+
+/// The next step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NextStep {
+    /// Ask the model.
+    Ask,
+    /// Request these calls of the last answer, which are not recorded yet.
+    Request(Vec<RequestedCall>),
+    /// Run these calls.
+    Run(Vec<ToolCall>),
+    /// Wait: the calls are claimed, or scheduled for their next attempt.
+    Await,
+    /// Wait for a decision on these calls, or on calls of the runs that they have started.
+    Interrupt(Vec<ToolCall>),
+    /// Every call has ended: give the results to the model.
+    Deliver(Vec<(RequestedCall, ToolCall)>),
+    /// The model has answered.
+    Finish(String),
+    /// The model keeps calling tools beyond the limit. End the run.
+    Stop(String),
+}
+
+/// The run's last answer, if only its own tool results follow it.
+pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, AssistantEntry)> {
+    let at =
+        entries.iter().rposition(|entry| entry.role == "assistant" && entry.kind == "message")?;
+    let answer: AssistantEntry = data(&entries[at]);
+    (answer.run_id == run.id).then_some((at, answer))
+}
+
+/// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
+/// again.
+const TURNS_PAST_LIMIT: i64 = 2;
+
+/// The next step of a run, from the session's messages, the calls of the run's last answer, and those runs started by
+/// these calls that wait for a decision.
+pub(crate) fn next(
+    run: &Run,
+    entries: &[AgentState],
+    calls: &[ToolCall],
+    waiting: &[Run],
+) -> NextStep {
+    let Some((at, answer)) = last_answer(run, entries) else { return NextStep::Ask };
+    let after = &entries[at + 1..];
+    let answered: BTreeSet<String> = after
+        .iter()
+        .filter(|entry| entry.role == "tool" && entry.kind == "message")
+        .map(|entry| data::<ToolEntry>(entry).call_id)
+        .collect();
+    let open: Vec<RequestedCall> =
+        answer.calls.iter().filter(|call| !answered.contains(&call.call_id)).cloned().collect();
+    if open.is_empty() {
+        let text = || entries[at].content.clone().unwrap_or_default();
+        if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {
+            return NextStep::Stop(text());
+        }
+        // There is a newer message (from a supervisor or a timer), or the model waits for its results.
+        let spoken = after.iter().any(|entry| entry.role != "assistant");
+        return match answer.calls.is_empty() && !spoken {
+            true => NextStep::Finish(text()),
+            false => NextStep::Ask,
+        };
+    }
+    let rows: BTreeMap<&str, &ToolCall> =
+        calls.iter().map(|call| (call.call_id.as_str(), call)).collect();
+    let missing: Vec<RequestedCall> =
+        open.iter().filter(|call| !rows.contains_key(call.call_id.as_str())).cloned().collect();
+    if !missing.is_empty() {
+        return NextStep::Request(missing);
+    }
+    of_calls(open, &rows, waiting)
+}
+
+fn of_calls(
+    open: Vec<RequestedCall>,
+    rows: &BTreeMap<&str, &ToolCall>,
+    waiting: &[Run],
+) -> NextStep {
+    // The session of a delegated run has the id of its call.
+    let waits = |call: &ToolCall| waiting.iter().any(|run| run.session_id == call.call_id);
+    let of = |statuses: &[ToolCallStatus]| -> Vec<ToolCall> {
+        let found = open.iter().filter_map(|call| rows.get(call.call_id.as_str()));
+        found.filter(|row| statuses.contains(&row.status)).map(|row| (*row).clone()).collect()
+    };
+    use ToolCallStatus::{AwaitingApproval, Claimed, Pending, Unknown};
+    let mut ready = of(&[Pending]);
+    ready.retain(|call| call.retry_at.is_none() && !waits(call));
+    if !ready.is_empty() {
+        return NextStep::Run(ready);
+    }
+    let (delegating, running): (Vec<_>, Vec<_>) =
+        of(&[Claimed, Pending]).into_iter().partition(|call| call.status == Pending && waits(call));
+    if !running.is_empty() {
+        return NextStep::Await;
+    }
+    let undecided = [of(&[AwaitingApproval, Unknown]), delegating].concat();
+    if !undecided.is_empty() {
+        return NextStep::Interrupt(undecided);
+    }
+    let ended = open.into_iter().filter_map(|call| {
+        let row = (*rows.get(call.call_id.as_str())?).clone();
+        Some((call, row))
+    });
+    NextStep::Deliver(ended.collect())
+}

@@ -1,0 +1,88 @@
+//! Pauses: whether a run stops at the stage of the loop that it has reached. The stage follows from rows, so a run that
+//! is resumed, also by another driver, continues at the same place.
+//!
+//! A run pauses for `pause_run`, for a rule of its definition, or for a Rust callback. The row of the last pause has the
+//! place that a resumed run has passed.
+
+use abide_client::arguments::RecordPause;
+use abide_client::{Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
+
+use crate::context::transcript::AssistantEntry;
+use crate::definition::pause_rule::PausePoint;
+use crate::run::driver::Driver;
+use crate::run::next_step::{self, NextStep};
+use crate::run::step::Step;
+
+/// Pauses the run if the stage that it has reached demands it. Returns whether it waits now.
+pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall]) -> Step<bool> {
+    let reached = stages(driver, next, calls);
+    if reached.is_empty() {
+        return Ok(false);
+    }
+    let sql = "SELECT * FROM pauses WHERE run_id = :id";
+    let found: Vec<Pause> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+    let last = found.into_iter().next();
+    for stage in reached {
+        if last.as_ref().is_some_and(|pause| has_passed(pause, &driver.run, stage)) {
+            continue;
+        }
+        let reason = demanded(driver, stage);
+        if reason.is_none() && !last.as_ref().is_some_and(|pause| requests(pause, stage)) {
+            continue;
+        }
+        let (id, token) = (&driver.run_lease.run_id, driver.run_lease.fencing_token);
+        let record = RecordPause { reason, ..RecordPause::new(id, token, stage) };
+        let run = driver.abide.call(record).await?;
+        if run.status == RunStatus::Waiting {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The stages between the last step and the next one, in order.
+fn stages(driver: &Driver, next: &NextStep, calls: &[ToolCall]) -> Vec<PauseStage> {
+    use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
+    let last = next_step::last_answer(&driver.run, &driver.entries);
+    let last = last.filter(|(_, answer)| answer.iteration == driver.run.iterations);
+    let untouched = calls.iter().all(|call| call.attempt == 0 && !call.status.is_terminal());
+    match (next, last) {
+        (NextStep::Ask, Some((_, answer))) if !answer.calls.is_empty() => {
+            vec![AfterTools, BeforeGuardrails]
+        }
+        (NextStep::Ask, _) => vec![BeforeGuardrails],
+        (NextStep::Finish(_) | NextStep::Stop(_), _) => vec![AfterAgent, AfterLoop],
+        (NextStep::Deliver(_), _) => Vec::new(),
+        (_, Some(_)) if untouched => vec![AfterAgent],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a run was resumed at this place or a later one.
+fn has_passed(pause: &Pause, run: &Run, stage: PauseStage) -> bool {
+    pause.iteration.zip(pause.stage).is_some_and(|last| (run.iterations, stage) <= last)
+}
+
+fn requests(pause: &Pause, stage: PauseStage) -> bool {
+    pause.status == PauseStatus::Requested && pause.requested_stage.is_none_or(|it| it == stage)
+}
+
+/// Why a rule or the callback demands a pause.
+fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
+    let (at, answer) = next_step::last_answer(&driver.run, &driver.entries)
+        .map_or((None, AssistantEntry::default()), |(at, answer)| (Some(at), answer));
+    let text = at.and_then(|at| driver.entries[at].content.as_deref()).unwrap_or_default();
+    let point = PausePoint {
+        stage,
+        run: &driver.run,
+        agent: &driver.definition.name,
+        text,
+        tools: answer.calls.iter().map(|call| call.name.as_str()).collect(),
+    };
+    let own = driver.own.pause.iter();
+    let active = driver.handoff().map_or(&[][..], |_| &driver.definition.pause);
+    let mut rules = own.chain(active);
+    rules
+        .find_map(|rule| rule.demands(&point))
+        .or_else(|| driver.shared.pause_callback.demands(&point))
+}

@@ -1,0 +1,389 @@
+//! The runtime claims every run without a driver, and holds its lease until the run ends, waits, or is taken over.
+//! After a crash, the next runtime with the same name continues its runs immediately.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use abide_client::arguments::RetireAgent;
+use abide_client::{Abide, Error, Subscription};
+use abide_models::Models;
+use abide_tools::{Environment, Tools};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem, Signature};
+use crate::catalog::trusted_programs::TrustedPrograms;
+use crate::definition::agent::AgentDefinition;
+use crate::definition::pause_rule::{PauseCallback, PausePoint};
+use crate::delegation::composition::Composition;
+use crate::remote_agent::cancel::RemoteCancels;
+use crate::run::context::RuntimeContext;
+use crate::run::drivers::Drivers;
+use crate::run::error::RuntimeError;
+use crate::run::lease::RunLease;
+use crate::run::settings::Settings;
+use crate::trace::tracer::{TraceQueue, Tracer};
+use crate::{definition, delegation, memory, plan, program, remote_agent, run, tools};
+
+/// Drives runs.
+pub struct Runtime {
+    shared: Arc<RuntimeContext>,
+    catalog: Arc<Catalog>,
+    /// The event of the last change of a stored prompt.
+    prompts: AtomicI64,
+    /// The last registration.
+    registered: Mutex<RegisteredDefinitions>,
+    problems: watch::Sender<Vec<Problem>>,
+    /// Sends traces, once it is started.
+    tracer: Mutex<Option<Tracer>>,
+}
+
+/// How often the folder of definitions is checked for changes.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a runtime that stops waits for traces to be sent.
+const TRACES: Duration = Duration::from_secs(5);
+
+impl Runtime {
+    /// A runtime for a database, with these models and the tools of the catalog's definitions.
+    #[must_use]
+    pub fn new(
+        abide: Abide,
+        models: Models,
+        tools: Tools,
+        catalog: Catalog,
+        settings: Settings,
+    ) -> Runtime {
+        let catalog = Arc::new(catalog.prompts_of(&abide));
+        let shared = Arc::new(RuntimeContext {
+            abide,
+            run_leases: Mutex::default(),
+            tools,
+            models,
+            settings,
+            trusted_programs: TrustedPrograms::default(),
+            environment: Environment::of_process(),
+            guardrails: catalog.guardrails().clone(),
+            middleware: catalog.registered_middleware().clone(),
+            parsers: catalog.parsers().clone(),
+            pause_callback: PauseCallback::default(),
+            sandbox: catalog.sandbox_name(),
+        });
+        let (problems, _) = watch::channel(Vec::new());
+        let (registered, tracer) = (Mutex::default(), Mutex::default());
+        let prompts = AtomicI64::new(0);
+        Runtime { shared, catalog, prompts, registered, problems, tracer }
+    }
+
+    /// Sets the environment variables that programs inherit; the default is that of this process.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Runtime {
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
+        shared.environment = environment;
+        self
+    }
+
+    /// Sends the traces of runs that end while the runtime runs.
+    #[must_use]
+    pub fn traces(self, tracer: Tracer) -> Runtime {
+        Runtime { tracer: Mutex::new(Some(tracer)), ..self }
+    }
+
+    /// Asks this function at each stage of each run whether the run pauses there; the text is the reason. It may be
+    /// asked several times at one stage. If it panics, the run pauses, too.
+    #[must_use]
+    pub fn pause_when(
+        mut self,
+        callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Runtime {
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
+        shared.pause_callback = PauseCallback::of(callback);
+        self
+    }
+
+    /// The definitions of the folder.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog)
+    }
+
+    /// The invalid files of the folder at its last reading.
+    #[must_use]
+    pub fn problems(&self) -> watch::Receiver<Vec<Problem>> {
+        self.problems.subscribe()
+    }
+
+    /// Permits the programs (`cli`) and remote agents (`a2a`) of a definition and its inline subagents. Those in the folder's
+    /// definitions are permitted without this call. All others are not used by this runtime.
+    pub fn trust(&self, definition: &AgentDefinition) {
+        self.shared.trusted_programs.learn(definition);
+    }
+
+    /// Registers the tools and the definitions. Returns the invalid files. If the file of an agent was removed
+    /// since the last call, the agent is retired: its active runs continue, and no new runs start. If a file can no
+    /// longer be read, its agents stay as they are.
+    ///
+    /// # Errors
+    /// [`Error`] of a call.
+    pub async fn register(&self) -> Result<Vec<Problem>, Error> {
+        let abide = &self.shared.abide;
+        // Taken before anything is read, so that a concurrent change is detected at the next check.
+        let of = Some(self.sources());
+        let declared = self.shared.tools.declarations();
+        let own = [
+            plan::todo_list::declaration(),
+            tools::response::declaration(),
+            program::approvals::declaration(),
+            remote_agent::input::declaration(),
+        ];
+        // Only an agent with a memory has these tools; others may use tools of the same names.
+        let mut of_memory = memory::tools::declarations().to_vec();
+        of_memory.retain(|own| declared.iter().all(|declared| declared.name != own.name));
+        for declaration in declared.into_iter().chain(own).chain(of_memory) {
+            abide.call(declaration.manifest()).await?;
+        }
+        for declaration in [delegation::task::declaration(), delegation::handoff::declaration()] {
+            abide.call(definition::agent_tool::registration(declaration)).await?;
+        }
+        let catalog = Arc::clone(&self.catalog);
+        // It reads files, and waits for stores of prompts.
+        let reading = tokio::task::spawn_blocking(move || catalog.reading());
+        let reading = reading.await.map_err(|_| Error::Closed)?;
+        let CatalogChanges { reading, gone, files } = self.changes(reading);
+        reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
+        Catalog::register(abide, &reading.definitions).await?;
+        // The tools that stand for agents: a run that is imported can have called them. A name that is taken fails the
+        // runs of the agent.
+        for definition in reading.definitions.iter().flat_map(AgentDefinition::with_inline) {
+            drop(Composition::load(abide, &definition).await?);
+        }
+        for name in gone {
+            match abide.call(RetireAgent::new(&name)).await {
+                Ok(_) => tracing::info!(agent = name, "retired an agent: its file was removed"),
+                // The agent was never registered.
+                Err(error) if error.code().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *self.registered() = RegisteredDefinitions { of, files };
+        self.problems.send_replace(reading.problems.clone());
+        Ok(reading.problems)
+    }
+
+    /// The folder's content, compared with the last registration.
+    fn changes(&self, mut reading: CatalogSnapshot) -> CatalogChanges {
+        let registered = self.registered();
+        let before = &registered.files;
+        let mut files = std::mem::take(&mut reading.files);
+        let mut kept = BTreeSet::new();
+        for Problem { path, .. } in &reading.problems {
+            if let Some(names) = before.get(path) {
+                kept.extend(names.iter().cloned());
+                files.insert(path.clone(), names.clone());
+            }
+        }
+        // A native agent must not replace an agent whose file is temporarily unreadable.
+        reading.definitions.retain(|it| !it.native || !kept.contains(&it.name));
+        let there: BTreeSet<&String> = files.values().flatten().collect();
+        let native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
+        let gone = before.values().flatten().filter(|it| !there.contains(it) && !native(it));
+        let gone = gone.cloned().collect();
+        CatalogChanges { reading, gone, files }
+    }
+
+    /// The current versions of everything that definitions depend on.
+    fn sources(&self) -> DefinitionSources {
+        let tools = *self.shared.tools.revision().borrow();
+        let prompts = self.prompts.load(Ordering::Relaxed);
+        DefinitionSources { tools, prompts, files: self.catalog.signature() }
+    }
+
+    fn registered(&self) -> MutexGuard<'_, RegisteredDefinitions> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives every run without a driver, until stopped. Definitions are registered again when files or tools
+    /// change. On stop, the drivers release their runs; the next runtime continues them.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] if the connection is lost.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
+        let (queue, tracing) = self.start_tracer().unzip();
+        let mut drivers = Drivers::new(Arc::clone(&self.shared), queue);
+        let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
+        let mut prompts = self.changed_prompts().await?;
+        for id in self.left_behind().await? {
+            drivers.begin(id);
+        }
+        let mut look = tokio::time::interval(LOOK);
+        let mut beat = tokio::time::interval(self.shared.settings.lease / 3);
+        let mut beating: Option<JoinHandle<()>> = None;
+        let mut tools = self.shared.tools.revision();
+        let cancels = Arc::new(RemoteCancels::default());
+        let mut cancelling: Option<JoinHandle<()>> = None;
+        // At most one reload at a time. It can wait for other servers, and leases are renewed meanwhile.
+        let mut reloads = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                update = free.next() => {
+                    if update.is_none() { return Err(ended(&free).into()) }
+                    for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
+                }
+                update = unwanted.next() => {
+                    if update.is_none() { return Err(ended(&unwanted).into()) }
+                    for (id,) in unwanted.typed_rows::<(String,)>()? { drivers.stop(&id) }
+                }
+                () = drivers.one_ended() => {
+                    // A run that its driver has just suspended may already be running again. That update was
+                    // ignored because the driver was still active.
+                    for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
+                    self.cancel_remote_tasks(&cancels, &mut cancelling);
+                }
+                // At most one renewal at a time: if one is slow, a second one would only add load.
+                _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
+                    beating = Some(self.beat());
+                }
+                update = prompts.next() => {
+                    if update.is_none() { return Err(ended(&prompts).into()) }
+                    for (seq,) in prompts.typed_rows::<(Option<i64>,)>()? {
+                        self.prompts.store(seq.unwrap_or(0), Ordering::Relaxed);
+                    }
+                }
+                Ok(()) = tools.changed(), if reloads.is_empty() => reloads.push(self.reload()),
+                _ = look.tick() => {
+                    if reloads.is_empty() {
+                        reloads.push(self.reload());
+                    }
+                    self.cancel_remote_tasks(&cancels, &mut cancelling);
+                }
+                Some(()) = reloads.next(), if !reloads.is_empty() => {}
+            }
+        }
+        drivers.shutdown().await;
+        drop(drivers);
+        if let Some(tracing) = tracing {
+            // What is not sent by then is sent after the next start.
+            let _ = tokio::time::timeout(TRACES, tracing).await;
+        }
+        Ok(())
+    }
+
+    fn start_tracer(&self) -> Option<(TraceQueue, JoinHandle<()>)> {
+        let tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(tracer.start(self.shared.abide.clone(), self.shared.settings.now()))
+    }
+
+    /// A subscription to the runs without a driver.
+    async fn free(&self) -> Result<Subscription, Error> {
+        let sql = "SELECT id FROM runs WHERE status = 'running' AND driver IS NULL";
+        self.shared.abide.subscribe(sql).await
+    }
+
+    /// A subscription to this driver's runs that are to be aborted.
+    async fn unwanted(&self) -> Result<Subscription, Error> {
+        let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
+                   abort_requested_at IS NOT NULL";
+        self.shared.abide.subscribe(sql).param("me", &self.shared.settings.driver).await
+    }
+
+    /// A subscription to the event of the last change of a stored prompt.
+    async fn changed_prompts(&self) -> Result<Subscription, Error> {
+        let sql = "SELECT MAX(seq) FROM prompts WHERE scope = '{}'";
+        self.shared.abide.subscribe(sql).await
+    }
+
+    /// The runs that this driver held when it ended.
+    async fn left_behind(&self) -> Result<Vec<String>, Error> {
+        let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running'";
+        let held: Vec<(String,)> =
+            self.shared.abide.sql(sql).param("me", &self.shared.settings.driver).fetch().await?;
+        Ok(held.into_iter().map(|(id,)| id).collect())
+    }
+
+    /// Renews the leases of all runs.
+    fn beat(&self) -> JoinHandle<()> {
+        let shared = Arc::clone(&self.shared);
+        let run_leases: Vec<RunLease> = {
+            let run_leases = shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner);
+            run_leases.values().cloned().collect()
+        };
+        tokio::spawn(async move {
+            if let Err(error) =
+                run::heartbeat::prolong(&shared.abide, &run_leases, shared.settings.lease).await
+            {
+                tracing::warn!(%error, "leases could not be renewed");
+            }
+        })
+    }
+
+    /// Cancels the tasks of remote agents whose runs have ended, unless that is in progress.
+    fn cancel_remote_tasks(
+        &self,
+        cancels: &Arc<RemoteCancels>,
+        cancelling: &mut Option<JoinHandle<()>>,
+    ) {
+        if cancelling.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (shared, cancels) = (Arc::clone(&self.shared), Arc::clone(cancels));
+        *cancelling = Some(tokio::spawn(async move {
+            if let Err(error) = cancels.sweep(&shared).await {
+                tracing::warn!(%error, "tasks of remote agents could not be cancelled");
+            }
+        }));
+    }
+
+    /// Registers the definitions again if anything has changed.
+    async fn reload(&self) {
+        if self.registered().of.as_ref().is_none_or(|of| *of == self.sources()) {
+            return;
+        }
+        match self.register().await {
+            Ok(problems) => {
+                for problem in problems {
+                    tracing::warn!(code = problem.error.code(), "{problem}");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "definitions could not be registered"),
+        }
+    }
+}
+
+/// The last registration.
+#[derive(Default)]
+struct RegisteredDefinitions {
+    /// The versions it was based on; `None` before the first registration.
+    of: Option<DefinitionSources>,
+    /// The agents of each file, when the file was last readable.
+    files: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+/// The versions of everything that definitions depend on.
+#[derive(PartialEq)]
+struct DefinitionSources {
+    tools: u64,
+    prompts: i64,
+    files: Signature,
+}
+
+/// The folder's content, compared with the last registration.
+struct CatalogChanges {
+    reading: CatalogSnapshot,
+    /// Agents that no file defines any more.
+    gone: BTreeSet<String>,
+    /// The agents of each file, when the file was last readable.
+    files: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+fn ended(subscription: &Subscription) -> Error {
+    subscription.error().cloned().unwrap_or(Error::Closed)
+}

@@ -1,0 +1,294 @@
+//! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
+
+use abide_client::arguments::{
+    CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
+};
+use abide_client::{Call, Code, Error, Session, ToolCall, ToolCallStatus};
+use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::Value;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::context::transcript::RequestedCall;
+use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
+use crate::definition::middleware::{Middleware, ToolRetry};
+use crate::plan::todo_list::{self, PlanUpdate};
+use crate::run::driver::Driver;
+use crate::run::lease::{fencing_token, millis};
+use crate::run::step::{Step, StepError, overtime};
+use crate::tools::claimed::{ClaimedCall, result_of};
+use crate::{delegation, memory, middleware, tools};
+
+/// The tools of the run's agent.
+pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
+    driver.shared.tools.view(driver.definition.selection()).ok()
+}
+
+/// Errors that the model can react to. They are returned to the model instead of ending the run.
+pub(crate) fn is_for_the_model(code: Code) -> bool {
+    matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
+}
+
+/// The reducer call that requests a tool call, or the error text for the model.
+pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call, String> {
+    let arguments = match asked.name.as_str() {
+        TASK => delegation::task::admit(driver, &asked.arguments)?,
+        HAND_BACK => delegation::handoff::admit(driver, &asked.arguments)?,
+        name if driver.composition.tool(name).is_some() => {
+            let tool = driver.composition.tool(name);
+            tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
+        }
+        name if memory::tools::is_one(driver, name) => {
+            memory::tools::admit(name, &asked.arguments)?
+        }
+        GET_TOOL_RESPONSE => tools::response::admit(driver, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
+        name => {
+            let view = view(driver).ok_or("the tools of this agent are not available")?;
+            let admitted = view.admit(name, &asked.arguments);
+            admitted.map_err(|outcome| outcome.text)?.arguments
+        }
+    };
+    let session_id = &driver.run.session_id;
+    let request = RequestToolCall {
+        provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
+        needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
+        ..RequestToolCall::new(&asked.call_id, session_id, &asked.name, arguments)
+    };
+    Ok(driver.run_lease.request(request).into())
+}
+
+/// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
+/// stop, and calls that are not claimed are cancelled.
+pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
+    let at_once = driver.definition.settings().limits.parallel_tools.max(1);
+    let stop = driver.stop.child_token();
+    // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
+    // what is counted.
+    let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
+        [plan::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
+            || memory::tools::changes(driver, call)
+            || delegation::handoff::changes_agent(driver, call)
+    });
+    for call in in_order {
+        run(driver, session, call, &stop).await?;
+    }
+    let runs = others.into_iter().map(|call| run(driver, session, call, &stop));
+    let mut running = stream::iter(runs).buffer_unordered(at_once);
+    let mut deadline = std::pin::pin!(driver.until_deadline());
+    loop {
+        tokio::select! {
+            biased;
+            ran = running.next() => match ran {
+                Some(ran) => ran?,
+                None => break,
+            },
+            () = &mut deadline, if !stop.is_cancelled() => stop.cancel(),
+        }
+    }
+    match stop.is_cancelled() && !driver.stop.is_cancelled() {
+        true => Err(overtime()),
+        false => Ok(()),
+    }
+}
+
+/// Claims a call, runs it, and records the result.
+async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
+    let (abide, settings) = (&driver.abide, &driver.shared.settings);
+    if stop.is_cancelled() {
+        return give_up(driver, &call).await;
+    }
+    let claim =
+        ClaimToolCall::new(&call.call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
+    let claimed: ToolCall = match abide.call(claim).await {
+        Ok(claimed) => claimed.into_inner(),
+        // Another worker claimed it, or it has to wait. The next step reads its current state.
+        Err(error) if is_settled_elsewhere(&error) => return Ok(()),
+        Err(error) => return Err(StepError::Refused(error)),
+    };
+    if claimed.tool_name == plan::TOOL {
+        return plan(driver, &claimed).await;
+    }
+    if memory::tools::changes(driver, &claimed) {
+        return match memory::tools::change(driver, &claimed).await? {
+            Some(failed) => report(driver, &claimed, failed).await,
+            None => Ok(()),
+        };
+    }
+    if claimed.tool_name == GET_TOOL_RESPONSE {
+        let outcome = tools::response::run(driver, &claimed).await?;
+        return report(driver, &claimed, outcome).await;
+    }
+    if delegation::handoff::changes_agent(driver, &claimed) {
+        return match delegation::handoff::run(driver, &claimed).await? {
+            Some(failed) => report(driver, &claimed, failed).await,
+            None => Ok(()),
+        };
+    }
+    let cancel = stop.child_token();
+    let running = invoke(driver, session, &claimed, &cancel);
+    let outcome = held(driver, &claimed).keep(running, &cancel).await;
+    report(driver, &claimed, outcome).await
+}
+
+/// Changes the plan and publishes the change, atomically.
+async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
+    let PlanUpdate { outcome, events, write } = plan::run(&driver.abide, claimed).await?;
+    if outcome.is_error {
+        return report(driver, claimed, outcome).await;
+    }
+    let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
+    let lease = &driver.run_lease;
+    let write = write.map(|(version, steps)| {
+        WritePlan::new(&lease.run_id, lease.fencing_token, version, steps).into()
+    });
+    let calls = write.into_iter().chain([done.into()]).collect();
+    match driver.record(&events, None, calls).await {
+        // The database refuses the plan, or the call has ended meanwhile.
+        Err(StepError::Refused(error))
+            if error.code().is_some_and(|code| code != Code::LeaseLost) =>
+        {
+            report(driver, claimed, ToolOutcome::failed(Failure::Tool, error.to_string())).await
+        }
+        Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
+        recorded => recorded,
+    }
+}
+
+/// Cancels a call that is not claimed.
+async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
+    let cancel = CancelToolCall::new(&call.call_id).reason("the run ended before the call started");
+    match driver.abide.call(cancel).await {
+        // An abort has already cancelled it, or another worker has claimed it.
+        Err(error) if error.code().is_some() => Ok(()),
+        cancelled => cancelled.map(drop).map_err(StepError::Refused),
+    }
+}
+
+fn is_settled_elsewhere(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(Code::Conflict | Code::LeaseLost | Code::LimitExceeded | Code::Overloaded)
+    )
+}
+
+async fn invoke(
+    driver: &Driver,
+    session: &Session,
+    claimed: &ToolCall,
+    cancel: &CancellationToken,
+) -> ToolOutcome {
+    let name = claimed.tool_name.as_str();
+    if delegation::task::starts_run(driver, claimed) {
+        return delegation::task::run(driver, claimed, cancel).await;
+    }
+    if memory::tools::is_one(driver, name) {
+        return memory::tools::search(driver, claimed).await;
+    }
+    let admitted = match view(driver) {
+        Some(view) => view.admit_value(name, claimed.arguments.value()),
+        None => {
+            Err(ToolOutcome::failed(Failure::Unavailable, format!("tool {name} is not available")))
+        }
+    };
+    match admitted {
+        Ok(admitted) => {
+            let invocation = Invocation {
+                call_id: claimed.call_id.clone(),
+                arguments: admitted.arguments,
+                context: driver.context(session),
+                cancel: cancel.clone(),
+            };
+            admitted.tool.run(invocation).await
+        }
+        Err(outcome) => outcome,
+    }
+}
+
+async fn report(driver: &Driver, claimed: &ToolCall, mut outcome: ToolOutcome) -> Step {
+    middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
+    middleware::redaction::outcome(driver, &mut outcome);
+    let effect = effect(driver, claimed);
+    let again = retries(driver, claimed, effect, outcome.failure);
+    held(driver, claimed).record(&outcome, effect, again).await.map_err(StepError::Refused)
+}
+
+fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
+    ClaimedCall { abide: &driver.abide, settings: &driver.shared.settings, call }
+}
+
+/// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call
+/// that must not run twice never does; nor do the tools of the runtime. The attempts are counted in the row of the call.
+fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<Failure>) -> bool {
+    let may_help = matches!(
+        failure,
+        None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
+    );
+    let selects = |name: &String| match name.strip_suffix('*') {
+        Some(prefix) => claimed.tool_name.starts_with(prefix),
+        None => *name == claimed.tool_name,
+    };
+    let mut rules = driver.middleware().filter_map(|entry| match entry {
+        Middleware::ToolRetry(retry) => Some(retry),
+        _ => None,
+    });
+    let applies = |retry: &ToolRetry| {
+        (retry.tools.is_empty() || retry.tools.iter().any(selects))
+            && retry.attempts.is_none_or(|most| claimed.attempt < most)
+    };
+    let is_own = driver.shared.tools.get(&claimed.tool_name).is_none();
+    may_help && !is_own && effect != Effect::AtMostOnce && rules.any(applies)
+}
+
+/// The effect that the tool declares. If the tool is no longer available, the most restrictive effect.
+fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
+    if delegation::task::starts_run(driver, claimed)
+        || delegation::handoff::changes_agent(driver, claimed)
+    {
+        return Effect::Idempotent;
+    }
+    if [plan::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
+        return Effect::ReadOnly;
+    }
+    if memory::tools::is_one(driver, &claimed.tool_name) {
+        return memory::tools::effect(&claimed.tool_name);
+    }
+    let tool = driver.shared.tools.get(&claimed.tool_name);
+    tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
+}
+
+/// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
+pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
+    let (text, is_error, exit_code) = match call.status {
+        ToolCallStatus::Succeeded => {
+            let result = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
+            let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
+            let text = match &result {
+                // The result comes from an external worker and may have any shape.
+                Value::Object(object) if object.contains_key("text") => text_of(&object["text"]),
+                other => text_of(other),
+            };
+            (text, false, exit_code.unwrap_or(0))
+        }
+        ToolCallStatus::Rejected => {
+            (format!("Rejected: {}", call.error.as_deref().unwrap_or("no reason given")), true, 1)
+        }
+        ToolCallStatus::Cancelled => ("The call was cancelled.".to_owned(), true, 1),
+        _ => (call.error.clone().unwrap_or_else(|| "The call failed.".to_owned()), true, 1),
+    };
+    let text = middleware::redaction::result(driver, text);
+    let cut = match driver.definition.config.tool_token_limit_before_evict {
+        Some(most) => Truncation { max_chars: usize::MAX, max_tokens: Some(most) },
+        None => Truncation::default(),
+    };
+    (cut.apply(&text, &call.call_id).text, is_error, exit_code)
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

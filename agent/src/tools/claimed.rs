@@ -1,0 +1,150 @@
+//! A claimed call while its tool runs: the lease is renewed, and the outcome is stored.
+
+use abide_client::arguments::{
+    AcknowledgeCancel, CancelToolCall, CompleteToolCall, FailToolCall, HeartbeatToolCall,
+};
+use abide_client::{Abide, Call, Code, Error, ToolCall};
+use abide_json_integers as integers;
+use abide_tools::{Effect, Failure, ToolOutcome};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::run::lease::{fencing_token, millis};
+use crate::run::settings::Settings;
+
+/// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in
+/// `schema/src/limits.rs`), minus room for the other arguments.
+const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
+
+/// Maximum size of a stored error, in bytes.
+const ERROR_BYTES: usize = 256 << 10;
+
+/// A call that this process has claimed.
+#[derive(Clone, Copy)]
+pub(crate) struct ClaimedCall<'a> {
+    pub(crate) abide: &'a Abide,
+    pub(crate) settings: &'a Settings,
+    pub(crate) call: &'a ToolCall,
+}
+
+impl ClaimedCall<'_> {
+    /// Renews the lease while the tool runs. If the lease is lost or the call is cancelled, the tool is asked to stop.
+    pub(crate) async fn keep(
+        self,
+        running: impl Future<Output = ToolOutcome>,
+        cancel: &CancellationToken,
+    ) -> ToolOutcome {
+        let lease = self.settings.lease;
+        let mut beat = tokio::time::interval(lease / 3);
+        beat.tick().await;
+        let mut running = std::pin::pin!(running);
+        let grace = self.settings.grace;
+        let mut too_late = std::pin::pin!(async {
+            cancel.cancelled().await;
+            tokio::time::sleep(grace).await;
+        });
+        loop {
+            tokio::select! {
+                outcome = &mut running => return outcome,
+                () = &mut too_late => {
+                    let text = format!("{} did not stop when it was asked to", self.call.tool_name);
+                    return ToolOutcome::failed(Failure::Lost, text);
+                }
+                _ = beat.tick() => {
+                    let heartbeat =
+                        HeartbeatToolCall::new(&self.call.call_id, fencing_token(self.call))
+                            .lease_ms(millis(lease));
+                    match self.abide.call(heartbeat).await {
+                        Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
+                        Ok(_) => {}
+                        Err(error) if error.code().is_some() => cancel.cancel(),
+                        // The connection is down. The lease limits how long this can last.
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores the outcome of a tool with this effect. A failed call runs again if `retries` says so, within the retry
+    /// policy of the tool.
+    pub(crate) async fn record(
+        self,
+        outcome: &ToolOutcome,
+        effect: Effect,
+        retries: bool,
+    ) -> Result<(), Error> {
+        let (call_id, token) = (self.call.call_id.as_str(), fencing_token(self.call));
+        let failure = outcome.failure;
+        let recorded = match failure {
+            None if !outcome.is_error => self.complete(result_of(outcome)).await,
+            // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
+            // the call becomes `unknown`.
+            Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
+            // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
+            Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
+                let acknowledge = AcknowledgeCancel::new(call_id, token);
+                // The run's deadline may have stopped the call, without a cancel request.
+                let cancel = CancelToolCall::new(call_id);
+                self.abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(drop)
+            }
+            failure => {
+                let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
+                let failed = match failure {
+                    Some(Failure::Unavailable) => failed.retryable(true),
+                    _ if retries => failed.retryable(true),
+                    _ => failed,
+                };
+                self.abide.call(failed).await.map(drop)
+            }
+        };
+        match recorded {
+            // The row has the call's current state; a lost lease is recorded.
+            Err(error) if error.code().is_some() => Ok(()),
+            recorded => recorded,
+        }
+    }
+
+    /// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
+    /// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
+    async fn complete(self, result: Value) -> Result<(), Error> {
+        let (text, name) = (result.to_string(), &self.call.tool_name);
+        if let Err(found) = integers::check(&text) {
+            let message = format!("{name} ran, but its result cannot be stored: {found}");
+            return self.fail(message).await;
+        }
+        let bytes = text.len();
+        let completed = match bytes > RESULT_BYTES {
+            true => None,
+            false => {
+                let token = fencing_token(self.call);
+                let done = CompleteToolCall::new(&self.call.call_id, token, result);
+                Some(self.abide.call(done).await)
+            }
+        };
+        match completed {
+            Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
+            Some(completed) => return completed.map(drop),
+            None => {}
+        }
+        let message = format!(
+            "{name} ran, but its result of {bytes} bytes is too large to store: ask for less"
+        );
+        self.fail(message).await
+    }
+
+    async fn fail(self, error: String) -> Result<(), Error> {
+        let failed = FailToolCall::new(&self.call.call_id, fencing_token(self.call), error);
+        self.abide.call(failed).await.map(drop)
+    }
+}
+
+/// The result of a call, as its row has it.
+pub(crate) fn result_of(outcome: &ToolOutcome) -> Value {
+    json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
+}
+
+/// The first [`ERROR_BYTES`] of an error.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(ERROR_BYTES)]
+}

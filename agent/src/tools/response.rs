@@ -1,0 +1,172 @@
+//! The tool `get_tool_response`: returns a result that the model sees only as a marker or in part, or the arguments of
+//! its call, by execution id or by the provider's id of the call. It reads rows of the same session only.
+
+use abide_client::{AgentState, ArchivedResult, Error, Json, ToolCall};
+use abide_models::ToolSpec;
+use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::definition::agent_tool::{GET_TOOL_RESPONSE as TOOL, MANAGE_TODO_LIST, RESPONSE};
+use crate::run::driver::Driver;
+
+/// The arguments of the tool.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ResponseArguments {
+    /// The execution id in the marker, or the id of the tool call.
+    id: String,
+    /// output: the result. input: the arguments of the call.
+    #[serde(default)]
+    part: Part,
+    /// The first character to return, from 0.
+    #[serde(default)]
+    offset: usize,
+    /// How many characters to return.
+    length: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Part {
+    #[default]
+    Output,
+    Input,
+}
+
+/// Characters that one call returns at most. They fit into the default limit of results.
+const MOST: usize = 24_000;
+
+/// Characters that one call returns if it names no length.
+const DEFAULT: usize = 8_000;
+
+/// The declaration to register.
+pub(crate) fn declaration() -> ToolDeclaration {
+    let schema = schemars::schema_for!(ResponseArguments).to_value();
+    let description = "Returns the original of a result that is archived or was cut, or the \
+                       arguments of its call. Ask for the range that you need.";
+    let mut declaration = ToolDeclaration::new(TOOL, description, schema);
+    declaration.effect = Effect::ReadOnly;
+    declaration
+}
+
+/// Whether there is something to fetch: a result is archived or was cut.
+fn is_offered(driver: &Driver) -> bool {
+    driver.has_cut_results || driver.context.as_ref().is_some_and(|context| context.number() > 0)
+}
+
+/// The tool as the model sees it; `None` if there is nothing to fetch.
+pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
+    is_offered(driver).then(|| {
+        let ToolDeclaration { name, description, parameters, .. } = declaration();
+        ToolSpec { name, description, parameters }
+    })
+}
+
+/// The parsed arguments, or the error text for the model.
+pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
+    if !is_offered(driver) {
+        return Err(format!("there is no tool {TOOL}: no result is archived"));
+    }
+    let parameters = Parameters::of(&declaration().parameters)?;
+    let fitted =
+        parameters.fit_text(arguments).map_err(|mismatch| format!("{TOOL}: {mismatch}"))?;
+    Ok(fitted.arguments)
+}
+
+/// Executes a call. Failures are texts for the model.
+///
+/// # Errors
+/// [`Error`] if the rows cannot be read.
+pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> {
+    let failed = |why: String| Ok(ToolOutcome::failed(Failure::Tool, why));
+    let wish: Result<ResponseArguments, _> = serde_json::from_value(claimed.arguments.value());
+    let wish = match wish {
+        Ok(wish) => wish,
+        Err(why) => return failed(format!("the arguments cannot be read: {why}")),
+    };
+    let most = driver.definition.settings().context.tool_responses;
+    if fetched(driver).await? >= most {
+        return failed(format!(
+            "this run has fetched {most} results, the most that one run may fetch: work with what you have"
+        ));
+    }
+    match original(driver, &wish).await? {
+        Some(text) => Ok(ToolOutcome::text(slice(driver, &text, &wish))),
+        None => {
+            let id = &wish.id;
+            failed(format!("no result of this session has the id {id}: use an id from a marker"))
+        }
+    }
+}
+
+/// How many results the run has fetched.
+async fn fetched(driver: &Driver) -> Result<i64, Error> {
+    let sql = "SELECT count(*) FROM tool_calls WHERE tool_name = :tool AND session_id = :sid \
+               AND status = 'succeeded' AND substr(call_id, 1, length(:run)) = :run";
+    let query = driver.abide.sql(sql).param("tool", TOOL).param("sid", &driver.run.session_id);
+    let count: Vec<(i64,)> = query.param("run", driver.run_lease.call_id("")).fetch().await?;
+    Ok(count.first().map_or(0, |(count,)| *count))
+}
+
+/// The text of a result or of arguments. The provider's ids may repeat: the newest call counts.
+async fn original(driver: &Driver, wish: &ResponseArguments) -> Result<Option<String>, Error> {
+    let sid = &driver.run.session_id;
+    let sql = "SELECT * FROM tool_calls WHERE session_id = :sid \
+               AND (call_id = :id OR provider_call_id = :id) ORDER BY call_id = :id DESC, \
+               created_seq DESC LIMIT 1";
+    let query = driver.abide.sql(sql).param("sid", sid).param("id", &wish.id);
+    let call: Vec<ToolCall> = query.fetch().await?;
+    let is_own = |name: &str| [TOOL, MANAGE_TODO_LIST, RESPONSE].contains(&name);
+    if let Some(call) = call.first().filter(|call| !is_own(&call.tool_name)) {
+        let of_call = match wish.part {
+            Part::Input => Some(call.arguments.as_str().to_owned()),
+            Part::Output => call.result.as_ref().map(result_text).or_else(|| call.error.clone()),
+        };
+        if of_call.is_some() {
+            return Ok(of_call);
+        }
+    }
+    if wish.part == Part::Input {
+        return Ok(None);
+    }
+    // A call that was never recorded, such as one with wrong arguments: its result is a message.
+    let sql = "SELECT * FROM archived_results WHERE session_id = :sid \
+               AND (call_id = :id OR provider_call_id = :id) ORDER BY entry_id DESC LIMIT 1";
+    let query = driver.abide.sql(sql).param("sid", sid).param("id", &wish.id);
+    let archived: Vec<ArchivedResult> = query.fetch().await?;
+    let Some(archived) = archived.first() else { return Ok(None) };
+    let sql = "SELECT * FROM agent_state WHERE id = :id AND session_id = :sid";
+    let query = driver.abide.sql(sql).param("id", archived.entry_id).param("sid", sid);
+    let entry: Vec<AgentState> = query.fetch().await?;
+    Ok(entry.into_iter().next().and_then(|entry| entry.content))
+}
+
+/// The text of a recorded result, as the model would have seen it without limits.
+fn result_text(result: &Json) -> String {
+    let result = result.value();
+    let text = match &result {
+        Value::Object(object) if object.contains_key("text") => &object["text"],
+        other => other,
+    };
+    text.as_str().map_or_else(|| text.to_string(), str::to_owned)
+}
+
+/// The wanted range, and where the text continues. It never takes more than about an eighth of the window, for four characters per token.
+fn slice(driver: &Driver, text: &str, wish: &ResponseArguments) -> String {
+    let definition = &driver.definition;
+    let window = usize::try_from(definition.settings().context.window_tokens).unwrap_or(MOST);
+    let evicts = definition.config.tool_token_limit_before_evict.map_or(MOST, |it| it * 4);
+    let most = MOST.min(window / 2).min(evicts).saturating_sub(200).max(200);
+    let length = wish.length.unwrap_or(DEFAULT).clamp(1, most);
+    let total = text.chars().count();
+    let begin = wish.offset.min(total);
+    let slice: String = text.chars().skip(begin).take(length).collect();
+    let end = begin + slice.chars().count();
+    let next = match end < total {
+        true => format!("; continue with offset {end}"),
+        false => String::new(),
+    };
+    format!("{slice}\n[characters {begin} to {end} of {total}{next}]")
+}

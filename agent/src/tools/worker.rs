@@ -1,0 +1,195 @@
+//! Runs tool calls that belong to no run, such as those that clients of MCP request. Each call is a row: it waits for its
+//! approval, is retried, and ends like a call of a run, also if the process was killed in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::arguments::ClaimToolCall;
+use abide_client::{Abide, Error, Json, Session, ToolCall};
+use abide_tools::{Effect, ToolContext, ToolView};
+use serde_json::{Map, Value};
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::run::lease::millis;
+use crate::run::settings::Settings;
+use crate::tools::claimed::ClaimedCall;
+
+/// Calls that run at the same time. Programs of calls use the memory of this machine.
+const AT_ONCE: usize = 64;
+
+/// Calls of one session that run at the same time, so that a session with many calls does not delay the others.
+const OF_A_SESSION: usize = 8;
+
+/// Calls of one scope that run at the same time, so that a tenant with many sessions does not delay the others.
+const OF_A_SCOPE: usize = 16;
+
+/// Pause after a refused claim, unless the refusal says when it may succeed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The calls that wait for a worker, the oldest first. Calls of runs belong to the drivers of the runs.
+const WAITING: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.created_seq, s.id, s.scope \
+    FROM tool_calls c JOIN sessions s ON s.id = c.session_id \
+    WHERE s.agent = :agent AND c.status = 'pending' AND c.retry_at IS NULL \
+    AND c.call_id NOT LIKE '%~%'";
+
+/// Runs the calls of some tools in the sessions of one agent name.
+#[derive(Clone)]
+pub struct ToolWorker {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    abide: Abide,
+    tools: ToolView,
+    settings: Settings,
+    agent: String,
+}
+
+/// A call that waits.
+type Waiting = (String, String, String, i64, String, Json);
+
+impl ToolWorker {
+    /// A worker for the calls of these tools in the sessions of `agent`.
+    #[must_use]
+    pub fn new(abide: Abide, tools: ToolView, settings: Settings, agent: &str) -> ToolWorker {
+        let agent = agent.to_owned();
+        ToolWorker { shared: Arc::new(Shared { abide, tools, settings, agent }) }
+    }
+
+    /// Runs calls until stopped. Then running tools are asked to stop.
+    ///
+    /// # Errors
+    /// [`Error`] if the connection is lost.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
+        let Shared { abide, agent, .. } = &*self.shared;
+        let mut waiting = abide.subscribe(WAITING).param("agent", agent).await?;
+        let mut running = RunningCalls::default();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                update = waiting.next() => if update.is_none() {
+                    return Err(waiting.error().cloned().unwrap_or(Error::Closed));
+                },
+                () = running.one_ended() => {}
+            }
+            let mut calls: Vec<Waiting> = waiting.typed_rows()?;
+            calls.sort_by_key(|(.., created, _, _)| *created);
+            for (call_id, session_id, tool, .., scope) in calls {
+                let place = CallPlace { call_id, session_id, scope };
+                if self.shared.tools.get(&tool).is_some() && running.have_room(&place) {
+                    let work = self.clone().work(place.clone(), stop.clone());
+                    running.begin(place, work);
+                }
+            }
+        }
+        while !running.tasks.is_empty() {
+            running.one_ended().await;
+        }
+        Ok(())
+    }
+
+    async fn work(self, place: CallPlace, stop: CancellationToken) {
+        let CallPlace { call_id, session_id, .. } = place;
+        let Err(error) = self.attempt(&call_id, &session_id, &stop.child_token()).await else {
+            return;
+        };
+        if error.code().is_none() {
+            tracing::warn!(%error, call_id, "a tool call could not be run");
+        }
+        // A limit of the tool holds the call back, or the row has just changed.
+        let pause = error.retry_after().unwrap_or(PAUSE);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    async fn attempt(
+        &self,
+        call_id: &str,
+        session_id: &str,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Shared { abide, tools, settings, .. } = &*self.shared;
+        let context = self.context(session_id).await?;
+        let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
+        let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();
+        let effect = tools.get(&call.tool_name).map(|tool| tool.declaration().effect);
+        let held = ClaimedCall { abide, settings, call: &call };
+        let running = async {
+            match tools.admit_value(&call.tool_name, call.arguments.value()) {
+                Ok(admitted) => admitted.run_until(&call.call_id, context, cancel.clone()).await,
+                Err(refused) => refused,
+            }
+        };
+        let outcome = held.keep(running, cancel).await;
+        held.record(&outcome, effect.unwrap_or(Effect::AtMostOnce), false).await
+    }
+
+    async fn context(&self, session_id: &str) -> Result<ToolContext, Error> {
+        let Shared { abide, agent, .. } = &*self.shared;
+        let sql = "SELECT * FROM sessions WHERE id = :id";
+        let found: Vec<Session> = abide.sql(sql).param("id", session_id).fetch().await?;
+        let object = |value: Option<Value>| match value {
+            Some(Value::Object(members)) => members,
+            _ => Map::new(),
+        };
+        let session = found.first();
+        Ok(ToolContext {
+            session_id: session_id.to_owned(),
+            agent: agent.clone(),
+            scope: object(session.map(|session| session.scope.value())),
+            run_id: None,
+            thread_id: Some(session_id.to_owned()),
+            metadata: object(session.map(|session| session.metadata.value())),
+        })
+    }
+}
+
+/// The calls that run now.
+#[derive(Default)]
+struct RunningCalls {
+    tasks: JoinSet<()>,
+    /// The call of each task.
+    calls: HashMap<Id, CallPlace>,
+}
+
+/// A call, and what it shares the worker with.
+#[derive(Clone)]
+struct CallPlace {
+    call_id: String,
+    session_id: String,
+    scope: Json,
+}
+
+impl RunningCalls {
+    fn begin(&mut self, place: CallPlace, work: impl Future<Output = ()> + Send + 'static) {
+        let task = self.tasks.spawn(work);
+        self.calls.insert(task.id(), place);
+    }
+
+    fn have_room(&self, place: &CallPlace) -> bool {
+        let calls = || self.calls.values();
+        let of_session = calls().filter(|it| it.session_id == place.session_id).count();
+        let of_scope = calls().filter(|it| it.scope.as_str() == place.scope.as_str()).count();
+        // The sessions without a scope are those of the operator.
+        let scope_has_room = of_scope < OF_A_SCOPE || place.scope.as_str() == "{}";
+        let is_new = calls().all(|it| it.call_id != place.call_id);
+        is_new && scope_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
+    }
+
+    /// Waits for the end of a task; for ever if there is none.
+    async fn one_ended(&mut self) {
+        let ended = match self.tasks.join_next_with_id().await {
+            None => std::future::pending().await,
+            Some(Ok((id, ()))) => id,
+            Some(Err(panicked)) => {
+                tracing::error!(error = %panicked, "the worker of a tool call panicked");
+                panicked.id()
+            }
+        };
+        self.calls.remove(&ended);
+    }
+}

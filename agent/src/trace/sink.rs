@@ -1,0 +1,226 @@
+//! Where traces go: a file, an OpenTelemetry collector, or any HTTP server. A sink that fails never fails a run.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use abide_tools::Environment;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::trace::names;
+use crate::trace::spans::Span;
+
+/// The configuration of traces: `traces` in `abide.yaml`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "traces: a map with log_data and sinks")]
+pub struct TraceConfig {
+    /// Whether spans have the texts of messages, the arguments of tools and their results.
+    pub log_data: bool,
+    /// Where the traces go.
+    pub sinks: Vec<TraceSink>,
+}
+
+/// One sink.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum TraceSink {
+    /// A file with one JSON object for each span.
+    File {
+        /// The file; relative to the folder.
+        path: PathBuf,
+    },
+    /// A collector that accepts OTLP over HTTP with JSON.
+    Otlp {
+        /// The address, such as `http://127.0.0.1:4318/v1/traces`.
+        url: String,
+        /// Headers of every request.
+        #[serde(default)]
+        headers: BTreeMap<String, String>,
+        /// Headers whose values are environment variables.
+        #[serde(default)]
+        headers_env: BTreeMap<String, String>,
+    },
+    /// A server that accepts the objects of the file sink as one JSON array.
+    Http {
+        /// The address.
+        url: String,
+        /// Headers of every request.
+        #[serde(default)]
+        headers: BTreeMap<String, String>,
+        /// Headers whose values are environment variables.
+        #[serde(default)]
+        headers_env: BTreeMap<String, String>,
+    },
+}
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a request is made, and the wait before the second attempt; it doubles.
+const ATTEMPTS: u32 = 3;
+const WAIT: Duration = Duration::from_millis(500);
+
+/// A sink that is ready.
+pub(crate) enum ReadySink {
+    File(PathBuf),
+    Http { client: reqwest::Client, url: String, headers: Vec<(String, String)>, is_otlp: bool },
+}
+
+impl TraceSink {
+    /// Opens the sink.
+    ///
+    /// # Errors
+    /// Why it cannot be used, in one sentence.
+    pub(crate) fn ready(
+        &self,
+        folder: &Path,
+        environment: &Environment,
+    ) -> Result<ReadySink, String> {
+        let (url, headers, headers_env, is_otlp) = match self {
+            TraceSink::File { path } => return Ok(ReadySink::File(folder.join(path))),
+            TraceSink::Otlp { url, headers, headers_env } => (url, headers, headers_env, true),
+            TraceSink::Http { url, headers, headers_env } => (url, headers, headers_env, false),
+        };
+        if reqwest::Url::parse(url).is_err() {
+            return Err(format!("traces: {url} is not an address"));
+        }
+        let mut all: Vec<(String, String)> =
+            headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        for (name, variable) in headers_env {
+            let value = environment.value(variable);
+            let value = value
+                .ok_or_else(|| format!("traces: there is no environment variable {variable}"))?;
+            all.push((name.clone(), value.to_owned()));
+        }
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // A redirect would send the headers to another place.
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(TIMEOUT)
+            .build()
+            .map_err(|why| format!("traces: {why}"))?;
+        Ok(ReadySink::Http { client, url: url.clone(), headers: all, is_otlp })
+    }
+}
+
+impl ReadySink {
+    /// Sends the spans of one run.
+    ///
+    /// # Errors
+    /// Why the sink has not accepted them, in one sentence.
+    pub(crate) async fn send(&self, spans: &[Span]) -> Result<(), String> {
+        match self {
+            ReadySink::File(path) => {
+                let lines = spans.iter().map(|span| format!("{}\n", line(span)));
+                let (path, text) = (path.clone(), lines.collect::<String>());
+                let write = tokio::task::spawn_blocking(move || append(&path, &text));
+                write.await.map_err(|why| why.to_string())?
+            }
+            ReadySink::Http { client, url, headers, is_otlp } => {
+                let body = match is_otlp {
+                    true => otlp(spans),
+                    false => Value::Array(spans.iter().map(line).collect()),
+                };
+                post(client, url, headers, &body.to_string()).await
+            }
+        }
+    }
+}
+
+fn append(path: &Path, text: &str) -> Result<(), String> {
+    let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.map_err(wrong)?.write_all(text.as_bytes()).map_err(wrong)
+}
+
+async fn post(
+    client: &reqwest::Client,
+    url: &str,
+    headers: &[(String, String)],
+    body: &str,
+) -> Result<(), String> {
+    let (mut attempt, mut wait) = (1, WAIT);
+    loop {
+        let mut request = client.post(url).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let (why, again) = match request.body(body.to_owned()).send().await {
+            Ok(answer) if answer.status().is_success() => return Ok(()),
+            Ok(answer) => {
+                let status = answer.status();
+                let again = status.is_server_error() || status.as_u16() == 429;
+                (format!("the server answered {status}"), again)
+            }
+            // The error's text can have the address with a secret in it.
+            Err(why) if why.is_timeout() => ("the server did not answer in time".to_owned(), true),
+            Err(why) => (why.without_url().to_string(), true),
+        };
+        if !again || attempt == ATTEMPTS {
+            return Err(why);
+        }
+        tokio::time::sleep(wait).await;
+        (attempt, wait) = (attempt + 1, wait * 2);
+    }
+}
+
+/// A span as a line of the file sink.
+fn line(span: &Span) -> Value {
+    let mut all = json!({"trace_id": span.trace_id, "span_id": span.span_id, "name": span.name,
+        "kind": if span.is_client { "client" } else { "internal" },
+        "start_us": span.from, "end_us": span.until, "attributes": span.attributes});
+    if let Some(parent) = &span.parent_id {
+        all["parent_span_id"] = json!(parent);
+    }
+    if let Some(error) = &span.error {
+        all["error"] = json!(error);
+    }
+    all
+}
+
+/// The body of a request in OTLP's JSON encoding.
+fn otlp(spans: &[Span]) -> Value {
+    let spans: Vec<Value> = spans.iter().map(otlp_span).collect();
+    let service = Map::from_iter([(names::SERVICE_NAME.to_owned(), json!("abide"))]);
+    let scope = json!({"name": "abide", "version": env!("CARGO_PKG_VERSION")});
+    json!({"resourceSpans": [{"resource": {"attributes": otlp_attributes(&service)},
+        "scopeSpans": [{"scope": scope, "spans": spans}]}]})
+}
+
+fn otlp_span(span: &Span) -> Value {
+    const INTERNAL: u8 = 1;
+    const CLIENT: u8 = 3;
+    const ERROR: u8 = 2;
+    let nanos = |micros: i64| (i128::from(micros) * 1_000).to_string();
+    let mut attributes = span.attributes.clone();
+    if let Some(error) = &span.error {
+        attributes.insert(names::ERROR_TYPE.to_owned(), json!(error));
+    }
+    let mut all = json!({"traceId": span.trace_id, "spanId": span.span_id, "name": span.name,
+        "kind": if span.is_client { CLIENT } else { INTERNAL },
+        "startTimeUnixNano": nanos(span.from), "endTimeUnixNano": nanos(span.until),
+        "attributes": otlp_attributes(&attributes)});
+    if let Some(parent) = &span.parent_id {
+        all["parentSpanId"] = json!(parent);
+    }
+    if let Some(error) = &span.error {
+        all["status"] = json!({"code": ERROR, "message": error});
+    }
+    all
+}
+
+fn otlp_attributes(attributes: &Map<String, Value>) -> Value {
+    let all = attributes.iter().map(|(name, value)| {
+        let value = match value {
+            Value::String(text) => json!({"stringValue": text}),
+            // 64-bit integers are texts in this encoding.
+            Value::Number(number) if number.is_i64() => json!({"intValue": number.to_string()}),
+            Value::Bool(flag) => json!({"boolValue": flag}),
+            other => json!({"stringValue": other.to_string()}),
+        };
+        json!({"key": name, "value": value})
+    });
+    Value::Array(all.collect())
+}

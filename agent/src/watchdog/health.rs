@@ -1,0 +1,341 @@
+//! The watchdog: it measures each answer of a run, and acts when a run degrades. The measurements and the decision are
+//! recorded with the answer (`run_health`), and the decision takes effect before the model is asked again. So a driver
+//! that continues the run acts in the same way.
+//!
+//! Compaction does not trigger itself. When `context_rot` reaches its threshold, the context is compacted once. It is
+//! compacted again only after the value was below the threshold, and not within a few answers after a compaction.
+
+use abide_client::arguments::RecordHealth;
+use abide_client::{AgentState, Call, Error, HealthAction, Micros, NewHealth, RunHealth, Seq};
+use abide_models::{ModelMessage, ModelRequest};
+use serde_json::Value;
+
+use crate::context;
+use crate::context::transcript::{AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
+use crate::definition::profile_settings::WatchdogSettings;
+use crate::run::driver::Driver;
+use crate::run::step::{Failure, Step, StepError};
+
+/// Minimum number of answers between two compactions by the watchdog.
+const ANSWERS_BETWEEN_COMPACTIONS: i64 = 5;
+
+/// What of the conversation has been reduced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reductions {
+    /// Summaries.
+    pub(crate) summaries: i64,
+    /// Results that are archived.
+    pub(crate) archived: i64,
+    /// Markers in place of results that the model sees.
+    pub(crate) markers: i64,
+}
+
+/// An answer and the conversation around it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observation {
+    pub(crate) iteration: i64,
+    /// Tokens of the request.
+    pub(crate) tokens: i64,
+    /// Messages of the request.
+    pub(crate) messages: i64,
+    /// Messages since the answer before, with this answer.
+    pub(crate) new_messages: i64,
+    /// Tool results among them.
+    pub(crate) tool_messages: i64,
+    pub(crate) reductions: Reductions,
+    /// Consecutive answers with the same calls and results.
+    pub(crate) repeats: i64,
+}
+
+/// The measurements of an answer, and the action. `before` is the row of the answer before; `compacted` is the last
+/// answer after which the context was compacted.
+pub(crate) fn judge(
+    settings: &WatchdogSettings,
+    now: &Observation,
+    before: Option<&RunHealth>,
+    compacted: Option<i64>,
+) -> (NewHealth, HealthAction) {
+    let token_drift = before.map_or(0, |before| (now.tokens - before.tokens).max(0));
+    let over_tooling = now.tool_messages as f64 / now.new_messages.max(1) as f64;
+    let Reductions { summaries, archived, markers } = now.reductions;
+    let context_rot = (2 * summaries + archived + markers) as f64 / now.messages.max(1) as f64;
+    let drifts = u64::try_from(token_drift).is_ok_and(|it| it > 0 && it >= settings.token_drift);
+    let signs = [
+        (drifts, "token_drift"),
+        (over_tooling >= settings.over_tooling, "over_tooling"),
+        (context_rot >= settings.context_rot, "context_rot"),
+        (now.repeats >= settings.repeats, "repeats"),
+    ];
+    let signals: Vec<String> =
+        signs.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()).collect();
+    // The model cannot change what has been summarised, so that sign alone is no reason to warn it.
+    let unhealthy = match signals.iter().all(|name| name == "context_rot") {
+        true => 0,
+        false => before.map_or(0, |before| before.unhealthy) + 1,
+    };
+    // It rises with each compaction, so only its crossing counts.
+    let was_rotten = before.is_some_and(|before| before.context_rot >= settings.context_rot);
+    let rots = context_rot >= settings.context_rot && !was_rotten;
+    let can_compact = settings.auto_compaction
+        && (drifts || rots || over_tooling >= settings.over_tooling)
+        && compacted.is_none_or(|at| now.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS);
+    let reached = |count: i64, most: i64| most > 0 && count >= most;
+    let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
+    let action = if reached(now.repeats, settings.stop_after_repeats)
+        || reached(unhealthy, settings.stop_after)
+    {
+        HealthAction::Stop
+    } else if now.repeats == settings.repeats || each(unhealthy, settings.warn_after) {
+        HealthAction::Warn
+    } else if can_compact {
+        HealthAction::Compact
+    } else {
+        HealthAction::None
+    };
+    let health = NewHealth {
+        tokens: now.tokens,
+        token_drift,
+        messages: now.messages,
+        new_messages: now.new_messages,
+        tool_messages: now.tool_messages,
+        over_tooling,
+        context_rot,
+        repeats: now.repeats,
+        signals,
+        unhealthy,
+    };
+    (health, action)
+}
+
+/// What is measured of a request before it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeasuredRequest {
+    /// Messages.
+    messages: usize,
+    /// Tokens, as an estimate.
+    tokens: u64,
+    /// What of the conversation has been reduced, as far as the model sees it.
+    reductions: Reductions,
+}
+
+impl MeasuredRequest {
+    /// Measures a request, of this size in tokens.
+    pub(crate) fn of(driver: &Driver, request: &ModelRequest, tokens: u64) -> MeasuredRequest {
+        let is_marker = |message: &&ModelMessage| match message {
+            ModelMessage::Tool { content, .. } => context::reduction::is_marker(content),
+            _ => false,
+        };
+        let markers = request.messages.iter().filter(is_marker).count();
+        let markers = i64::try_from(markers).unwrap_or(i64::MAX);
+        // The summaries of a session are merged into one.
+        let has_summary = driver.context.as_ref().is_some_and(|context| context.number() > 0);
+        let summaries = i64::from(has_summary);
+        // Each marker stands for an archived result.
+        let reductions = Reductions { summaries, archived: markers, markers };
+        MeasuredRequest { messages: request.messages.len(), tokens, reductions }
+    }
+}
+
+/// The measurements of an answer to a request of this size, if the run is watched. `tokens` is what the provider
+/// reports.
+pub(crate) fn observe(
+    driver: &Driver,
+    request: MeasuredRequest,
+    tokens: Option<u64>,
+    calls: &[RequestedCall],
+) -> Option<RunHealth> {
+    let settings = driver.definition.settings().watchdog;
+    if !settings.enabled {
+        return None;
+    }
+    let since = driver.entries.iter().rposition(is_answer).map_or(0, |at| at + 1);
+    // Warnings and facts are added by the runtime: they must not make a run look healthier.
+    let new: Vec<&AgentState> =
+        driver.entries[since..].iter().filter(|entry| entry.role != "system").collect();
+    let is_result = |entry: &&AgentState| entry.role == "tool" && entry.kind == "message";
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
+    let estimated = i64::try_from(request.tokens).unwrap_or(i64::MAX);
+    let observation = Observation {
+        iteration: driver.run.iterations + 1,
+        tokens: reported.unwrap_or(estimated).clamp(0, i64::from(u32::MAX)),
+        messages: count(request.messages),
+        new_messages: count(new.len()) + 1,
+        tool_messages: count(new.iter().filter(|entry| is_result(entry)).count()),
+        reductions: request.reductions,
+        repeats: repeats(&driver.run.id, &driver.entries, calls),
+    };
+    let before = driver.health.last.as_ref();
+    let (health, action) = judge(&settings, &observation, before, driver.health.compacted);
+    let of = (driver.run.id.as_str(), driver.run.session_id.as_str());
+    // The database sets the time and the event.
+    Some(health.row(of, observation.iteration, action, (Micros(0), Seq(0))))
+}
+
+/// The call that records measurements.
+pub(crate) fn record(driver: &Driver, health: &RunHealth) -> RecordHealth {
+    let new = NewHealth {
+        tokens: health.tokens,
+        token_drift: health.token_drift,
+        messages: health.messages,
+        new_messages: health.new_messages,
+        tool_messages: health.tool_messages,
+        over_tooling: health.over_tooling,
+        context_rot: health.context_rot,
+        repeats: health.repeats,
+        signals: signals(health),
+        unhealthy: health.unhealthy,
+    };
+    let lease = &driver.run_lease;
+    RecordHealth::new(&lease.run_id, lease.fencing_token, health.iteration, new)
+        .action(health.action)
+}
+
+fn is_answer(entry: &AgentState) -> bool {
+    entry.role == "assistant" && entry.kind == "message"
+}
+
+/// How many consecutive answers of a run, up to one with these calls, have requested the same calls; except for the
+/// newest, they got the same results, too.
+fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64 {
+    if calls.is_empty() {
+        return 0;
+    }
+    let wanted = |calls: &[RequestedCall]| -> Vec<(String, Value)> {
+        let calls = calls.iter().map(|call| {
+            (call.name.clone(), crate::tools::arguments::arguments_or_text(&call.arguments))
+        });
+        calls.collect()
+    };
+    let now = wanted(calls);
+    let (mut count, mut results, mut last): (i64, Vec<String>, Option<Vec<String>>) =
+        (1, Vec::new(), None);
+    for entry in entries.iter().rev() {
+        if entry.role == "tool" && entry.kind == "message" {
+            results.push(entry.content.clone().unwrap_or_default());
+            continue;
+        }
+        if entry.role == "system" {
+            // A warning or facts: what the runtime has added.
+            continue;
+        }
+        let answer: AssistantEntry = data(entry);
+        let is_of_run = is_answer(entry) && answer.run_id == run_id;
+        let got = std::mem::take(&mut results);
+        if !is_of_run || wanted(&answer.calls) != now || last.is_some_and(|last| last != got) {
+            break;
+        }
+        (count, last) = (count + 1, Some(got));
+    }
+    count
+}
+
+/// What the driver does before it asks the model again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchdogStep {
+    /// Nothing.
+    Go,
+    /// It compacts the context.
+    Compact,
+    /// A message was added: read the conversation again.
+    LookAgain,
+}
+
+/// Acts on the measurements of the last answer, before the model is asked again.
+pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
+    if !driver.definition.settings().watchdog.enabled {
+        return Ok(WatchdogStep::Go);
+    }
+    look(driver).await?;
+    let Some(health) = &driver.health.last else { return Ok(WatchdogStep::Go) };
+    if health.iteration != driver.run.iterations {
+        return Ok(WatchdogStep::Go);
+    }
+    match health.action {
+        HealthAction::None => Ok(WatchdogStep::Go),
+        HealthAction::Compact => Ok(WatchdogStep::Compact),
+        HealthAction::Stop => {
+            Err(StepError::Failed(Failure::new("unhealthy", stop_reason(health))))
+        }
+        HealthAction::Warn => {
+            if is_warned(driver, health.iteration) {
+                return Ok(WatchdogStep::Go);
+            }
+            let entry = WarningEntry { run_id: driver.run.id.clone(), iteration: health.iteration };
+            let text = warning(health);
+            let message = driver.message("system", text, &entry).kind(WARNING);
+            driver.record(&[], None, vec![Call::of(message)]).await?;
+            Ok(WatchdogStep::LookAgain)
+        }
+    }
+}
+
+/// Reads the newest rows, unless they belong to the last answer.
+async fn look(driver: &mut Driver) -> Result<(), Error> {
+    let last = driver.health.last.as_ref().map_or(0, |health| health.iteration);
+    if driver.health.is_read && last == driver.run.iterations {
+        return Ok(());
+    }
+    let sql = "SELECT * FROM run_health WHERE run_id = :id ORDER BY iteration DESC LIMIT :most";
+    let rows = driver
+        .abide
+        .sql(sql)
+        .param("id", &driver.run.id)
+        .param("most", ANSWERS_BETWEEN_COMPACTIONS);
+    let rows: Vec<RunHealth> = rows.fetch().await?;
+    let compacted = rows.iter().find(|row| row.action == HealthAction::Compact);
+    driver.health.compacted = compacted.map(|row| row.iteration);
+    driver.health.last = rows.into_iter().next();
+    driver.health.is_read = true;
+    Ok(())
+}
+
+/// Whether the model has been warned about an answer.
+fn is_warned(driver: &Driver, iteration: i64) -> bool {
+    let of = WarningEntry { run_id: driver.run.id.clone(), iteration };
+    let mut warnings = driver.entries.iter().rev().take_while(|entry| !is_answer(entry));
+    warnings.any(|entry| entry.kind == WARNING && data::<WarningEntry>(entry) == of)
+}
+
+fn warning(health: &RunHealth) -> String {
+    let RunHealth { repeats, unhealthy, .. } = health;
+    if *repeats > 1 && signals(health).iter().any(|name| name == "repeats") {
+        return format!(
+            "You have requested the same tool calls {repeats} times, and the results are the same. \
+             Use these results, or do something else. Do not repeat the calls."
+        );
+    }
+    let what: Vec<&str> = signals(health).iter().map(|name| meaning(name)).collect();
+    format!(
+        "Your last {unhealthy} answers show signs of a run that makes no progress: {}. Call only \
+         tools that you still need, and answer as soon as you can.",
+        what.join("; ")
+    )
+}
+
+fn stop_reason(health: &RunHealth) -> String {
+    let RunHealth { repeats, unhealthy, .. } = health;
+    match signals(health).iter().any(|name| name == "repeats") {
+        true => format!("the model has requested the same tool calls {repeats} times in a row"),
+        false => format!(
+            "{unhealthy} consecutive answers have reached a threshold of the watchdog: {}",
+            signals(health).join(", ")
+        ),
+    }
+}
+
+fn signals(health: &RunHealth) -> Vec<String> {
+    serde_json::from_value(health.signals.value()).unwrap_or_default()
+}
+
+fn meaning(signal: &str) -> &'static str {
+    match signal {
+        "token_drift" => "the conversation grows fast",
+        "over_tooling" => "most messages are tool results",
+        "context_rot" => "much of the conversation has been summarised",
+        _ => "tool calls are repeated",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+//! Runs of remote agents. The agent is a server in this process that accepts every message it gets, also a repeated one, so it
+//! counts what a runtime sends. The runtime is another process, which is killed at every step.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+
+use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
+use abide_client::{Abide, Decision};
+use abide_schema::Scope;
+use abide_schema::reducer::Caller;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::{define, open_after_kill, runtime, transcript};
+
+/// A remote agent that asks where to, and answers with the place.
+#[derive(Clone, Default)]
+struct RemoteAgent {
+    address: String,
+    streams: bool,
+    tasks: Arc<Mutex<Vec<Task>>>,
+    /// The ids of tasks that a runtime has cancelled.
+    cancelled: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(Clone, Default)]
+struct Task {
+    context: Value,
+    /// The texts that it got.
+    messages: Vec<String>,
+}
+
+impl Task {
+    fn to_json(&self, id: usize) -> Value {
+        let asks =
+            json!({"messageId": "q", "role": "ROLE_AGENT", "parts": [{"text": "Where to?"}]});
+        let (state, message) = match self.messages.len() {
+            1 => ("TASK_STATE_INPUT_REQUIRED", asks),
+            _ => ("TASK_STATE_COMPLETED", Value::Null),
+        };
+        let texts = self.messages.iter().skip(1);
+        let artifacts: Vec<Value> = texts
+            .map(|text| json!({"artifactId": "a", "parts": [{"text": format!("To {text}.")}]}))
+            .collect();
+        json!({"id": id.to_string(), "contextId": self.context, "artifacts": artifacts,
+            "status": {"state": state, "message": message}})
+    }
+}
+
+impl RemoteAgent {
+    /// Starts it on a port of its own.
+    async fn start(streams: bool) -> RemoteAgent {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let remote = RemoteAgent { address, streams, ..RemoteAgent::default() };
+        let app = Router::new()
+            .route("/.well-known/agent-card.json", get(card))
+            .route("/rpc", post(rpc))
+            .with_state(remote.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
+        remote
+    }
+
+    /// The texts that each task got.
+    fn messages(&self) -> Vec<Vec<String>> {
+        let tasks = self.tasks.lock().expect("no test panicked");
+        tasks.iter().map(|task| task.messages.clone()).collect()
+    }
+
+    fn perform(&self, method: &str, params: &Value) -> Result<Vec<Value>, i64> {
+        let mut tasks = self.tasks.lock().expect("no test panicked");
+        let at = |id: &Value| id.as_str().and_then(|id| id.parse::<usize>().ok());
+        let found = at(&params["id"]).and_then(|id| Some((id, tasks.get(id)?)));
+        match method {
+            "SendMessage" | "SendStreamingMessage" => {
+                let message = &params["message"];
+                let text = message["parts"][0]["text"].as_str().unwrap_or_default().to_owned();
+                let id = match at(&message["taskId"]) {
+                    Some(id) => id,
+                    None => {
+                        let context = message["contextId"].clone();
+                        tasks.push(Task { context, messages: Vec::new() });
+                        tasks.len() - 1
+                    }
+                };
+                tasks[id].messages.push(text);
+                let task = tasks[id].to_json(id);
+                let mut begun = task.clone();
+                begun["status"] = json!({"state": "TASK_STATE_WORKING"});
+                match method {
+                    "SendMessage" => Ok(vec![json!({"task": begun})]),
+                    _ => Ok(vec![json!({"task": begun}), json!({"task": task})]),
+                }
+            }
+            "GetTask" => found.map(|(id, task)| vec![task.to_json(id)]).ok_or(-32001),
+            "ListTasks" => {
+                let all = tasks.iter().enumerate();
+                let of_context = all.filter(|(_, task)| task.context == params["contextId"]);
+                let listed: Vec<Value> = of_context.map(|(id, task)| task.to_json(id)).collect();
+                Ok(vec![json!({"tasks": listed, "nextPageToken": ""})])
+            }
+            "CancelTask" => {
+                let id = params["id"].as_str().unwrap_or_default().to_owned();
+                self.cancelled.lock().expect("no test panicked").push(id);
+                Ok(vec![json!({"id": params["id"], "status": {"state": "TASK_STATE_CANCELED"}})])
+            }
+            _ => Err(-32004),
+        }
+    }
+}
+
+async fn card(State(remote): State<RemoteAgent>) -> Json<Value> {
+    let url = format!("http://{}/rpc", remote.address);
+    let interface = json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"});
+    Json(json!({"name": "guide", "supportedInterfaces": [interface],
+        "capabilities": {"streaming": remote.streams}, "defaultInputModes": ["text/plain"]}))
+}
+
+async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> Response {
+    let method = request["method"].as_str().unwrap_or_default();
+    let of = |result: &Value| json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+    match remote.perform(method, &request["params"]) {
+        Ok(results) if method == "SendStreamingMessage" => {
+            let events = results.iter().map(|result| format!("data: {}\n\n", of(result)));
+            let kind = [(CONTENT_TYPE, "text/event-stream")];
+            (kind, events.collect::<String>()).into_response()
+        }
+        Ok(results) => Json(of(&results[0])).into_response(),
+        Err(code) => {
+            let error = json!({"code": code, "message": "no"});
+            Json(json!({"jsonrpc": "2.0", "id": request["id"], "error": error})).into_response()
+        }
+    }
+}
+
+/// Environment variable that makes this binary the victim process: its value is the folder.
+const VICTIM: &str = "ABIDE_REMOTE_VICTIM";
+const ADDRESS: &str = "ABIDE_REMOTE_ADDRESS";
+const DIES_AT: &str = "ABIDE_REMOTE_DIES_AT";
+
+/// The process that is killed: this binary, running only this test.
+#[test]
+fn victim() {
+    let Ok(folder) = std::env::var(VICTIM) else { return };
+    let address = std::env::var(ADDRESS).expect("the address is set");
+    let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(work(Path::new(&folder), &address, dies_at));
+}
+
+/// Starts the run unless it exists, decides, and drives it until it is over.
+async fn work(folder: &Path, address: &str, dies_at: Option<i64>) {
+    let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
+    define(folder, "clerk.yaml", &a2a);
+    let abide = open_after_kill(folder);
+    if let Some(seq) = dies_at {
+        let engine = abide.engine().expect("it is embedded").clone();
+        std::thread::spawn(move || {
+            while engine.durable_seq().0 < seq {
+                std::hint::spin_loop();
+            }
+            let me = std::process::id().to_string();
+            let killed = Command::new("kill").args(["-KILL", &me]).status();
+            unreachable!("the process survived the kill: {killed:?}");
+        });
+    }
+    let fixture = runtime(&abide, folder, "answers: []");
+    fixture.register().await.expect("it is registered");
+    let stop = CancellationToken::new();
+    let drives = fixture.run(stop.clone());
+    let waits = async {
+        let _ = abide.call(CreateSession::new("clerk").id("s1")).await;
+        let _ = abide.call(StartRun::new("s1").id("r1").input("Guide me.")).await;
+        let sql = "SELECT r.ended_at IS NOT NULL, a.call_id FROM runs r LEFT JOIN approvals a \
+                   ON a.session_id = r.session_id AND a.status = 'pending' WHERE r.id = 'r1'";
+        let mut state = abide.subscribe(sql).await.expect("the subscription starts");
+        loop {
+            state.next().await.expect("the file is open");
+            let now: Vec<(bool, Option<String>)> = state.typed_rows().expect("the rows fit");
+            match now.into_iter().next() {
+                Some((true, _)) => break,
+                Some((false, Some(call_id))) => {
+                    let decide = DecideApproval::new(Decision::Approve);
+                    let decide = decide.call_id(call_id).comment("Vienna");
+                    let _ = abide.call(decide).await;
+                }
+                _ => {}
+            }
+        }
+        stop.cancel();
+    };
+    let (driven, ()) = tokio::join!(drives, waits);
+    driven.expect("the runtime runs");
+    abide.close().await;
+}
+
+async fn spawn(folder: &Path, address: &str, dies_at: Option<i64>) -> ExitStatus {
+    let mut command = tokio::process::Command::new(std::env::current_exe().expect("it has a path"));
+    command.args(["--exact", "remote_agents::victim"]).env(VICTIM, folder).env(ADDRESS, address);
+    match dies_at {
+        Some(seq) => command.env(DIES_AT, seq.to_string()),
+        None => command.env_remove(DIES_AT),
+    };
+    let output = command.output().await.expect("it starts");
+    let killed = output.status.code().is_none();
+    assert!(
+        output.status.success() || killed,
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output.status
+}
+
+/// The first event of the run, the status of the run, and the messages of its session.
+async fn outcome(folder: &Path) -> (i64, String, String) {
+    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    let sql = "SELECT (SELECT min(seq) FROM run_events), \
+               status || coalesce(' ' || error_code || error_message, '') FROM runs";
+    let found: Vec<(i64, String)> = abide.sql(sql).fetch().await.expect("the query succeeds");
+    let rendered = transcript(&abide).await;
+    abide.close().await;
+    let (first, status) = found.into_iter().next().expect("there is a run");
+    (first, status, rendered)
+}
+
+async fn check_at_every_step(streams: bool) {
+    let mut dies_at = None;
+    let mut killed = 0;
+    loop {
+        let remote = RemoteAgent::start(streams).await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let has_ended = spawn(folder.path(), &remote.address, dies_at).await.success();
+        if !has_ended {
+            killed += 1;
+            let resumed = spawn(folder.path(), &remote.address, None).await;
+            assert!(resumed.success(), "not resumed after a kill at {dies_at:?}");
+        }
+        let (first, status, rendered) = outcome(folder.path()).await;
+        assert_eq!(
+            (status.as_str(), rendered.as_str()),
+            ("done", "user: Guide me. \nassistant: To Vienna. \n"),
+            "killed at {dies_at:?}"
+        );
+        let got = vec![vec!["Guide me.".to_owned(), "Vienna".to_owned()]];
+        assert_eq!(remote.messages(), got, "killed at {dies_at:?}");
+        match dies_at {
+            // The first process was not killed; it shows when the run begins.
+            None => dies_at = Some(first),
+            Some(_) if has_ended => break,
+            Some(at) => dies_at = Some(at + 1),
+        }
+    }
+    assert!(killed > 6, "killed only {killed} times");
+    println!("killed at {killed} steps");
+}
+
+/// No message is sent twice, although the agent would accept it, and none is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_message_is_repeated_after_a_kill_at_every_step() {
+    check_at_every_step(true).await;
+}
+
+/// The same with an agent that has no streams: its tasks are polled.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_message_is_repeated_to_an_agent_without_streams() {
+    check_at_every_step(false).await;
+}
+
+/// An identity that may drive runs records on its own run that the task of another tenant is the task of the run, and ends
+/// the run. The runtime does not cancel that task, for which it would use its own credentials. It cancels a task that it has
+/// recorded itself.
+#[tokio::test]
+async fn a_recorded_task_of_another_driver_is_not_cancelled() {
+    for (driver, cancelled) in [("eve", vec![]), ("runtime", vec!["7".to_owned()])] {
+        let remote = RemoteAgent::start(false).await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let address = &remote.address;
+        let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
+        define(folder.path(), "clerk.yaml", &a2a);
+        let abide = open_after_kill(folder.path());
+        let fixture = runtime(&abide, folder.path(), "answers: []");
+        fixture.register().await.expect("it is registered");
+        abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+        abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");
+        let eve = Caller::with("eve", "agent", BTreeSet::new(), Scope::new());
+        let engine = abide.engine().expect("it is embedded");
+        let call = async |reducer: &str, args: Value| {
+            if driver == "runtime" {
+                let done = abide.call_by_name(reducer, args).await.expect("the call succeeds");
+                return done.value;
+            }
+            let done = engine.call(&eve, reducer, &args, None).await.expect("the call succeeds");
+            serde_json::from_str::<Value>(&done.result).expect("a result is JSON")
+        };
+        let claim = json!({"id": "r1", "driver": driver, "lease_ms": 60_000});
+        let token = call("claim_run", claim).await["fencing_token"].clone();
+        let task = json!({"event": "task", "task_id": "7", "context_id": "c"});
+        let status = json!({"status": "thinking", "a2a": task});
+        let events = json!([{"kind": "status", "data": status}]);
+        call(
+            "record_run",
+            json!({"id": "r1", "fencing_token": token, "events": events,
+            "lease_ms": 1}),
+        )
+        .await;
+        let entry = json!({"key": "r1", "data": {"task_id": "7"}});
+        let open = json!({"collection_id": "open", "kind": "a2a_open_tasks", "puts": [entry]});
+        call("write_entries", open).await;
+        call("abort_run", json!({"id": "r1"})).await;
+        let stop = CancellationToken::new();
+        let closes = async {
+            let sql = "SELECT key FROM entries WHERE key = 'r1'";
+            let mut entries = abide.subscribe(sql).await.expect("the subscription starts");
+            entries.next().await.expect("the file is open");
+            while entries.rows().len() > 0 {
+                entries.next().await.expect("the file is open");
+            }
+            stop.cancel();
+        };
+        let (driven, ()) = tokio::join!(fixture.run(stop.clone()), closes);
+        driven.expect("the runtime runs");
+        assert_eq!(*remote.cancelled.lock().expect("no test panicked"), cancelled, "{driver}");
+        abide.close().await;
+    }
+}
