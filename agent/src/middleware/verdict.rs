@@ -72,10 +72,10 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
         () = driver.until_deadline() => return Err(overtime()),
         answer = answer_of(candidates.chain.stream(request)) => answer.map_err(|why| failed(&why))?,
     };
-    let mut spent = model_choice::spent(&answer, 0);
+    let mut spent = choice::spent(&answer, 0);
     // It is no answer of the agent.
     spent.iteration = false;
-    driver.record(&[model_choice::usage(&answer)], Some(&spent), Vec::new()).await?;
+    driver.record(&[choice::usage(&answer)], Some(&spent), Vec::new()).await?;
     Ok(is_allowed(&answer.text))
 }
 

@@ -19,13 +19,15 @@ use crate::context::request_size::{self, RequestSize};
 use crate::context::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
 use crate::definition::agent_tool::{AgentTool, RESPONSE};
 use crate::middleware::held::HeldAnswer;
+use crate::middleware::verdict;
 use crate::model::choice::{self, spent};
+use crate::model::{stopped, structured};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Failure, Step, StepError, overtime};
 use crate::tools::arguments::arguments_or_text;
-use crate::watchdog::health::MeasuredRequest;
-use crate::{context, delegation, memory, middleware, model, plan, run, tools, watchdog};
+use crate::watchdog::health::{self, MeasuredRequest};
+use crate::{context, delegation, memory, middleware, model, plan, run, tools};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -34,12 +36,12 @@ const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what yo
 pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
-    let candidates = model_choice::of_agent(driver)?;
+    let candidates = choice::of_agent(driver)?;
     let output = candidates.structured_output;
     let mut request = request(driver, allowed > 0, output);
     if driver.definition.keeps_plan() {
         let plan = plan::todo_list::current(&driver.abide, &driver.run.session_id).await?;
-        add_block(&mut request, plan::todo_list::replan::block(driver, &plan));
+        add_block(&mut request, plan::replan::block(driver, &plan));
     }
     middleware::redaction::request(driver, &mut request);
     let ruling = middleware::hooks::before_model(driver, &mut request);
@@ -81,7 +83,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
     });
     for entry in of_others {
         let text = entry.content.as_deref().unwrap_or_default();
-        let ruling = middleware::verdict::rule_request(driver, text).await?;
+        let ruling = verdict::rule_request(driver, text).await?;
         if ruling.denied.is_some() {
             return Ok(ruling.denied);
         }
@@ -96,9 +98,9 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let (mut system, mut response_schema) =
         (definition.instructions.clone(), definition.response_format.clone());
-    if let Some(schema) = model::structured::by_tool(driver, output) {
-        tools.push(model::structured::spec(schema));
-        let parts = system.into_iter().chain([model::structured::RESPONSE_RULES.to_owned()]);
+    if let Some(schema) = structured::by_tool(driver, output) {
+        tools.push(structured::spec(schema));
+        let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
         (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
     }
     if let Some(facts) = memory::facts::block(driver) {
@@ -142,7 +144,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         .chain(delegation::handoff::spec(driver))
         .chain(plan::todo_list::spec(driver.definition.keeps_plan()))
         .chain(tools::response::spec(driver))
-        .chain(memory::facts::tools::specs(driver))
+        .chain(memory::tools::specs(driver))
         .collect()
 }
 
@@ -323,8 +325,8 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
     // The error of a structured answer can contain its values.
     middleware::redaction::answer(driver, &mut answer);
-    let response = model::structured::by_tool(driver, output)
-        .and_then(|schema| model::structured::of_calls(schema, &answer.calls));
+    let response = structured::by_tool(driver, output)
+        .and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
         // The answer is the JSON alone: the text and the calls beside it have no effect.
         (answer.text, held) = (json.clone(), json.clone());
@@ -334,16 +336,12 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         Ok(refused) => refused,
         Err(message) => return withhold(driver, answer, events, &message).await,
     };
-    let ruling =
-        middleware::verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
+    let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
     if let Some(message) = ruling.denied {
         return withhold(driver, answer, events, &message).await;
     }
     let mut withheld = None;
-    if middleware::verdict::denies_reasoning(
-        driver,
-        answer.reasoning.as_deref().unwrap_or_default(),
-    ) {
+    if verdict::denies_reasoning(driver, answer.reasoning.as_deref().unwrap_or_default()) {
         // The opaque data contains the reasoning, too.
         let (reasoning, carry) = (answer.reasoning.take(), answer.carry.take());
         withheld = Some(json!({"reasoning": reasoning, "carry": carry}));
@@ -353,15 +351,15 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     if !held.is_empty() {
         push(&mut events, RunEventKind::Token, &held);
     }
-    events.push(model_choice::usage(&answer));
+    events.push(choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
-    if let Some(failure) = model::stopped::failure(&answer) {
+    if let Some(failure) = stopped::failure(&answer) {
         let spent = spent(&answer, answer.calls.len());
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = asked(driver, iteration, &answer.calls);
-    let health = watchdog::health::observe(driver, measured, answer.usage.input_tokens, &calls);
+    let health = health::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, (allowed, &refused), wrong.as_deref(), &mut events);
     let refused = refuse(driver, &calls, &refused, &mut events);
@@ -380,11 +378,11 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         past_limit: past_limit(driver, allowed),
         input_tokens: reported.unwrap_or(0),
         estimated_tokens: reported.and_then(|_| i64::try_from(estimated).ok()).unwrap_or(0),
-        stop: model::stopped::reason(&answer.stop),
+        stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
     let message = Call::of(driver.message("assistant", answer.text, &entry));
-    let measured = health.as_ref().map(|health| Call::of(watchdog::health::record(driver, health)));
+    let measured = health.as_ref().map(|health| Call::of(health::record(driver, health)));
     let answered = [message].into_iter().chain(measured).chain(refused).collect();
     record_answer(driver, (&events, &spent), answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
@@ -479,7 +477,7 @@ async fn withhold(
     message: &str,
 ) -> Step {
     push(&mut events, RunEventKind::Token, message);
-    events.push(model_choice::usage(&answer));
+    events.push(choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
     let spent = spent(&answer, 0);
     let entry = AssistantEntry {
@@ -488,7 +486,7 @@ async fn withhold(
         provider: answer.provider,
         model: answer.model,
         withheld: true,
-        stop: model::stopped::reason(&answer.stop),
+        stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
     let original = json!({"text": answer.text, "reasoning": answer.reasoning,
@@ -512,7 +510,7 @@ async fn end_incomplete(
         reasoning: answer.reasoning,
         provider: answer.provider,
         model: answer.model,
-        stop: model::stopped::reason(&answer.stop),
+        stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
     let text = answer.text;

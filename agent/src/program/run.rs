@@ -19,7 +19,6 @@ use abide_tools::Environment;
 
 use crate::context::transcript::{AssistantEntry, PARTIAL};
 use crate::model;
-use crate::model;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::approvals::{self, OpenApprovals};
 use crate::program::output::ProgramOutput;
@@ -42,7 +41,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     driver.look_at_messages().await?;
     let mut config = before.resumed(config)?;
     inherit(&driver.shared.environment, &mut config);
-    program_approvals::take_back_all(driver).await?;
+    approvals::take_back_all(driver).await?;
     let deaf = !config.takes_decisions();
     let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
     let mut decisions: Decisions = FuturesUnordered::new();
@@ -160,7 +159,7 @@ async fn consent(
         match open.ask(driver, asked).await? {
             Ok(call_id) => {
                 let (abide, settings) = (driver.abide.clone(), driver.shared.settings.clone());
-                let decision = program_approvals::decision(abide, settings, call_id);
+                let decision = approvals::decision(abide, settings, call_id);
                 decisions.push(decision.map(|decided| (request_id, decided)).boxed());
             }
             Err(denied) => drop(running.answer(&request_id, denied)),

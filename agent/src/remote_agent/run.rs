@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 
 use crate::context::transcript::AssistantEntry;
 use crate::model;
-use crate::model;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::remote_agent::input;
 use crate::remote_agent::published_text::PublishedText;

@@ -7,13 +7,14 @@ use abide_client::{
 use serde_json::{Map, Value, json};
 
 use crate::context::transcript::{HandoffEntry, RequestedCall};
+use crate::delegation::{handoff, task};
 use crate::model::structured::{self, StructuredAnswer};
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::watchdog::health::{self, WatchdogStep};
-use crate::{delegation, memory, model, program, remote_agent, run, tools};
+use crate::{memory, model, program, remote_agent, run, tools};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -58,7 +59,7 @@ impl Driver {
                 }
                 continue;
             }
-            let waiting = delegation::task::waiting(self, &calls).await?;
+            let waiting = task::waiting(self, &calls).await?;
             let next = next_step::next(&self.run, &self.entries, &calls, &waiting);
             if run::pause::at_stage(self, &next, &calls).await? {
                 return Ok(DriveResult::Waits);
@@ -69,7 +70,7 @@ impl Driver {
                     structured::check_repairs(self)?;
                     model::restart::of_answer(self).await?;
                     let is_read = memory::facts::read(self).await?;
-                    let step = watchdog::act(self).await?;
+                    let step = health::act(self).await?;
                     self.health.wants_compaction = step == WatchdogStep::Compact;
                     if step == WatchdogStep::LookAgain || is_read {
                         continue;
@@ -150,7 +151,7 @@ impl Driver {
         let (mut events, mut calls) = (Vec::new(), Vec::new());
         for (asked, row) in ended {
             let (text, is_error, exit_code) = tools::calls::outcome(self, &row);
-            let handoff = match delegation::handoff::changes_agent(self, &row) && !is_error {
+            let handoff = match handoff::changes_agent(self, &row) && !is_error {
                 true => {
                     let result = row.result.as_ref().map(Json::value).unwrap_or_default();
                     let now = self.shared.settings.now();
@@ -184,10 +185,8 @@ impl Driver {
         waiting: Vec<Run>,
         reason: &str,
     ) -> Step<bool> {
-        let below = delegation::task::undecided(self, waiting).await?;
-        let own = undecided
-            .iter()
-            .filter(|call| !delegation::task::starts_run(self, call) || is_open(call));
+        let below = task::undecided(self, waiting).await?;
+        let own = undecided.iter().filter(|call| !task::starts_run(self, call) || is_open(call));
         let own = own.map(|call| (&self.run, call));
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
@@ -224,13 +223,13 @@ impl Driver {
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
-        let waiting = delegation::task::waiting(self, &calls).await?;
+        let waiting = task::waiting(self, &calls).await?;
         if next_step::next(&self.run, &self.entries, &calls, &waiting) != NextStep::Await {
             return Ok(());
         }
         tokio::select! {
             // A run that one of the calls has started continues.
-            changed = delegation::task::one_changes(self, &waiting) => changed.map_err(StepError::from),
+            changed = task::one_changes(self, &waiting) => changed.map_err(StepError::from),
             update = changes.next() => match update {
                 Some(_) => Ok(()),
                 None => Err(StepError::Refused(Error::Closed)),

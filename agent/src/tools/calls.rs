@@ -44,7 +44,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             memory::tools::admit(name, &asked.arguments)?
         }
         GET_TOOL_RESPONSE => tools::response::admit(driver, &asked.arguments)?,
-        plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
+        todo_list::TOOL => todo_list::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
@@ -68,7 +68,7 @@ pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolC
     // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
     // what is counted.
     let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
-        [plan::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
+        [todo_list::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
             || memory::tools::changes(driver, call)
             || delegation::handoff::changes_agent(driver, call)
     });
@@ -108,7 +108,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
         Err(error) => return Err(StepError::Refused(error)),
     };
-    if claimed.tool_name == plan::TOOL {
+    if claimed.tool_name == todo_list::TOOL {
         return plan(driver, &claimed).await;
     }
     if memory::tools::changes(driver, &claimed) {
@@ -135,7 +135,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
 
 /// Changes the plan and publishes the change, atomically.
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
-    let PlanUpdate { outcome, events, write } = plan::run(&driver.abide, claimed).await?;
+    let PlanUpdate { outcome, events, write } = todo_list::run(&driver.abide, claimed).await?;
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }
@@ -249,7 +249,7 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     {
         return Effect::Idempotent;
     }
-    if [plan::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
+    if [todo_list::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
         return Effect::ReadOnly;
     }
     if memory::tools::is_one(driver, &claimed.tool_name) {

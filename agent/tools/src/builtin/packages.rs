@@ -90,7 +90,7 @@ pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, Confi
         Ok::<Option<Url>, ConfigError>(Some(url))
     };
     let (npm, pypi, rust) = (address(&config.npm)?, address(&config.pypi)?, address(&config.rust)?);
-    let web = Web::new("inspect_package", hosts, ANSWER_BYTES, TIMEOUT)?;
+    let web = Web::new("inspect_package", hosts, ANSWER_BYTES)?;
     let registries = Arc::new(Registries { web, npm, pypi, rust });
     let declaration = ToolDeclaration {
         effect: Effect::ReadOnly,

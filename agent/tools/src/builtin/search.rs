@@ -94,7 +94,7 @@ pub(super) fn search(
     let timeout = Duration::from_millis(config.timeout_ms);
     let mut hosts = PermittedHosts::default();
     hosts.permit(&url);
-    let web = Web::new("search", hosts, ANSWER_BYTES, timeout)?;
+    let web = Web::new("search", hosts, ANSWER_BYTES)?;
     let provider = std::sync::Arc::new(Provider { web, kind: config.provider, url, headers });
     let declaration = ToolDeclaration {
         effect: Effect::ReadOnly,

@@ -1,7 +1,5 @@
 //! Bounded requests to public addresses. Each redirect is checked as the first address is.
 
-use std::time::Duration;
-
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 
@@ -30,14 +28,13 @@ pub(super) struct Page {
 }
 
 impl Web {
-    /// A client whose connections take at most this long until an answer begins. The tool limits the whole.
+    /// A client without a time limit of its own: that of the tool is the only one.
     pub(super) fn new(
         tool: &str,
         hosts: PermittedHosts,
         max_bytes: usize,
-        timeout: Duration,
     ) -> Result<Web, ConfigError> {
-        let client = hosts.client().timeout(timeout).build();
+        let client = hosts.client().build();
         let client = client.map_err(|why| ConfigError::new(tool, why.to_string()))?;
         Ok(Web { client, hosts, max_bytes })
     }

@@ -116,7 +116,7 @@ async fn pages_become_text_and_links() {
         HTTP 410 Gone
 
         it is gone
-        never tool: browser: 127.0.0.1 did not answer in time
+        never timed_out: browser timed out after 2 s
         loop tool: browser: more than 5 redirects
         latin ok: http://HOST/latin
 
