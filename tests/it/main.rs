@@ -6,7 +6,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod broken;
-mod bytes;
 mod claims;
 mod cleanup;
 mod costs;
@@ -33,6 +32,7 @@ mod script;
 mod tenants;
 mod timers;
 mod traffic;
+mod turn_work;
 mod validation;
 mod visibility;
 mod world;

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use abide_client::arguments::AppendMessage;
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Run, RunEventKind, Session,
-    ToolCall,
+    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind,
+    Session, ToolCall,
 };
 use abide_models::ModelMessage;
 use abide_tools::ToolContext;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,8 @@ pub(crate) struct Driver {
     pub(crate) run: Run,
     /// The session as it was last read; `None` before that.
     pub(crate) session: Option<Session>,
+    /// The last pause of the run, when the run was last read.
+    pub(crate) pause: Option<Pause>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
     /// summary stands for are left out.
     pub(crate) entries: Vec<AgentState>,
@@ -78,13 +81,16 @@ impl Driver {
         if self.stop.is_cancelled() {
             return Err(StepError::Aborted);
         }
-        let abide = &self.abide;
-        let runs: Vec<Run> = abide
-            .sql("SELECT * FROM runs WHERE id = :id")
-            .param("id", &self.run_lease.run_id)
-            .fetch()
-            .await?;
-        self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
+        self.load_context().await?;
+        // At the same time, because each takes mostly waiting. While the lease is held, only this driver changes the run, and
+        // its last step has ended, so the messages are not older than the run.
+        let (runs, sessions, pauses, new) = tokio::try_join!(
+            self.row::<Run>("SELECT * FROM runs WHERE id = :id", &self.run_lease.run_id),
+            self.row::<Session>("SELECT * FROM sessions WHERE id = :id", &self.run.session_id),
+            self.row::<Pause>("SELECT * FROM pauses WHERE run_id = :id", &self.run_lease.run_id),
+            self.new_messages(),
+        )?;
+        self.run = runs.ok_or_else(|| gone("run"))?;
         // A runtime with a restricted role does not see the token. Then the next recorded step detects a lost
         // lease.
         let token = self.run.fencing_token.unwrap_or(self.run_lease.fencing_token);
@@ -94,14 +100,10 @@ impl Driver {
         if self.run.abort_requested_at.is_some() {
             return Err(StepError::Aborted);
         }
-        let sessions: Vec<Session> = abide
-            .sql("SELECT * FROM sessions WHERE id = :id")
-            .param("id", &self.run.session_id)
-            .fetch()
-            .await?;
-        let session = sessions.into_iter().next().ok_or_else(|| gone("session"))?;
+        let session = sessions.ok_or_else(|| gone("session"))?;
         self.session = Some(session.clone());
-        self.look_at_new_messages().await?;
+        self.pause = pauses;
+        self.extend(new).await?;
         let abide = &self.abide;
         let calls = match run::next_step::last_answer(&self.run, &self.entries) {
             Some((_, answer)) if !answer.calls.is_empty() => {
@@ -120,26 +122,37 @@ impl Driver {
         Ok((session, calls))
     }
 
-    /// Reads the messages that are new, and at first those that the model sees.
-    async fn look_at_new_messages(&mut self) -> Step {
-        if self.context.is_none() {
-            let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
-            self.handoffs = context.handoffs(&self.run);
-            self.entries = context.kept_entries(&self.abide, &self.run.session_id).await?;
-            self.context = Some(context);
-            if !self.handoffs.is_empty() {
-                self.activate().await?;
-            }
+    async fn row<T: DeserializeOwned>(&self, sql: &str, id: &str) -> Step<Option<T>> {
+        let found: Vec<T> = self.abide.sql(sql).param("id", id).fetch().await?;
+        Ok(found.into_iter().next())
+    }
+
+    /// Reads the messages that the model sees, before the first step.
+    async fn load_context(&mut self) -> Step {
+        if self.context.is_some() {
+            return Ok(());
         }
+        let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
+        self.handoffs = context.handoffs(&self.run);
+        self.entries = context.kept_entries(&self.abide, &self.run.session_id).await?;
+        self.context = Some(context);
+        match self.handoffs.is_empty() {
+            true => Ok(()),
+            false => self.activate().await,
+        }
+    }
+
+    /// The messages after those that were read.
+    async fn new_messages(&self) -> Step<Vec<AgentState>> {
         let folded = self.context.as_ref().map_or(0, SummarizedContext::folded_id);
         let newest = self.entries.last().map_or(0, |entry| entry.id).max(folded);
-        let new: Vec<AgentState> = self
-            .abide
-            .sql("SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id")
-            .param("sid", &self.run.session_id)
-            .param("newest", newest)
-            .fetch()
-            .await?;
+        let sql = "SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id";
+        let query = self.abide.sql(sql).param("sid", &self.run.session_id);
+        Ok(query.param("newest", newest).fetch().await?)
+    }
+
+    /// Adds new messages, which may change the active agent.
+    async fn extend(&mut self, new: Vec<AgentState>) -> Step {
         let before = self.handoffs.len();
         let last = self.handoffs.last().cloned();
         transcript::apply_handoffs(&mut self.handoffs, &self.run, &new);
@@ -268,11 +281,15 @@ impl Driver {
         spent: Option<&ModelUsage>,
         calls: Vec<Call>,
     ) -> Step {
-        let lease = self.shared.settings.lease;
-        let mut batch = vec![Call::of(self.run_lease.record(events, spent, lease))];
+        let mut batch = vec![self.recording(events, spent)];
         batch.extend(calls);
         self.abide.batch(batch).await?;
         Ok(())
+    }
+
+    /// The reducer call that records events and usage, and renews the lease.
+    pub(crate) fn recording(&self, events: &[NewRunEvent], spent: Option<&ModelUsage>) -> Call {
+        Call::of(self.run_lease.record(events, spent, self.shared.settings.lease))
     }
 
     /// The reducer call that appends a message to the session.

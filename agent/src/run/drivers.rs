@@ -235,6 +235,7 @@ async fn drive(
         unlimited: AtomicBool::new(false),
         run,
         session: None,
+        pause: None,
         entries: Vec::new(),
         stop,
         has_asked: false,

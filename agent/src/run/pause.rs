@@ -19,15 +19,13 @@ pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall
     if reached.is_empty() {
         return Ok(false);
     }
-    let sql = "SELECT * FROM pauses WHERE run_id = :id";
-    let found: Vec<Pause> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
-    let last = found.into_iter().next();
+    let last = driver.pause.as_ref();
     for stage in reached {
-        if last.as_ref().is_some_and(|pause| has_passed(pause, &driver.run, stage)) {
+        if last.is_some_and(|pause| has_passed(pause, &driver.run, stage)) {
             continue;
         }
         let reason = demanded(driver, stage);
-        if reason.is_none() && !last.as_ref().is_some_and(|pause| requests(pause, stage)) {
+        if reason.is_none() && !last.is_some_and(|pause| requests(pause, stage)) {
             continue;
         }
         let (id, token) = (&driver.run_lease.run_id, driver.run_lease.fencing_token);

@@ -3,12 +3,11 @@
 use abide_client::arguments::{
     CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
-use abide_client::{Call, Code, Error, Session, ToolCall, ToolCallStatus};
+use abide_client::{Call, Code, Error, Json, Session, ToolCall, ToolCallStatus};
 use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
-
 use tokio_util::sync::CancellationToken;
 
 use crate::context::transcript::RequestedCall;
@@ -17,6 +16,7 @@ use crate::definition::middleware::{Middleware, ToolRetry};
 use crate::plan::todo_list::{self, PlanUpdate};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis};
+use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::tools::claimed::{ClaimedCall, result_of};
 use crate::{delegation, memory, middleware, tools};
@@ -212,7 +212,29 @@ async fn report(driver: &Driver, claimed: &ToolCall, mut outcome: ToolOutcome) -
     middleware::redaction::outcome(driver, &mut outcome);
     let effect = effect(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
-    held(driver, claimed).record(&outcome, effect, again).await.map_err(StepError::Refused)
+    let delivery = delivery(driver, claimed, &outcome);
+    let recorded = held(driver, claimed).record(&outcome, effect, again, delivery).await;
+    recorded.map_err(StepError::Refused)
+}
+
+/// The calls that give the result to the model, if the answer of the model has only this call. The results of several calls
+/// are delivered together, in order, after the last of them.
+fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Vec<Call> {
+    let Some((_, answer)) = next_step::last_answer(&driver.run, &driver.entries) else {
+        return Vec::new();
+    };
+    let [asked] = &answer.calls[..] else { return Vec::new() };
+    if asked.call_id != claimed.call_id || outcome.is_error {
+        return Vec::new();
+    }
+    let row = ToolCall {
+        status: ToolCallStatus::Succeeded,
+        result: Some(Json::from(result_of(outcome))),
+        ..claimed.clone()
+    };
+    let (text, is_error, exit_code) = self::outcome(driver, &row);
+    let (event, message) = driver.result(asked, &text, is_error, exit_code);
+    vec![driver.recording(&[event], None), message]
 }
 
 fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
@@ -263,7 +285,7 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
 pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
     let (text, is_error, exit_code) = match call.status {
         ToolCallStatus::Succeeded => {
-            let result = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
+            let result = call.result.as_ref().map(Json::value).unwrap_or_default();
             let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
             let text = match &result {
                 // The result comes from an external worker and may have any shape.

@@ -67,17 +67,18 @@ impl ClaimedCall<'_> {
     }
 
     /// Stores the outcome of a tool with this effect. A failed call runs again if `retries` says so, within the retry
-    /// policy of the tool.
+    /// policy of the tool. `delivery`: the calls that give the result to the model, which are one batch with a success.
     pub(crate) async fn record(
         self,
         outcome: &ToolOutcome,
         effect: Effect,
         retries: bool,
+        delivery: Vec<Call>,
     ) -> Result<(), Error> {
         let (call_id, token) = (self.call.call_id.as_str(), fencing_token(self.call));
         let failure = outcome.failure;
         let recorded = match failure {
-            None if !outcome.is_error => self.complete(result_of(outcome)).await,
+            None if !outcome.is_error => self.complete(result_of(outcome), delivery).await,
             // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
             // the call becomes `unknown`.
             Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
@@ -107,7 +108,7 @@ impl ClaimedCall<'_> {
 
     /// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
     /// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
-    async fn complete(self, result: Value) -> Result<(), Error> {
+    async fn complete(self, result: Value, delivery: Vec<Call>) -> Result<(), Error> {
         let (text, name) = (result.to_string(), &self.call.tool_name);
         if let Err(found) = integers::check(&text) {
             let message = format!("{name} ran, but its result cannot be stored: {found}");
@@ -119,18 +120,35 @@ impl ClaimedCall<'_> {
             false => {
                 let token = fencing_token(self.call);
                 let done = CompleteToolCall::new(&self.call.call_id, token, result);
-                Some(self.abide.call(done).await)
+                Some(self.complete_and_deliver(done, delivery).await)
             }
         };
         match completed {
             Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
-            Some(completed) => return completed.map(drop),
+            Some(completed) => return completed,
             None => {}
         }
         let message = format!(
             "{name} ran, but its result of {bytes} bytes is too large to store: ask for less"
         );
         self.fail(message).await
+    }
+
+    /// Records a result, and delivers it in the same commit, unless the delivery is refused: the tool has run, also for a
+    /// run that has ended meanwhile. Then the next step of the run delivers it.
+    async fn complete_and_deliver(
+        self,
+        done: CompleteToolCall,
+        delivery: Vec<Call>,
+    ) -> Result<(), Error> {
+        if !delivery.is_empty() {
+            let both = [Call::of(done.clone())].into_iter().chain(delivery);
+            match self.abide.batch(both).await {
+                Err(error) if error.code().is_some() => {}
+                delivered => return delivered.map(drop),
+            }
+        }
+        self.abide.call(done).await.map(drop)
     }
 
     async fn fail(self, error: String) -> Result<(), Error> {

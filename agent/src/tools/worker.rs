@@ -125,7 +125,7 @@ impl ToolWorker {
             }
         };
         let outcome = held.keep(running, cancel).await;
-        held.record(&outcome, effect.unwrap_or(Effect::AtMostOnce), false).await
+        held.record(&outcome, effect.unwrap_or(Effect::AtMostOnce), false, Vec::new()).await
     }
 
     async fn context(&self, session_id: &str) -> Result<ToolContext, Error> {
