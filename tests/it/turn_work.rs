@@ -29,11 +29,14 @@ const TURNS: usize = 200;
 /// Bytes of a page in the WAL, with its header.
 const FRAME: u64 = 4_096 + 24;
 
-/// Pages that a commit may write.
-const PAGES: u64 = 1;
+/// Steps of SQLite's virtual machine that a turn of four calls may take: 864 were counted.
+const STEPS: u64 = 870;
 
-/// Allocations that a turn of four calls may need.
-const ALLOCATIONS: usize = 1;
+/// Pages that a commit may write: 19.4 were counted.
+const PAGES: u64 = 20;
+
+/// Allocations that a turn of four calls may need, the test's arguments included: 441 were counted.
+const ALLOCATIONS: usize = 450;
 
 /// Bytes of a turn's texts: as in `bench/src/turns.rs`.
 const PAYLOAD: usize = 300 + 200 + 500 + 400;
@@ -126,7 +129,7 @@ fn a_turn_takes_few_steps_of_sqlite() {
     let before = world.engine().metrics().writer_steps_total.get();
     take(&world, FIRST..FIRST + TURNS);
     let steps = world.engine().metrics().writer_steps_total.get() - before;
-    expect!["steps per turn: 0"].assert_eq(&format!("steps per turn: {}", steps / TURNS as u64));
+    assert!(steps <= STEPS * TURNS as u64, "{} steps in a turn", steps / TURNS as u64);
 }
 
 /// One session's turns, with at least one commit of SQLite for each. A commit writes each page that it changed once, so more
