@@ -54,7 +54,8 @@ pub use abide_tools::{
     available_backends, sandbox_exec,
 };
 pub use catalog::agents::{Catalog, Problem};
-pub use catalog::project::{AgentProject, McpExposure, ProjectError};
+pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource};
+pub use catalog::project_reload::{FolderChange, FolderChanges};
 pub use context::reduction::{Reduction, ReductionRules};
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
@@ -64,10 +65,11 @@ pub use definition::agent::{
     AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent,
 };
 pub use definition::agent_tool::{AsHandoff, AsTool};
-pub use definition::error::DefinitionError;
+pub use definition::error::{DefinitionError, Position};
 pub use definition::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use definition::middleware::{
-    CustomMiddleware, Middleware, ModelFallback, Pii, PiiAt, PiiKind, ToolRetry, ToolSecurity,
+    CustomMiddleware, Middleware, ModelFallback, Observability, ObservedAt, Pii, PiiAt, PiiKind,
+    Streaming, ToolRetry, ToolSecurity,
 };
 pub use definition::pause_rule::{PausePoint, PauseRule};
 pub use definition::profile::{CustomProfile, Profile, ProfileSettings};
@@ -78,6 +80,7 @@ pub use definition::profile_settings::{
 };
 pub use definition::prompt_source::{PromptOrigin, PromptSource, PromptStore};
 pub use middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
+pub use program::reparse::{ReparseError, Reparsed, ReparsedChange};
 pub use recorded_run::diff::{RunChange, RunChangeKind};
 pub use recorded_run::recording::{
     RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
@@ -86,5 +89,6 @@ pub use run::error::RuntimeError;
 pub use run::runtime::Runtime;
 pub use run::settings::Settings;
 pub use tools::worker::ToolWorker;
+pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};
 pub use trace::sink::{TraceConfig, TraceSink};
 pub use trace::tracer::Tracer;

@@ -1,14 +1,18 @@
-//! What surrounds requests and calls: guardrails, redaction of personal data, and middleware in Rust.
+//! What surrounds requests and calls: guardrails, redaction of personal data, counters, what is published, and middleware
+//! in Rust.
 //! `definition::middleware` and `definition::guardrail` are their settings.
 //!
 //! `agent_middleware` the interface in Rust · `held` answers that a rule may still deny · `hooks` its calls ·
-//! `pattern_reach` how far a match extends · `redaction` where personal data is redacted · `redactor` how · `verdict`
+//! `observability` counters · `pattern_reach` how far a match extends · `redaction` where personal data is redacted · `redactor` how · `streaming`
+//! what is published of an answer · `verdict`
 //! the decision about a text.
 
 pub(crate) mod agent_middleware;
 pub(crate) mod held;
 pub(crate) mod hooks;
+pub(crate) mod observability;
 pub(crate) mod pattern_reach;
 pub(crate) mod redaction;
 pub(crate) mod redactor;
+pub(crate) mod streaming;
 pub(crate) mod verdict;

@@ -12,6 +12,7 @@ mod memory;
 mod pause;
 mod recorded_run;
 mod registry;
+mod reparse;
 mod run;
 mod snapshot;
 mod view;
@@ -25,7 +26,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 pub(crate) use self::host::{AgentHost, LoadedProject};
-use self::host::{FOLDER, open, prompt_store};
+use self::host::{FOLDER, open, opened, prompt_store};
 use crate::cells::counted;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -73,6 +74,8 @@ enum AgentCommand {
     Record(recorded_run::Record),
     /// Repeat recordings offline, and show what has changed
     Test(recorded_run::Test),
+    /// Read the stored lines of a program's run again with the current parser
+    Reparse(reparse::Reparse),
     /// List and delete the facts that agents remember
     Memory(memory::Memory),
 }
@@ -96,6 +99,7 @@ Examples:
   abide --db agents.db agent fork order-7 --at 42 --id order-7b
   abide --db agents.db agent record order-7 > tests/refund.jsonl
   abide agent test tests
+  abide --db agents.db agent reparse order-7      # of an agent with cli, with a changed parser
 
 With --db this process drives the runs of the file; without it the server does. The prompt on stderr
 asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the
@@ -132,6 +136,7 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::Fork(fork) => snapshot::fork(options, fork).await,
         AgentCommand::Record(record) => recorded_run::record(options, record).await,
         AgentCommand::Test(test) => recorded_run::test(options, &args.agents, test).await,
+        AgentCommand::Reparse(again) => reparse::reparse(options, &args.agents, again).await,
     }
 }
 
@@ -182,7 +187,14 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     if !folder.is_dir() {
         return Err(host::no_folder(folder).into());
     }
-    let AgentProject { mut catalog, models, .. } = open(options, folder).await?;
+    let AgentProject { mut catalog, models, .. } = match opened(options, folder).await {
+        Ok(project) => project,
+        Err(error) => {
+            show(options, &error.to_problem(folder))?;
+            let detail = "the agent folder has 1 error, and its definitions were not checked";
+            return Err(Refusal::new(Code::BadArguments, detail).into());
+        }
+    };
     let stored = prompt_store(options, &catalog).await?;
     if let Some(abide) = &stored {
         catalog = catalog.prompts_of(abide);
@@ -235,13 +247,14 @@ fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), 
     say(format!("  planning  {}", settings["planning"]))
 }
 
-/// Shows a problem: file, line, reason, code and suggestion.
+/// Shows a problem: file, line, column, reason, code and suggestion.
 fn show(options: &Options, problem: &Problem) -> Result<(), Failure> {
     let error = &problem.error;
     let severity = if error.is_warning() { "warning" } else { "error" };
     if options.json {
-        return say_json(&json!({"path": problem.path.display().to_string(), "line": problem.line,
-            "severity": severity, "code": error.code(), "error": error.to_string(),
+        let (line, column) = problem.at.map(|at| (at.line, at.column)).unzip();
+        return say_json(&json!({"path": problem.path.display().to_string(), "line": line,
+            "column": column, "severity": severity, "code": error.code(), "error": error.to_string(),
             "suggestion": error.suggestion()}));
     }
     let hint = error.suggestion().map(|text| format!("\n  hint: {text}")).unwrap_or_default();

@@ -162,7 +162,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     };
 
     let agents = match &args.agents {
-        Some(folder) => match AgentHost::open(options, folder, &engine).await {
+        Some(folder) => match AgentHost::open_and_tell(options, folder, &engine).await {
             Ok(agents) => Some(agents),
             Err(failure) => {
                 close(&engine).await;

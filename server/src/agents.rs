@@ -21,10 +21,39 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// The available building blocks of definitions, by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
 
+    /// What it adds to `/metrics`: counters of the agents that it drives.
+    fn metrics(&self) -> Vec<AgentMetricFamily> {
+        Vec::new()
+    }
+
     /// What it adds to the MCP server.
     fn mcp(&self) -> Option<Arc<dyn McpHost>> {
         None
     }
+}
+
+/// Samples of one metric.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentMetricFamily {
+    /// The name, without the prefix `abide_`.
+    pub name: &'static str,
+    /// What it counts, in one sentence.
+    pub meaning: &'static str,
+    /// `counter` or `histogram`.
+    pub kind: &'static str,
+    /// The samples.
+    pub samples: Vec<AgentMetricSample>,
+}
+
+/// One sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentMetricSample {
+    /// What follows the name: `_bucket`, `_sum` and `_count` of a histogram.
+    pub suffix: &'static str,
+    /// Names and values of the labels.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: f64,
 }
 
 /// The agent host of a server, if it has one.

@@ -39,7 +39,7 @@ pub mod protocol {
     pub use crate::websocket::read;
 }
 
-pub use agents::AgentRegistry;
+pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use listener::SharedListener;

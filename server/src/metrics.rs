@@ -13,6 +13,7 @@ use abide_engine::template_series;
 use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal};
 
+use crate::agents::{AgentMetricFamily, AgentMetricSample};
 use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
 
@@ -58,6 +59,9 @@ pub(crate) async fn metrics(
             text.sample(series.name, Some((series.label, label)), *value);
         }
     }
+    for family in app.agents.iter().flat_map(|agents| agents.metrics()) {
+        text.family(&family);
+    }
     let version = Some(("version", env!("CARGO_PKG_VERSION")));
     text.head("build_info", "The running version.").sample("build_info", version, 1);
     let answer = ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0);
@@ -81,9 +85,25 @@ struct MetricsText(String);
 impl MetricsText {
     fn head(&mut self, name: &str, meaning: &str) -> &mut MetricsText {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        self.head_of(name, meaning, kind)
+    }
+
+    fn head_of(&mut self, name: &str, meaning: &str, kind: &str) -> &mut MetricsText {
         // Writing into a String cannot fail.
         let _ = write!(self.0, "# HELP abide_{name} {meaning}\n# TYPE abide_{name} {kind}\n");
         self
+    }
+
+    /// Samples of an agent host.
+    fn family(&mut self, family: &AgentMetricFamily) {
+        let AgentMetricFamily { name, meaning, kind, samples } = family;
+        self.head_of(name, meaning, kind);
+        for AgentMetricSample { suffix, labels, value } in samples {
+            let labels =
+                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+            let labels = labels.collect::<Vec<_>>().join(",");
+            let _ = writeln!(self.0, "abide_{name}{suffix}{{{labels}}} {value}");
+        }
     }
 
     /// One value, with a label if it has one.
@@ -103,6 +123,30 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
     use expect_test::expect;
+
+    /// Names of agents, models and tools cannot add lines or labels.
+    #[test]
+    fn samples_of_agents_have_all_their_labels_escaped() {
+        let sample = |suffix, agent: &str, value| AgentMetricSample {
+            suffix,
+            labels: vec![("agent", agent.to_owned()), ("le", "+Inf".to_owned())],
+            value,
+        };
+        let mut text = MetricsText::default();
+        text.family(&AgentMetricFamily {
+            name: "agent_tool_call_seconds",
+            meaning: "Durations of calls of tools by agents.",
+            kind: "histogram",
+            samples: vec![sample("_bucket", "a\"} 1\nabide_seq 7", 3.0), sample("_sum", "b", 0.25)],
+        });
+        expect![[r##"
+            # HELP abide_agent_tool_call_seconds Durations of calls of tools by agents.
+            # TYPE abide_agent_tool_call_seconds histogram
+            abide_agent_tool_call_seconds_bucket{agent="a\"} 1\nabide_seq 7",le="+Inf"} 3
+            abide_agent_tool_call_seconds_sum{agent="b",le="+Inf"} 0.25
+        "##]]
+        .assert_eq(&text.0);
+    }
 
     #[test]
     fn label_values_are_escaped() {

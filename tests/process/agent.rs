@@ -330,20 +330,24 @@ fn a_check_reports_what_cannot_work() {
     let wrong = agent_folder.run(&["agent", "check"]);
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     expect![[r#"
-        project/agents/lead.yaml:3: unknown subagent clrk; available: none   [unknown_subagent]
+        project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
+          hint: create the agent with  mode: subagent, or remove its name
         error: the agent folder has 1 error   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
     let wrong = agent_folder.run(&["agent", "check", "--json"]);
     let problem: JsonValue = serde_json::from_str(&wrong.stdout).unwrap();
-    assert_eq!((&problem["line"], &problem["code"]), (&json!(3), &json!("unknown_subagent")));
+    assert_eq!((&problem["line"], &problem["column"]), (&json!(3), &json!(5)));
+    assert_eq!(problem["code"], "unknown_subagent");
     let misspelled = TOOLS.replace("kind: script", "kind: scirpt");
     fs::write(agent_folder.path("project/abide.yaml"), misspelled).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
     expect![[r#"
-        error: project/abide.yaml: unknown value `scirpt`, expected one of openai, openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script at line 3, column 35   [bad_arguments]
+        project/abide.yaml:3:35: unknown value `scirpt`, expected one of openai, openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script   [malformed_definition]
           hint: did you mean script?
-    "#]].assert_eq(&wrong.stderr);
+        error: the agent folder has 1 error, and its definitions were not checked   [bad_arguments]
+    "#]]
+    .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
     let mut nowhere = abide();
     nowhere.current_dir(agent_folder.folder.path()).args(["agent", "check"]);
     let nowhere = Process::spawn(&mut nowhere).ended();
@@ -368,13 +372,68 @@ fn a_server_says_which_agents_it_loaded() {
     );
     has("  failed   1 problem:  abide agent check  shows them\n");
     let warning = text.error_line();
-    assert!(warning.contains("odd.yaml:1: unknown tool fly"), "{warning}");
+    assert!(warning.contains("odd.yaml:1:9: unknown tool fly"), "{warning}");
     assert!(!warning.contains('\u{1b}'), "a log that is not a terminal has no colours");
     drop(text);
     let json = agent_folder.spawn(&["serve", "--listen", "127.0.0.1:0", "--json"]);
     let greeting: JsonValue = serde_json::from_str(&json.line()).unwrap();
     assert_eq!(greeting["agents"]["tools"], json!(["look", "refund"]));
     assert_eq!(greeting["agents"]["errors"].as_array().map(Vec::len), Some(1));
+}
+
+/// A server says what it has read again, and why a file is not used. Agents with `observability` are in its metrics.
+#[test]
+fn a_server_says_what_it_has_read_again() {
+    let agent_folder = AgentFolder::new("answers: [{ text: Hello. }]");
+    let observed = format!("{CLERK}middleware: [observability]\n");
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), observed).unwrap();
+    let server = agent_folder.spawn(&["serve", "--listen", "127.0.0.1:0", "--db", "agents.db"]);
+    let greeting = server.line();
+    let (_, address) = greeting.split_once("http://").unwrap();
+    let url = format!("http://{address}");
+    let said = |start: &str| loop {
+        let line = server.line();
+        if line.starts_with(start) {
+            return line;
+        }
+    };
+    let config = agent_folder.path("project/abide.yaml");
+    let before = fs::read_to_string(&config).unwrap();
+    let replace = |text: &str| {
+        fs::write(agent_folder.path("beside"), text).unwrap();
+        fs::rename(agent_folder.path("beside"), &config).unwrap();
+    };
+    replace(&format!("{before}tool_security: {{ blocked_tools: [refund] }}\n"));
+    assert_eq!(said("reloaded"), "reloaded  tool_security:  new refund");
+    replace(&before.replace("kind: script", "kind: scirpt"));
+    let failed = said("failed");
+    assert!(failed.starts_with("failed    project/abide.yaml:3:"), "{failed}");
+    assert!(failed.contains("unknown value `scirpt`"), "{failed}");
+    let warning = server.error_line();
+    assert!(warning.contains("unknown value `scirpt`"), "{warning}");
+    fs::write(agent_folder.path("project/agents/late.yaml"), "description: x\n").unwrap();
+    assert_eq!(said("reloaded"), "reloaded  agents:  new late");
+
+    let run = ["agent", "run", "clerk", INPUT, "--url", &url];
+    agent_folder.run(&run).good();
+    let (status, metrics) = request_to(address, "GET", "/metrics", "");
+    assert_eq!(status, 200);
+    let labels = r#"agent="clerk",provider="script",model="scripted""#;
+    for line in [
+        format!("abide_agent_model_calls_total{{{labels},outcome=\"answered\"}} 1"),
+        "# TYPE abide_agent_model_call_seconds histogram".to_owned(),
+        format!("abide_agent_model_call_seconds_count{{{labels}}} 1"),
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+    }
+    let root = ["token", "create", "root", "--role", "admin", "--capability", "*", "--url", &url];
+    let root = crate::program::run(root).good();
+    let acme =
+        ["token", "create", "acme", "--role", "app", "--scope", "tenant=acme", "--url", &url];
+    let acme = crate::program::run(acme.iter().chain(&["--token", root.trim_end()])).good();
+    let header = format!("authorization: Bearer {}\r\n", acme.trim_end());
+    let (status, refused) = request_with(address, "GET", "/metrics", &header, "");
+    assert_eq!(status, 403, "{refused}");
 }
 
 /// SIGKILL during a model's reply, and right after a tool has run: the same command again
@@ -557,9 +616,9 @@ fn lists_and_checks_definitions() {
     assert_eq!(codes, expected);
     let plain = agent_folder.run(&["agent", "check"]);
     assert!(
-        plain
-            .stdout
-            .contains("project/agents/broken.yaml:1: unknown tool refnd; available: look, refund"),
+        plain.stdout.contains(
+            "project/agents/broken.yaml:1:9: unknown tool refnd; available: look, refund"
+        ),
         "{plain:?}"
     );
     let listed = agent_folder.run(&["agent", "list"]).good();
@@ -602,13 +661,27 @@ fn a_posted_definition_is_checked_and_run() {
 
 /// A request and its response, which the server ends by closing the connection.
 fn request(server: &Server, method: &str, path: &str, body: &str) -> (u16, String) {
+    request_to(server.address(), method, path, body)
+}
+
+fn request_to(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    request_with(address, method, path, "", body)
+}
+
+/// The same with more headers, each with its end.
+fn request_with(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
     use std::io::{Read as _, Write as _};
-    let mut socket = std::net::TcpStream::connect(server.address()).unwrap();
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(
         socket,
-        "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {length}\r\n\r\n{body}",
-        server.address()
+        "{method} {path} HTTP/1.0\r\nhost: {address}\r\n{headers}content-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();

@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,15 +12,10 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value as JsonValue, json};
-use tempfile::TempDir;
 
 use crate::program::{ExitedProcess, PATIENCE, Process, abide};
+use crate::project::Project;
 use crate::server::Server;
-
-/// A folder after `abide agent init`, with a project that has a defect.
-struct Project {
-    folder: TempDir,
-}
 
 const FIXES: &str = r#"
 answers:
@@ -32,55 +26,32 @@ answers:
   - text: You are welcome.
 "#;
 
-impl Project {
-    fn new(answers: &str) -> Project {
-        let project = Project { folder: tempfile::tempdir().unwrap() };
-        project.run(&["agent", "init", "--provider", "script"]).good();
-        fs::write(project.path(".abide/answers.yaml"), answers).unwrap();
-        fs::write(project.path("add.sh"), "expr $1 - $2\n").unwrap();
-        fs::write(project.path("test.sh"), "test $(sh add.sh 2 2) = 4 && echo passed\n").unwrap();
-        project
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> ExitedProcess {
-        Process::spawn(abide().current_dir(self.folder.path()).args(args)).ended()
-    }
-
-    /// A conversation with these lines on a pipe.
-    fn piped(&self, lines: &str, args: &[&str]) -> ExitedProcess {
-        let file = self.path("typed");
-        fs::write(&file, lines).unwrap();
-        let mut command = abide();
-        command.current_dir(self.folder.path()).args(["agent", "chat", "default"]).args(args);
-        Process::spawn(command.stdin(File::open(file).unwrap())).ended()
-    }
-
-    fn on_a_terminal(&self, args: &[&str]) -> Terminal {
-        let mut words = vec!["agent", "chat", "default"];
-        words.extend(args);
-        Terminal::spawn(self, &words)
-    }
-
-    fn rows(&self, sql: &str) -> JsonValue {
-        self.run(&["sql", "--db", ".abide/agents.db", "--json", sql]).json()["rows"].take()
-    }
-
-    fn session(&self) -> String {
-        self.rows("SELECT id FROM sessions")[0][0].as_str().unwrap().to_owned()
-    }
-
-    /// The files that the calls touched: the query of docs/sandboxes.md.
-    fn touched(&self) -> JsonValue {
-        self.rows(
-            "SELECT file.value ->> '$.action', file.value ->> '$.path' FROM tool_calls, \
-             json_each(tool_calls.result, '$.content.files') AS file ORDER BY tool_calls.created_at",
-        )
-    }
+/// A conversation with these lines on a pipe.
+fn piped(project: &Project, lines: &str, args: &[&str]) -> ExitedProcess {
+    piped_to(project, "default", lines, args)
 }
+
+/// The same with another agent.
+fn piped_to(project: &Project, agent: &str, lines: &str, args: &[&str]) -> ExitedProcess {
+    let file = project.path("typed");
+    fs::write(&file, lines).unwrap();
+    let mut command = abide();
+    command.current_dir(project.folder()).args(["agent", "chat", agent]).args(args);
+    Process::spawn(command.stdin(File::open(file).unwrap())).ended()
+}
+
+fn on_a_terminal(project: &Project, args: &[&str]) -> Terminal {
+    let mut words = vec!["agent", "chat", "default"];
+    words.extend(args);
+    Terminal::spawn(project, &words)
+}
+
+fn session(project: &Project) -> String {
+    project.rows("SELECT id FROM sessions")[0][0].as_str().unwrap().to_owned()
+}
+
+/// What the calls of [`FIXES`] touch.
+const TOUCHED: [&str; 2] = ["read_file read add.sh", "edit_file modified add.sh"];
 
 /// A process on a pseudo-terminal.
 struct Terminal {
@@ -99,7 +70,7 @@ impl Terminal {
         let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
         let mut command = abide();
-        command.current_dir(project.folder.path()).args(args);
+        command.current_dir(project.folder()).args(args);
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         drop(slave);
         let master = File::from(master);
@@ -211,20 +182,19 @@ fn init_writes_a_folder_that_works_and_overwrites_nothing() {
 /// decision.
 #[test]
 fn a_piped_conversation_waits_for_decisions_and_continues() {
-    let project = Project::new(FIXES);
-    let waits = project.piped("Fix the sum.\ny\n", &[]);
+    let project = Project::init(FIXES);
+    let waits = piped(&project, "Fix the sum.\ny\n", &[]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stdout.starts_with("Let me look.\n→ read_file"), "{waits:?}");
     assert!(waits.stderr.contains("waits: awaiting_approval edit_file"), "{waits:?}");
-    let session = project.session();
+    let session = session(&project);
     let again = format!("abide agent chat --session {session} default\n");
     assert!(waits.stderr.contains(&format!("  then: {again}")), "{waits:?}");
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 - $2\n");
-    let done = project.piped("Thanks.\n", &["--session", &session, "--yes"]).good();
+    let done = piped(&project, "Thanks.\n", &["--session", &session, "--yes"]).good();
     assert!(done.contains("› Fix the sum.\nLet me look.\n→ read_file"), "{done}");
     assert!(done.ends_with("← passed\nIt is **fixed** now.\nYou are welcome.\n"), "{done}");
-    let expected = json!([["read", "add.sh"], ["modified", "add.sh"]]);
-    assert_eq!(project.touched(), expected);
+    assert_eq!(project.touched(), TOUCHED);
     // `agent run --session` is the next turn, and the same id is the same run.
     fs::write(project.path(".abide/answers.yaml"), format!("{FIXES}  - text: Again.\n")).unwrap();
     let args = ["--db", ".abide/agents.db", "agent", "run", "default"];
@@ -241,7 +211,7 @@ fn a_piped_conversation_waits_for_decisions_and_continues() {
 
 #[test]
 fn a_conversation_that_cannot_begin_says_why() {
-    let project = Project::new(FIXES);
+    let project = Project::init(FIXES);
     let stderr = |args: &[&str]| {
         let refused = project.run(args);
         assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -260,7 +230,7 @@ fn a_conversation_that_cannot_begin_says_why() {
 /// what it must ask, and shows the answer once.
 #[test]
 fn a_conversation_survives_kills_at_each_step() {
-    let project = Project::new(&format!("token_ms: 40\n{}", FIXES.trim_start()));
+    let project = Project::init(&format!("token_ms: 40\n{}", FIXES.trim_start()));
     fs::write(
         project.path("test.sh"),
         "[ -e go ] || { echo begun > begun; sleep 1000; }; sh add.sh 2 2\n",
@@ -268,13 +238,13 @@ fn a_conversation_survives_kills_at_each_step() {
     .unwrap();
     // Opening one end of a named pipe waits for the other end.
     assert!(Command::new("mkfifo").arg(project.path("begun")).status().unwrap().success());
-    let mut terminal = project.on_a_terminal(&[]);
+    let mut terminal = on_a_terminal(&project, &[]);
     terminal.until("› ");
     terminal.enter("Fix the sum.");
     terminal.until("Let ");
     terminal.kill();
-    let session = project.session();
-    let continues = || project.on_a_terminal(&["--session", &session]);
+    let session = session(&project);
+    let continues = || on_a_terminal(&project, &["--session", &session]);
 
     let mut terminal = continues();
     let shown = terminal.until("approve? [y/N] ");
@@ -304,7 +274,7 @@ fn a_conversation_survives_kills_at_each_step() {
     terminal.enter("/quit");
     terminal.until(&format!("continue:  abide agent chat --session {session} default"));
     assert_eq!(terminal.exit_code(), Some(0));
-    assert_eq!(project.touched(), json!([["read", "add.sh"], ["modified", "add.sh"]]));
+    assert_eq!(project.touched(), TOUCHED);
     let calls = project.rows("SELECT tool_name, status FROM tool_calls ORDER BY created_at");
     let expected =
         json!([["read_file", "succeeded"], ["edit_file", "succeeded"], ["execute", "failed"]]);
@@ -320,8 +290,8 @@ fn ctrl_c_stops_the_answer_and_twice_leaves() {
                 nine ten eleven twelve thirteen fourteen fifteen sixteen\" }\n  \
                 - { calls: [{ name: write_file, arguments: { path: a, content: b } }] }\n  \
                 - { text: Good. }\n";
-    let project = Project::new(slow);
-    let mut terminal = project.on_a_terminal(&[]);
+    let project = Project::init(slow);
+    let mut terminal = on_a_terminal(&project, &[]);
     terminal.until("› ");
     terminal.enter("Count.");
     terminal.until("two");
@@ -351,11 +321,11 @@ fn ctrl_c_stops_the_answer_and_twice_leaves() {
 /// stays open.
 #[test]
 fn a_conversation_outlives_its_server() {
-    let project = Project::new(&format!("token_ms: 100\n{}", FIXES.trim_start()));
+    let project = Project::init(&format!("token_ms: 100\n{}", FIXES.trim_start()));
     let agents = project.path(".abide").display().to_string();
     let mut server = Server::start();
     server.restart_with(&["--agents", &agents]);
-    let mut terminal = project.on_a_terminal(&["--url", &server.url()]);
+    let mut terminal = on_a_terminal(&project, &["--url", &server.url()]);
     terminal.until("› ");
     terminal.enter("Fix the sum.");
     terminal.until("Let ");
@@ -374,4 +344,87 @@ fn a_conversation_outlives_its_server() {
     terminal.enter("/quit");
     assert_eq!(terminal.exit_code(), Some(0));
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 + $2\n");
+}
+
+/// With a token of a tenant, and in JSON: the ids are those of the tenant, and another tenant finds neither the session nor
+/// the run.
+#[test]
+fn a_conversation_of_a_tenant_is_its_own() {
+    let project = Project::init(FIXES);
+    let agents = project.path(".abide").display().to_string();
+    let mut server = Server::start();
+    server.restart_with(&["--agents", &agents]);
+    let url = server.url();
+    let create = |words: &[&str]| {
+        let token = server.run(&[&["token", "create"], words].concat()).good();
+        token.trim_end().to_owned()
+    };
+    let root = create(&["root", "--role", "admin", "--capability", "*"]);
+    let tenant = |name: &str| {
+        let scope = format!("tenant={name}");
+        create(&[name, "--role", "app", "--scope", &scope, "--token", &root])
+    };
+    let (acme, zeta) = (tenant("acme"), tenant("zeta"));
+    let by =
+        |token: &str, args: &[&str]| server.run(&[args, &["--token", token, "--json"]].concat());
+    let at_server = |token: &str, more: &[&str], lines: &str| {
+        let args = [&["--url", &url, "--token", token, "--json"], more].concat();
+        piped(&project, lines, &args)
+    };
+    let waits = at_server(&acme, &[], "Fix the sum.\n");
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    let lines: Vec<JsonValue> =
+        waits.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let session = lines[0]["session_id"].as_str().unwrap();
+    assert_eq!(lines.last().unwrap()["event"], "interrupt");
+    let run = by(&acme, &["sql", "SELECT id FROM runs"]).json()["rows"][0][0].take();
+    let run = run.as_str().unwrap();
+    let foreign = at_server(&zeta, &["--session", session], "Hello.\n");
+    assert!(foreign.stderr.contains("\"not_found\""), "{foreign:?}");
+    let foreign = by(&zeta, &["agent", "abort", run]);
+    assert!(foreign.code == Some(1) && foreign.stderr.contains("not_found"), "{foreign:?}");
+    let aborted = by(&acme, &["agent", "abort", run, "--reason", "enough"]).json();
+    assert_eq!(aborted["result"]["status"], "aborted", "{aborted}");
+    let done = at_server(&acme, &["--session", session, "--yes"], "Thanks.\n").good();
+    let kinds: Vec<JsonValue> = done.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    assert_eq!(kinds.last().unwrap()["event"], "done", "{done}");
+    let sql = "SELECT count(*), count(DISTINCT session_id), min(session_id) FROM runs";
+    let rows = by(&acme, &["sql", sql]).json()["rows"].take();
+    assert_eq!(rows, json!([[2, 1, session]]));
+    assert_eq!(by(&zeta, &["sql", "SELECT count(*) FROM runs"]).json()["rows"], json!([[0]]));
+}
+
+/// A program asks for permission while it runs: each turn is one process, and in JSON the stdout is pure.
+#[test]
+fn a_conversation_with_a_program_asks_and_continues() {
+    let project = Project::init(FIXES);
+    let asks = r#"
+read hello; read prompt
+echo '{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool",'\
+'"tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1"}}'
+read decision; echo "$decision" >> decisions
+echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed.","session_id":"p1"}'
+"#;
+    fs::write(project.path("asks.sh"), asks).unwrap();
+    let folder = project.folder().display();
+    let cli = format!(
+        "cli: {{ command: [sh, asks.sh], program: claude, working_dir: '{folder}', \
+         input_format: stream-json }}\n"
+    );
+    fs::write(project.path(".abide/agents/lists.yaml"), cli).unwrap();
+    let denied = piped_to(&project, "lists", "List.\n", &[]);
+    assert_eq!(denied.code, Some(0), "{denied:?}");
+    assert!(denied.stderr.contains("rejected Bash"), "{denied:?}");
+    let session = session(&project);
+    let args = ["--session", &session, "--yes", "--json"];
+    let allowed = piped_to(&project, "lists", "List.\nAgain.\n", &args).good();
+    let events: Vec<JsonValue> =
+        allowed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answers = events.iter().filter(|event| event["event"] == "done");
+    let answers: Vec<&JsonValue> =
+        answers.map(|event| &event["data"]["assistant_data"]["content"]).collect();
+    assert_eq!(answers, ["Listed.", "Listed."]);
+    let decisions = fs::read_to_string(project.path("decisions")).unwrap();
+    let allowed = decisions.lines().map(|line| line.contains("\"behavior\":\"allow\""));
+    assert_eq!(allowed.collect::<Vec<_>>(), [false, true, true]);
 }

@@ -4,18 +4,12 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
 
 use expect_test::expect;
 use serde_json::Value as JsonValue;
-use tempfile::TempDir;
 
-use crate::program::{ExitedProcess, Process, abide};
-
-/// A project with a defect, and the folder of agents in it.
-struct Project {
-    folder: TempDir,
-}
+use crate::program::ExitedProcess;
+use crate::project::Project;
 
 const CONFIG: &str = "
 models:
@@ -35,59 +29,14 @@ answers:
   - text: It is fixed.
 "#;
 
-impl Project {
-    fn new(answers: &str) -> Project {
-        let project = Project { folder: tempfile::tempdir().unwrap() };
-        fs::create_dir_all(project.path(".abide/agents")).unwrap();
-        fs::write(project.path(".abide/abide.yaml"), CONFIG).unwrap();
-        fs::write(project.path(".abide/answers.yaml"), answers).unwrap();
-        fs::write(project.path("add.sh"), "expr $1 - $2\n").unwrap();
-        fs::write(project.path("test.sh"), "test $(sh add.sh 2 2) = 4 && echo passed\n").unwrap();
-        project
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn spawn(&self, args: &[&str]) -> Process {
-        let mut command = abide();
-        command.current_dir(self.folder.path()).args(["--db", ".abide/agents.db"]).args(args);
-        // A server with secrets.
-        command.env("OPENAI_API_KEY", "s3cret-key");
-        Process::spawn(&mut command)
-    }
-
-    fn run(&self, args: &[&str]) -> ExitedProcess {
-        self.spawn(args).ended()
-    }
-
-    fn agent(&self, name: &str) -> ExitedProcess {
-        self.run(&["agent", "run", name, "Fix the sum.", "--id", "fix"])
-    }
-
-    fn rows(&self, sql: &str) -> JsonValue {
-        self.run(&["sql", "--json", sql]).json()["rows"].take()
-    }
-
-    /// The files that the calls of all sessions touched: the query of docs/sandboxes.md.
-    fn touched(&self) -> Vec<String> {
-        let sql = "SELECT tool_name, file.value ->> '$.action', file.value ->> '$.path' \
-                   FROM tool_calls, json_each(tool_calls.result, '$.content.files') AS file \
-                   ORDER BY tool_calls.created_at, file.key";
-        let rows = self.rows(sql);
-        let lines = rows.as_array().unwrap().iter().map(|row| {
-            let cells = row.as_array().unwrap().iter().map(|cell| cell.as_str().unwrap());
-            cells.collect::<Vec<_>>().join(" ")
-        });
-        lines.collect()
-    }
+fn agent(project: &Project, name: &str) -> ExitedProcess {
+    project.run_on_file(&["agent", "run", name, "Fix the sum.", "--id", "fix"])
 }
 
 #[test]
 fn the_default_agent_fixes_a_project_in_a_sandbox() {
-    let project = Project::new(FIXES);
-    let done = project.agent("default").good();
+    let project = Project::configured(CONFIG, FIXES);
+    let done = agent(&project, "default").good();
     expect![[r#"
         → grep {"pattern":"expr"}
         ← add.sh:1:expr $1 - $2
@@ -118,10 +67,10 @@ fn the_default_agent_fixes_a_project_in_a_sandbox() {
 
 #[test]
 fn readonly_has_the_tools_that_change_nothing_and_hitl_test_asks_at_once() {
-    let project = Project::new(FIXES);
+    let project = Project::configured(CONFIG, FIXES);
     let listed = project.run(&["agent", "list", "--db", ".abide/none.db"]);
     assert_ne!(listed.code, Some(0));
-    let asked = project.agent("hitl_test");
+    let asked = agent(&project, "hitl_test");
     assert_eq!(asked.code, Some(5), "{asked:?}");
     assert!(asked.stderr.contains("awaiting_approval grep"), "{asked:?}");
     let sql = "SELECT agent, definition ->> '$.tools' FROM agent_revisions ORDER BY agent";
@@ -134,8 +83,8 @@ fn readonly_has_the_tools_that_change_nothing_and_hitl_test_asks_at_once() {
     // A model that asks for a tool that the agent does not have.
     let writes = "answers: [{ calls: [{ name: write_file, arguments: { path: a, content: b } }] }, \
                   { text: I cannot. }]";
-    let project = Project::new(writes);
-    let refused = project.agent("readonly").good();
+    let project = Project::configured(CONFIG, writes);
+    let refused = agent(&project, "readonly").good();
     assert!(refused.contains("unknown tool write_file"), "{refused}");
     assert!(!project.path("a").exists());
 }
@@ -148,7 +97,8 @@ fn names(rows: &JsonValue) -> String {
 /// Regression: a program of the server survived `kill -9`, and a second one was started beside it.
 #[test]
 fn a_command_ends_with_the_killed_server_and_does_not_run_again() {
-    let project = Project::new(
+    let project = Project::configured(
+        CONFIG,
         r#"
 answers:
   - calls: [{ name: execute, arguments: { command: "exec 3>alive; echo begin >&3; setsid sleep 1000 & sleep 1000" } }]
@@ -158,7 +108,8 @@ answers:
     let pipe = project.path("alive");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let mut run = project.spawn(&["agent", "run", "default", "Fix the sum.", "--id", "fix"]);
+    let mut run =
+        project.spawn_on_file(&["agent", "run", "default", "Fix the sum.", "--id", "fix"]);
     let mut reader = BufReader::new(fs::File::open(&pipe).unwrap());
     let mut text = String::new();
     reader.read_line(&mut text).unwrap();
@@ -166,7 +117,7 @@ answers:
     // Returns when no process has the pipe open any more.
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(text, "begin\n");
-    let waits = project.agent("default");
+    let waits = agent(&project, "default");
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stderr.contains("unknown execute"), "{waits:?}");
     let settle = [
@@ -177,30 +128,37 @@ answers:
         "error=killed",
         "evidence={}",
     ];
-    let settled = project.run(&settle);
+    let settled = project.run_on_file(&settle);
     assert_eq!(settled.code, Some(0), "{settled:?}");
-    let done = project.agent("default").good();
+    let done = agent(&project, "default").good();
     assert!(done.ends_with("It is settled.\n"), "{done}");
 }
 
 #[test]
 fn a_definition_that_needs_another_sandbox_is_refused() {
-    let project = Project::new(FIXES);
+    let project = Project::configured(CONFIG, FIXES);
     let boxed = "tools: [ls]\nsandbox: docker\n";
     fs::write(project.path(".abide/agents/boxed.yaml"), boxed).unwrap();
     let check = project.run(&["agent", "check"]);
     assert_eq!(check.code, Some(1), "{check:?}");
     expect![[r#"
-        .abide/agents/boxed.yaml:2: sandbox docker is not configured; this runtime has the sandbox local   [sandbox_unavailable]
+        .abide/agents/boxed.yaml:2:10: sandbox docker is not configured; this runtime has the sandbox local   [sandbox_unavailable]
           hint: configure it in abide.yaml, or remove sandbox from the definition
     "#]].assert_eq(&check.stdout);
-    let server =
-        project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
+    let server = project.spawn_on_file(&[
+        "serve",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--agents",
+        ".abide",
+    ]);
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     assert_eq!(greeting["agents"]["sandbox"], "local", "{greeting}");
     let address = greeting["listening"].as_str().unwrap().to_owned();
     let output = get(&address, "/capabilities");
     assert_eq!(output["sandbox"], "local", "{output}");
+    assert_eq!(output["programs"]["tools"], false, "{output}");
     let backends = output["sandbox_backends"].as_array().unwrap();
     let names: Vec<&JsonValue> = backends.iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["local", "bubblewrap", "docker"]);
@@ -215,7 +173,7 @@ fn a_definition_that_needs_another_sandbox_is_refused() {
     fs::write(project.path(".abide/abide.yaml"), config).unwrap();
     let refused = project.run(&["agent", "check"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("the backend docker needs an image"), "{refused:?}");
+    assert!(refused.stdout.contains("the backend docker needs an image"), "{refused:?}");
 }
 
 /// A GET request; the body of the answer as JSON.

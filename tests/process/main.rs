@@ -26,6 +26,7 @@ mod operators;
 #[cfg(debug_assertions)]
 mod panics;
 mod program;
+mod project;
 mod remote_agents;
 mod restore;
 mod retention;

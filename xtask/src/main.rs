@@ -12,6 +12,7 @@ mod command;
 mod fuzz;
 mod live;
 mod mcp_conformance;
+mod mlflow;
 mod node;
 mod picture;
 mod proofs;
@@ -66,6 +67,12 @@ const VERBS: &[Subcommand] = &[
         about: "run the compatibility kit of A2A against the A2A server, where the kit is",
         takes: "",
         run: |root, _| a2a_conformance::run(root),
+    },
+    Subcommand {
+        name: "mlflow",
+        about: "compare prompts of a real MLflow server, from PyPI, with what agents get of them",
+        takes: "",
+        run: |root, _| mlflow::run(root),
     },
     Subcommand {
         name: "crash",

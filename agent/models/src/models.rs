@@ -82,6 +82,7 @@ pub struct ProviderInfo {
     pub missing: Option<String>,
 }
 
+#[derive(Clone)]
 struct Entry {
     info: ProviderInfo,
     /// `None` if something is missing.
@@ -212,6 +213,15 @@ impl Models {
         let (price, prices) = (None, BTreeMap::new());
         let structured_output = provider.structured_output();
         self.insert(Entry { info, provider: Some(provider), price, prices, structured_output })
+    }
+
+    /// Adds the providers that code has added to other models, for a configuration that is read again.
+    ///
+    /// # Errors
+    /// The configuration has a provider with the id of one of them.
+    pub fn add_added_to(&mut self, other: &Models) -> Result<(), ConfigError> {
+        let added = other.entries.iter().filter(|entry| entry.info.kind.is_none());
+        added.cloned().try_for_each(|entry| self.insert(entry))
     }
 
     /// Sets the model that makes vectors of texts.

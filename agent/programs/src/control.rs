@@ -29,6 +29,8 @@ impl OpenApprovals {
 /// Requests to a driver.
 #[derive(Debug)]
 pub(crate) enum ControlRequest {
+    /// Write what was held back, except the prompt of a program that reports its session first.
+    Open,
     /// Write the prompt that was held back.
     Begin,
     Decide {

@@ -10,25 +10,24 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use abide_json_integers as integers;
 use rustix::process::Signal;
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::command;
-use crate::config::{CliConfig, TerminalRule};
+use crate::config::CliConfig;
 use crate::control::{ControlRequest, OpenApprovals};
 use crate::dialogue::{Dialogue, Reply};
 use crate::environment::{Environment, Secrets};
-use crate::event::{Answer, ErrorKind, Failure, Line, NoticeCode, ProgramEvent};
+use crate::event::{ErrorKind, Failure, Line, NoticeCode, ProgramEvent};
 use crate::lines::Lines;
 use crate::process::{self, Process};
 use crate::process_identity::ProcessIdentity;
 use crate::prompt::Prompt;
-use crate::run_result::{RunFacts, StopReason, verdict};
+use crate::reading::{ReadLine, Reading};
+use crate::run_result::{StopReason, verdict};
 
 /// Maximum size of a read: the capacity of a Linux pipe.
 const READ_BYTES: usize = 64 * 1024;
@@ -72,13 +71,11 @@ enum Wake {
 /// A run from start to end.
 pub(crate) struct Driver {
     process: Process,
-    dialogue: Box<dyn Dialogue>,
-    rule: TerminalRule,
+    reading: Reading,
     timeout: Duration,
     grace: Duration,
     deadline: Instant,
     secrets: Secrets,
-    open: OpenApprovals,
     asks: mpsc::UnboundedReceiver<ControlRequest>,
     asks_ended: bool,
     to: mpsc::Sender<Line>,
@@ -88,8 +85,10 @@ pub(crate) struct Driver {
     due: Instant,
     /// Data to write to stdin.
     outbox: Vec<u8>,
-    /// Whether the prompt is held back: nothing is written to stdin yet, and it stays open.
+    /// Whether nothing is written to stdin yet; it stays open.
     is_held: bool,
+    /// Whether the prompt is held back once the program has reported its session.
+    holds_prompt: bool,
     /// Whether the program has read any of it.
     reads: bool,
     lines: Lines,
@@ -100,8 +99,6 @@ pub(crate) struct Driver {
     stdout_buffer: Box<[u8]>,
     stderr_buffer: Box<[u8]>,
     stderr: Vec<u8>,
-    facts: RunFacts,
-    fallback: FallbackAnswer,
 }
 
 impl Driver {
@@ -131,13 +128,11 @@ impl Driver {
         let buffer = || vec![0; READ_BYTES].into_boxed_slice();
         Ok(Self {
             process,
-            dialogue,
-            rule: config.terminal,
+            reading: Reading::new(dialogue, config.terminal, open),
             timeout: config.timeout,
             grace: config.grace,
             deadline,
             secrets: environment.secrets,
-            open,
             asks,
             asks_ended: false,
             to,
@@ -146,6 +141,7 @@ impl Driver {
             due: deadline,
             outbox: outbox.into_bytes(),
             is_held: true,
+            holds_prompt: true,
             reads: false,
             lines: Lines::new(config.max_output_bytes, config.max_line_bytes),
             queue: VecDeque::new(),
@@ -153,8 +149,6 @@ impl Driver {
             stdout_buffer: buffer(),
             stderr_buffer: buffer(),
             stderr: Vec::new(),
-            facts: RunFacts::default(),
-            fallback: FallbackAnswer::default(),
         })
     }
 
@@ -225,17 +219,18 @@ impl Driver {
 
     fn on_ask(&mut self, ask: Option<ControlRequest>) {
         match ask {
-            Some(ControlRequest::Begin) => self.is_held = false,
+            Some(ControlRequest::Open) => self.is_held = false,
+            Some(ControlRequest::Begin) => (self.is_held, self.holds_prompt) = (false, false),
             Some(ControlRequest::Cancel) => self.stop(StopReason::Cancelled),
             Some(ControlRequest::Interrupt) => {
-                self.facts.interrupted = true;
-                match self.dialogue.interrupt() {
+                self.reading.facts.interrupted = true;
+                match self.reading.dialogue.interrupt() {
                     Some(reply) => self.write(reply),
                     None => self.process.signal(Signal::INT),
                 }
             }
             Some(ControlRequest::Decide { request_id, asked, decision }) => {
-                let reply = self.dialogue.decide(&request_id, &asked, decision);
+                let reply = self.reading.dialogue.decide(&request_id, &asked, decision);
                 self.write(reply);
             }
             None => self.asks_ended = true,
@@ -244,7 +239,7 @@ impl Driver {
 
     fn write(&mut self, reply: Reply) {
         self.outbox.extend(reply.text.bytes());
-        let events = self.keep(reply.events);
+        let events = self.reading.keep(reply.events);
         if !events.is_empty() {
             self.queue.push_back(Line { raw: None, events });
         }
@@ -319,7 +314,7 @@ impl Driver {
 
     fn on_exit(&mut self, status: io::Result<ExitStatus>) {
         match status {
-            Ok(status) => self.facts.exit = Some(process::exit(status)),
+            Ok(status) => self.reading.facts.exit = Some(process::exit(status)),
             Err(error) => self.broke(format!("cannot get its exit status: {error}")),
         }
         self.process.sweep();
@@ -332,7 +327,7 @@ impl Driver {
 
     fn on_time(&mut self) {
         match self.phase {
-            Phase::Running if self.facts.dismissed => self.terminate(),
+            Phase::Running if self.reading.facts.dismissed => self.terminate(),
             Phase::Running => self.stop(StopReason::TimedOut(self.timeout)),
             Phase::Stopping => {
                 self.process.signal(Signal::KILL);
@@ -352,13 +347,17 @@ impl Driver {
 
     /// Stops the program. The first reason is reported.
     fn stop(&mut self, why: StopReason) {
-        self.facts.stop.get_or_insert(why);
+        self.reading.facts.stop.get_or_insert(why);
         if self.phase == Phase::Running {
             self.terminate();
         }
     }
 
     fn terminate(&mut self) {
+        if std::mem::take(&mut self.is_held) {
+            // It gets no prompt any more.
+            self.outbox.clear();
+        }
         self.process.signal(Signal::TERM);
         self.phase = Phase::Stopping;
         self.due = Instant::now() + self.grace.min(FOR_EVER);
@@ -375,132 +374,45 @@ impl Driver {
 
     fn broke(&mut self, what: String) {
         let failure = Failure::new(ErrorKind::RuntimeCrash, what);
-        self.facts.broken.get_or_insert(failure);
+        self.reading.facts.broken.get_or_insert(failure);
     }
 
     /// Closing stdin: the program gets no more input. A server ends then, or is ended.
     fn close_stdin_if_done(&mut self) {
-        let ended = self.facts.answer.is_some() || self.facts.failure.is_some();
+        let ended = self.reading.facts.answer.is_some() || self.reading.facts.failure.is_some();
         let running = self.phase == Phase::Running;
-        let kept = self.dialogue.stays_open() && !ended && running;
+        let kept = self.reading.dialogue.stays_open() && !ended && running;
         if self.outbox.is_empty() && !kept && !self.is_held {
             self.process.stdin = None;
-            if self.dialogue.is_server() && ended && running && !self.facts.dismissed {
-                self.facts.dismissed = true;
+            if self.reading.dialogue.is_server()
+                && ended
+                && running
+                && !self.reading.facts.dismissed
+            {
+                self.reading.facts.dismissed = true;
                 self.due = self.due.min(Instant::now() + DISMISSAL);
             }
         }
     }
 
     fn on_line(&mut self, raw: String) {
-        let events = self.dialogue.parse_line(&raw);
-        let ends = events.iter().any(ProgramEvent::is_terminal);
-        let mut kept = self.keep(events);
-        if let TerminalRule::Line { pointer, equals, text } = &self.rule
-            && !ends
-        {
-            let line = serde_json::from_str::<Value>(&integers::quoted(&raw)).unwrap_or_default();
-            if line.pointer(pointer) == Some(equals) {
-                let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
-                let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();
-                let answer = Answer { text, details: line, ..Answer::default() };
-                kept.extend(self.keep(vec![ProgramEvent::Final(answer)]));
-            }
-        }
-        self.queue.push_back(Line { raw: Some(raw), events: kept });
-        while let Some(reply) = self.dialogue.reply() {
+        let ReadLine { events, opens_session } = self.reading.line(&raw);
+        // The reply to this line is the prompt.
+        self.is_held |= self.holds_prompt && opens_session && self.reading.dialogue.is_server();
+        self.queue.push_back(Line { raw: Some(raw), events });
+        while let Some(reply) = self.reading.dialogue.reply() {
             self.outbox.extend(reply.bytes());
         }
     }
 
-    /// Records the relevant events, and holds back terminal ones.
-    fn keep(&mut self, events: Vec<ProgramEvent>) -> Vec<ProgramEvent> {
-        events.into_iter().filter_map(|event| self.keep_one(event)).collect()
-    }
-
-    fn keep_one(&mut self, event: ProgramEvent) -> Option<ProgramEvent> {
-        self.fallback.note(&event);
-        match event {
-            ProgramEvent::Final(_)
-                if self.facts.answer.is_some() || self.facts.failure.is_some() =>
-            {
-                let message = "the program gave another answer; the first one is used".to_owned();
-                Some(ProgramEvent::Notice { code: NoticeCode::ExtraFinal, message })
-            }
-            ProgramEvent::Final(answer) => {
-                self.facts.answer = Some(answer);
-                None
-            }
-            ProgramEvent::Error(failure) if self.facts.failure.is_some() => {
-                let message = failure.message;
-                Some(ProgramEvent::Notice { code: NoticeCode::Reported, message })
-            }
-            ProgramEvent::Error(failure) => {
-                self.facts.failure = Some(failure);
-                None
-            }
-            event => {
-                self.note(&event);
-                Some(event)
-            }
-        }
-    }
-
-    fn note(&mut self, event: &ProgramEvent) {
-        match event {
-            ProgramEvent::ApprovalRequested { request_id, input, .. } => {
-                self.open.asked(request_id.clone(), input.clone());
-            }
-            ProgramEvent::ApprovalWithdrawn { request_id } => {
-                self.open.take(request_id);
-            }
-            ProgramEvent::Notice { code: NoticeCode::Reported, message } => {
-                self.facts.reported = Some(message.clone());
-            }
-            _ => {}
-        }
-    }
-
     async fn end(mut self) {
-        let last = self.dialogue.finish();
-        let mut events = self.keep(last);
-        let well = self.facts.exit.is_some_and(crate::Exit::is_success);
-        if self.rule == TerminalRule::ExitZero && well && self.facts.answer.is_none() {
-            let text = self.fallback.text.trim_end().to_owned();
-            let details = std::mem::take(&mut self.fallback.status);
-            self.facts.answer = Some(Answer { text, details, ..Answer::default() });
-        }
+        let well = self.reading.facts.exit.is_some_and(crate::Exit::is_success);
+        let mut events = self.reading.finish(well);
         let stderr = String::from_utf8_lossy(&self.stderr).into_owned();
-        self.facts.stderr = self.secrets.redact(stderr);
-        events.push(verdict(self.facts));
+        self.reading.facts.stderr = self.secrets.redact(stderr);
+        events.push(verdict(self.reading.facts));
         // The reader may have been dropped.
         let _ = self.to.send(Line { raw: None, events }).await;
-    }
-}
-
-/// The text that serves as an answer if the program has no final line.
-#[derive(Debug, Default)]
-struct FallbackAnswer {
-    /// The agent's last message.
-    text: String,
-    message: Option<String>,
-    /// The last status.
-    status: Value,
-}
-
-impl FallbackAnswer {
-    fn note(&mut self, event: &ProgramEvent) {
-        match event {
-            ProgramEvent::AssistantDelta { text, message, parent: None } => {
-                if self.message != *message {
-                    self.message.clone_from(message);
-                    self.text.clear();
-                }
-                self.text.push_str(text);
-            }
-            ProgramEvent::Status { data } => self.status.clone_from(data),
-            _ => {}
-        }
     }
 }
 

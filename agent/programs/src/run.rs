@@ -88,6 +88,13 @@ impl Running {
         self.process.as_ref()
     }
 
+    /// Lets a program that [`hold`] has held back open its session. A program with a protocol of its own (ACP, Codex's app
+    /// server) gets its prompt at [`Running::begin`] only, so that the session, which it reports before
+    /// ([`ProgramEvent::SessionId`]), can be stored before the program does anything. Any other program gets its prompt.
+    pub fn open(&self) {
+        let _ = self.handle.asks.send(ControlRequest::Open);
+    }
+
     /// Gives the program the prompt that [`hold`] has held back.
     pub fn begin(&self) {
         let _ = self.handle.asks.send(ControlRequest::Begin);

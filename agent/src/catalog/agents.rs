@@ -13,12 +13,16 @@ use abide_tools::{BackendName, Tools};
 
 use crate::catalog;
 use crate::catalog::cycles::Delegations;
+use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::stored_prompts::StoredPrompts;
 use crate::definition::agent::AgentDefinition;
-use crate::definition::error::DefinitionError;
+use crate::definition::error::{DefinitionError, Position};
 use crate::definition::guardrail::GuardrailFunctions;
 use crate::definition::prompt_source::{PromptStore, PromptStores};
 use crate::middleware::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
+
+/// The file of the configuration.
+pub(crate) const CONFIG: &str = "abide.yaml";
 
 /// A folder of definitions: `agents/*.{yaml,yml,md}`, `prompts/*.md` and `skills/*.md`.
 pub struct Catalog {
@@ -28,7 +32,7 @@ pub struct Catalog {
     guardrails: GuardrailFunctions,
     middleware: RegisteredMiddleware,
     parsers: Parsers,
-    sandbox: Option<BackendName>,
+    sandbox: SharedSetting<Option<BackendName>>,
 }
 
 /// A file that is not a valid definition.
@@ -36,20 +40,32 @@ pub struct Catalog {
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1, if it is known.
-    pub line: Option<u64>,
+    /// The place in the file, if it is known.
+    pub at: Option<Position>,
     /// The error.
     pub error: DefinitionError,
 }
 
 impl fmt::Display for Problem {
-    /// `path:line: error`.
+    /// `path:line:column: error`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.path.display())?;
-        if let Some(line) = self.line {
-            write!(f, "{line}:")?;
+        if let Some(at) = self.at {
+            write!(f, "{at}:")?;
         }
         write!(f, " {}", self.error)
+    }
+}
+
+impl Problem {
+    /// A problem of the file `abide.yaml` of a folder.
+    pub(crate) fn of_config(folder: &Path, error: DefinitionError) -> Problem {
+        let path = folder.join(CONFIG);
+        let at = error.position().or_else(|| {
+            let text = std::fs::read_to_string(&path).ok()?;
+            catalog::folder_texts::position_of(&text, error.subject()?)
+        });
+        Problem { path, at, error }
     }
 }
 
@@ -64,6 +80,10 @@ pub(crate) struct CatalogSnapshot {
     pub(crate) sources: BTreeMap<String, PathBuf>,
     /// Files that are not valid definitions.
     pub(crate) problems: Vec<Problem>,
+    /// The definitions of such files, as far as they can be parsed.
+    pub(crate) refused: Vec<(PathBuf, AgentDefinition)>,
+    /// The tools that stand for agents.
+    pub(crate) agent_tools: BTreeSet<String>,
 }
 
 /// Modification time and size of the folder's files at the last check.
@@ -80,20 +100,26 @@ impl Catalog {
             guardrails: GuardrailFunctions::default(),
             middleware: RegisteredMiddleware::default(),
             parsers: Parsers::default(),
-            sandbox: None,
+            sandbox: SharedSetting::new(None),
         }
     }
 
     /// Sets the sandbox of the tools. Definitions that need another one are refused.
     #[must_use]
-    pub fn sandbox(mut self, sandbox: Option<BackendName>) -> Catalog {
-        self.sandbox = sandbox;
+    pub fn sandbox(self, sandbox: Option<BackendName>) -> Catalog {
+        self.sandbox.set(sandbox);
         self
     }
 
     /// The sandbox of the tools.
-    pub(crate) fn sandbox_name(&self) -> Option<BackendName> {
-        self.sandbox
+    #[must_use]
+    pub fn sandbox_name(&self) -> Option<BackendName> {
+        *self.sandbox.get()
+    }
+
+    /// The same, as a setting that changes with the configuration.
+    pub(crate) fn shared_sandbox(&self) -> SharedSetting<Option<BackendName>> {
+        self.sandbox.clone()
     }
 
     /// Sets the store of `{store: NAME}`. Without this, it is the database of the runtime.
@@ -204,7 +230,11 @@ impl Catalog {
             .collect();
         let of_agents = of_agents.names();
         for (read, path) in claimed {
-            let read = read.and_then(|definition| self.ready_with(definition, &of_agents));
+            let read = read.and_then(|definition| {
+                let parsed = definition.clone();
+                self.ready_with(definition, &of_agents)
+                    .inspect_err(|_| reading.refused.push((path.clone(), parsed)))
+            });
             match read {
                 Ok(definition) => {
                     valid.entry(definition.name.clone()).or_default().push((path, definition));
@@ -212,6 +242,7 @@ impl Catalog {
                 Err(error) => reading.problems.push(self.problem(path, error)),
             }
         }
+        reading.agent_tools = of_agents;
         let mut found = BTreeMap::new();
         for native in catalog::native::definitions(&self.tools.declarations()) {
             if let Ok(native) = self.ready_with(native, &BTreeSet::new()) {
@@ -237,14 +268,14 @@ impl Catalog {
         reading
     }
 
-    /// The problem of a file, with the line that the error concerns.
+    /// The problem of a file, with the place that the error concerns.
     pub(crate) fn problem(&self, path: PathBuf, error: DefinitionError) -> Problem {
-        let line = error.line().or_else(|| {
+        let at = error.position().or_else(|| {
             let below = path.strip_prefix(&self.folder).unwrap_or(&path);
             let text = catalog::folder_texts::read(&self.folder, below, &ENDINGS).ok()?;
-            error.subject().and_then(|subject| catalog::folder_texts::line_of(&text, subject))
+            error.subject().and_then(|subject| catalog::folder_texts::position_of(&text, subject))
         });
-        Problem { path, line, error }
+        Problem { path, at, error }
     }
 
     /// Resolves the texts of a definition and checks it against the available tools.
@@ -273,8 +304,37 @@ impl Catalog {
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;
         definition.check_parsers(&self.parsers)?;
-        definition.check_sandbox(self.sandbox)?;
+        definition.check_sandbox(self.sandbox_name())?;
         Ok(definition)
+    }
+
+    /// Everything that a definition names and that does not exist: unlike [`Catalog::ready`], not only the first such
+    /// error.
+    pub(crate) fn missing_parts(
+        &self,
+        definition: &AgentDefinition,
+        of_agents: &BTreeSet<String>,
+    ) -> Vec<DefinitionError> {
+        let mut errors = Vec::new();
+        for part in definition.with_inline() {
+            let prompt = part.system_prompt.as_ref();
+            let checks = [
+                prompt.map_or(Ok(()), |it| it.text(&self.folder, &self.stores).map(drop)),
+                part.check_tools_with(&self.tools, of_agents),
+                part.check_guardrails(&self.guardrails),
+                self.middleware.check(&part),
+                part.check_parsers(&self.parsers),
+                part.check_sandbox(self.sandbox_name()),
+            ];
+            errors.extend(checks.into_iter().filter_map(Result::err));
+        }
+        errors
+    }
+
+    /// The tools that rules of middleware name and that do not exist. Such a rule has no effect.
+    pub(crate) fn unknown_rules(&self, definition: &AgentDefinition) -> Vec<DefinitionError> {
+        let parts = definition.with_inline();
+        parts.iter().filter_map(|part| part.check_rules(&self.tools).err()).collect()
     }
 
     /// Registers definitions. An unchanged definition creates no new revision.
@@ -308,11 +368,7 @@ impl Catalog {
 
     /// A problem of `abide.yaml`.
     pub(crate) fn problem_of_config(&self, error: DefinitionError) -> Problem {
-        let path = self.folder.join("abide.yaml");
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let line =
-            error.subject().and_then(|subject| catalog::folder_texts::line_of(&text, subject));
-        Problem { path, line, error }
+        Problem::of_config(&self.folder, error)
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -353,7 +409,7 @@ fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
         let others: Vec<String> = others.map(|other| other.display().to_string()).collect();
         let why = format!("{} also defines agent {name}", others.join(" and "));
         let error = DefinitionError::Contradiction(why);
-        Problem { path: path.to_path_buf(), line: None, error }
+        Problem { path: path.to_path_buf(), at: None, error }
     };
     paths.iter().map(of).collect()
 }
@@ -370,7 +426,7 @@ fn refuse_cycles(reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition
             (Some(cycle), Some(path)) => {
                 reading.files.remove(&path);
                 let error = DefinitionError::Cycle(cycle);
-                reading.problems.push(Problem { path, line: None, error });
+                reading.problems.push(Problem { path, at: None, error });
             }
             (Some(_), None) => {}
         }
@@ -399,13 +455,13 @@ fn read(folder: &Path, path: &Path) -> Result<AgentDefinition, DefinitionError> 
         catalog::folder_texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
     let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
     if path.extension().is_some_and(|it| it == "md") {
-        return AgentDefinition::from_markdown(name, &text);
+        return AgentDefinition::from_markdown(name, &text)?.expanded();
     }
     let mut definition = AgentDefinition::from_yaml(&text)?;
     if definition.name.is_empty() {
         definition.name = name.to_owned();
     }
-    Ok(definition)
+    definition.expanded()
 }
 
 #[cfg(test)]

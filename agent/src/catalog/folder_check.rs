@@ -1,12 +1,13 @@
 //! What the definitions of a folder need and do not have: subagents, models, programs, folders. The catalog
 //! registers such definitions, because the missing part may appear later; `abide agent check` and the log report it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use abide_client::AgentMode;
 use abide_models::{ModelSelection, Models, ResolveError};
 use abide_programs::CliConfig;
-use abide_tools::{A2aConfig, Environment};
+use abide_tools::{A2aConfig, Environment, ToolsError};
 
 use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem};
 use crate::definition::agent::{AgentDefinition, ModelChoice, Subagent};
@@ -15,33 +16,85 @@ use crate::definition::middleware::Middleware;
 
 impl Catalog {
     /// Everything in the folder that cannot work with these models and the environment of the programs: invalid
-    /// files, and parts that definitions name and that do not exist. Sorted by file.
+    /// files, and parts that definitions name and that do not exist. Sorted by file and place.
     #[must_use]
     pub fn check(&self, models: &Models, environment: &Environment) -> Vec<Problem> {
         let mut reading = self.reading();
-        let mut problems = std::mem::take(&mut reading.problems);
+        let read = std::mem::take(&mut reading.problems);
+        let known = Known::of(&reading, &read);
+        let one_each = read.into_iter().flat_map(|Problem { path, at, error }| {
+            let all = each(error);
+            // The place of the first one is known.
+            let at = at.filter(|_| all.len() == 1);
+            all.into_iter().map(move |error| (path.clone(), at, error))
+        });
+        let mut problems = Vec::new();
+        for (path, at, error) in one_each {
+            problems.push(match at {
+                Some(_) => Problem { path, at, error },
+                None => self.problem(path, error),
+            });
+        }
         let default = models.default_model().and_then(|default| models.resolve(default).err());
         problems.extend(default.as_ref().map(|error| self.problem_of_config(of_default(error))));
-        for definition in &reading.definitions {
-            let Some(path) = reading.sources.get(&definition.name) else { continue };
-            let mut errors = Vec::new();
+        let sources = |definition: &AgentDefinition| reading.sources.get(&definition.name);
+        let ready = reading.definitions.iter().filter_map(|it| Some((sources(it)?, it, true)));
+        let refused = reading.refused.iter().map(|(path, definition)| (path, definition, false));
+        for (path, definition, is_ready) in ready.chain(refused) {
+            let mut errors = match is_ready {
+                true => Vec::new(),
+                false => self.missing_parts(definition, &reading.agent_tools),
+            };
+            errors.extend(self.unknown_rules(definition));
             for part in definition.with_inline() {
-                errors.extend(subagents(&part, &reading));
+                errors.extend(subagents(&part, &known));
                 match (&part.cli, &part.a2a) {
                     (Some(cli), _) => errors.extend(program(cli, environment)),
                     (None, Some(a2a)) => errors.extend(remote_agent(a2a, environment)),
                     (None, None) => errors.extend(model(&part, models, default.as_ref())),
                 }
             }
-            for error in errors {
+            for error in errors.into_iter().flat_map(each) {
                 let problem = self.problem(path.clone(), error);
                 if !problems.contains(&problem) {
                     problems.push(problem);
                 }
             }
         }
-        problems.sort_by(|one, other| one.path.cmp(&other.path));
+        problems.sort_by(|one, other| (&one.path, one.at).cmp(&(&other.path, other.at)));
         problems
+    }
+}
+
+/// One error for each unknown name, so that each has its place.
+fn each(error: DefinitionError) -> Vec<DefinitionError> {
+    match error {
+        DefinitionError::Tools(ToolsError::Unknown { mut names, known }) => {
+            names.sort();
+            names.dedup();
+            let one = |name| ToolsError::Unknown { names: vec![name], known: known.clone() };
+            names.into_iter().map(|name| one(name).into()).collect()
+        }
+        error => vec![error],
+    }
+}
+
+/// The agents that definitions can name.
+struct Known<'a> {
+    modes: BTreeMap<&'a str, AgentMode>,
+    /// The names of files that cannot be parsed. Their own error is enough.
+    unreadable: BTreeSet<String>,
+}
+
+impl<'a> Known<'a> {
+    fn of(reading: &'a CatalogSnapshot, problems: &[Problem]) -> Known<'a> {
+        let refused = reading.refused.iter().map(|(_, definition)| definition);
+        let all = reading.definitions.iter().chain(refused);
+        let stems = problems.iter().filter_map(|it| it.path.file_stem()?.to_str());
+        Known {
+            modes: all.map(|it| (it.name.as_str(), it.mode)).collect(),
+            unreadable: stems.map(str::to_owned).collect(),
+        }
     }
 }
 
@@ -101,18 +154,18 @@ fn quoted(text: &str) -> Vec<String> {
 }
 
 /// The subagents that do not exist, or accept no tasks.
-fn subagents(definition: &AgentDefinition, reading: &CatalogSnapshot) -> Vec<DefinitionError> {
-    let all = &reading.definitions;
+fn subagents(definition: &AgentDefinition, known: &Known<'_>) -> Vec<DefinitionError> {
     let named = definition.subagents.iter().filter_map(|subagent| match subagent {
         Subagent::Named(name) => Some(name),
         Subagent::Inline(_) => None,
     });
-    let errors = named.filter_map(|name| match all.iter().find(|it| it.name == *name) {
-        Some(found) if found.mode.is_subagent() => None,
+    let errors = named.filter_map(|name| match known.modes.get(name.as_str()) {
+        Some(mode) if mode.is_subagent() => None,
         Some(_) => Some(DefinitionError::Mode(name.clone())),
+        None if known.unreadable.contains(name) => None,
         None => {
-            let known = all.iter().filter(|it| it.mode != AgentMode::Primary);
-            let known = known.map(|it| it.name.clone()).collect();
+            let accept = known.modes.iter().filter(|(_, mode)| mode.is_subagent());
+            let known = accept.map(|(name, _)| (*name).to_owned()).collect();
             Some(DefinitionError::Subagent { name: name.clone(), known })
         }
     });

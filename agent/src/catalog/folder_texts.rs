@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::definition::error::DefinitionError;
+use crate::definition::error::{DefinitionError, Position};
 
 /// Maximum size of a text, in bytes.
 const MOST: u64 = 1 << 20;
@@ -66,18 +66,22 @@ pub(crate) fn named(folder: &Path, below: &str, name: &str) -> Result<String, De
     read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
 }
 
-/// The first line, from 1, that contains a word, outside of comments.
-pub(crate) fn line_of(text: &str, word: &str) -> Option<u64> {
+/// The first place of a word, outside of comments.
+pub(crate) fn position_of(text: &str, word: &str) -> Option<Position> {
     let is_part = |c: char| c.is_alphanumeric() || "_-./*".contains(c);
-    let has = |line: &str| {
+    let place = |line: &str| {
         let line = line.split(" #").next().unwrap_or_default();
-        line.match_indices(word).any(|(at, _)| {
-            let (before, after) = (&line[..at], &line[at + word.len()..]);
+        let mut found = line.match_indices(word).map(|(at, _)| at);
+        let at = found.find(|at| {
+            let (before, after) = (&line[..*at], &line[at + word.len()..]);
             !before.ends_with(is_part) && !after.starts_with(is_part)
-        })
+        })?;
+        Some(line[..at].chars().count())
     };
-    let at = text.lines().position(|line| !line.trim_start().starts_with('#') && has(line))?;
-    u64::try_from(at + 1).ok()
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'));
+    let (line, column) = lines.filter_map(|(at, line)| Some((at, place(line)?))).next()?;
+    let number = |at: usize| u64::try_from(at + 1).unwrap_or(u64::MAX);
+    Some(Position { line: number(line), column: number(column) })
 }
 
 /// Opens a file without following symlinks. The path is already resolved, so a symlink in it was created
@@ -106,11 +110,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_found_by_a_whole_word() {
-        let text = "# fly\nmodel: flying  # fly\ntools: [look,\n  fly]\n";
-        assert_eq!(line_of(text, "fly"), Some(4));
-        assert_eq!(line_of(text, "look"), Some(3));
-        assert_eq!(line_of(text, "noname"), None);
+    fn a_place_is_found_by_a_whole_word() {
+        let text = "# fly\nmodel: flying  # fly\ntools: [look,\n  fly, é, fl]\n";
+        let place = |word| position_of(text, word).map(|at| at.to_string());
+        assert_eq!(place("fly").as_deref(), Some("4:3"));
+        assert_eq!(place("look").as_deref(), Some("3:9"));
+        assert_eq!(place("fl").as_deref(), Some("4:11"), "characters, not bytes");
+        assert_eq!(place("noname"), None);
     }
 
     /// Regression: `memory: ["abide.yaml"]` copied the provider's key into a row that every tenant could read, and

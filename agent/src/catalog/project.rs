@@ -4,15 +4,17 @@ use std::path::{Path, PathBuf};
 
 use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
 use abide_tools::{
-    BuiltinError, BuiltinToolsConfig, Environment, HttpTool, HttpToolConfig, Launcher, McpError,
-    McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError, Selection, SubprocessTool,
-    SubprocessToolConfig, ToolView, Tools, ToolsError, add_builtin_tools,
+    BuiltinError, BuiltinToolsConfig, ConfiguredTools, Environment, HttpTool, HttpToolConfig,
+    Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError,
+    Selection, SubprocessTool, SubprocessToolConfig, ToolView, Tools, ToolsError,
+    add_builtin_tools,
 };
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use crate::catalog::agents::Catalog;
+use crate::catalog::agents::{CONFIG, Catalog, Problem};
 use crate::catalog::mlflow::{Mlflow, PromptsConfig};
-use crate::definition::error::{misspelled, plain};
+use crate::definition::error::{DefinitionError, Position, plain, position};
 use crate::trace::sink::TraceConfig;
 use crate::trace::tracer::Tracer;
 
@@ -24,14 +26,14 @@ use crate::trace::tracer::Tracer;
     expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
                  http_tools, programs, mcp_servers, mcp, prompts and traces"
 )]
-struct ProjectConfig {
-    models: ModelsConfig,
-    sandbox: Option<SandboxConfig>,
+pub(crate) struct ProjectConfig {
+    pub(crate) models: ModelsConfig,
+    pub(crate) sandbox: Option<SandboxConfig>,
     builtin_tools: BuiltinToolsConfig,
-    tool_security: ToolSecurityConfig,
+    pub(crate) tool_security: ToolSecurityConfig,
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
-    mcp_servers: Vec<McpServerConfig>,
+    pub(crate) mcp_servers: Vec<McpServerConfig>,
     mcp: McpConfig,
     traces: TraceConfig,
     prompts: PromptsConfig,
@@ -58,9 +60,9 @@ pub struct McpExposure {
 /// What no agent may do, whatever its definition says.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "tool security: a map with blocked_tools")]
-struct ToolSecurityConfig {
+pub(crate) struct ToolSecurityConfig {
     /// Tools whose calls are denied, by name or prefix (`files_*`).
-    blocked_tools: Vec<String>,
+    pub(crate) blocked_tools: Vec<String>,
 }
 
 /// Models, tools and definitions, ready for use.
@@ -79,6 +81,20 @@ pub struct AgentProject {
     pub tracer: Option<Tracer>,
     /// The sandbox of programs and file tools.
     pub sandbox: Option<Sandbox>,
+    /// Where it was read from, so that a runtime can read it again.
+    pub source: ProjectSource,
+}
+
+/// Where a project was read from.
+#[derive(Clone)]
+pub struct ProjectSource {
+    pub(crate) folder: PathBuf,
+    pub(crate) environment: Environment,
+    pub(crate) launcher: Launcher,
+    /// The text of `abide.yaml`; `None` if there was no file.
+    pub(crate) text: Option<String>,
+    /// Its sections.
+    pub(crate) sections: Map<String, Value>,
 }
 
 /// Why a folder cannot be used.
@@ -86,12 +102,14 @@ pub struct AgentProject {
 #[non_exhaustive]
 pub enum ProjectError {
     /// `abide.yaml` is invalid.
-    #[error("{}: {why}", path.display())]
+    #[error("{}:{} {why}", path.display(), at.map(|at| format!("{at}:")).unwrap_or_default())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The error, with the line.
+        /// The error.
         why: String,
+        /// The place in the file, if it is known.
+        at: Option<Position>,
     },
     /// The configuration of a model provider is invalid.
     #[error(transparent)]
@@ -123,13 +141,41 @@ impl ProjectError {
     /// How to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
+        self.to_definition_error().suggestion()
+    }
+
+    /// The same as a problem of the file `abide.yaml` of a folder.
+    #[must_use]
+    pub fn to_problem(&self, folder: &Path) -> Problem {
+        Problem::of_config(folder, self.to_definition_error())
+    }
+
+    /// The same as an error of a file, with the part of the file that it concerns.
+    fn to_definition_error(&self) -> DefinitionError {
+        let of_part = |code, subject: &str| DefinitionError::Config {
+            code,
+            why: self.to_string(),
+            subject: subject.to_owned(),
+        };
         match self {
-            ProjectError::Malformed { why, .. } => misspelled(why),
-            ProjectError::Sandbox(_) => {
-                let where_to_look = "docs/sandboxes.md describes the backends and their settings";
-                Some(where_to_look.to_owned())
+            ProjectError::Malformed { why, at, .. } => {
+                DefinitionError::Malformed { why: why.clone(), at: *at }
             }
-            _ => None,
+            ProjectError::Models(error) => of_part("bad_provider_config", &error.provider),
+            ProjectError::Tool(error) | ProjectError::Builtin(BuiltinError::Config(error)) => {
+                of_part(error.code(), &error.tool)
+            }
+            ProjectError::Mcp(McpError::Config(error)) => of_part(error.code(), &error.tool),
+            ProjectError::Mcp(McpError::Unavailable { name, .. }) => {
+                of_part("mcp_unavailable", name)
+            }
+            ProjectError::Tools(error)
+            | ProjectError::Builtin(BuiltinError::Tools(error))
+            | ProjectError::Mcp(McpError::Tools(error)) => DefinitionError::Tools(error.clone()),
+            ProjectError::Mcp(error) => of_part(error.code(), "mcp_servers"),
+            ProjectError::Sandbox(error) => of_part(error.code(), "sandbox"),
+            ProjectError::Traces(_) => of_part("bad_trace_config", "traces"),
+            ProjectError::Prompts(_) => of_part("bad_prompts_config", "prompts"),
         }
     }
 }
@@ -184,27 +230,22 @@ impl AgentProject {
         launcher: Launcher,
         is_online: bool,
     ) -> Result<AgentProject, ProjectError> {
-        let config = read(&folder.join("abide.yaml"))?;
-        let variable = |name: &str| environment.value(name).map(str::to_owned);
-        let surroundings = Surroundings { environment: &variable, folder };
-        let models = Models::new(config.models, &surroundings)?;
+        let text = read(&folder.join(CONFIG))?;
+        let (config, sections) = parse(folder, text.as_deref())?;
+        let models = models(config.models.clone(), folder, environment)?;
         let tools = Tools::new();
-        let sandbox = match config.sandbox {
-            Some(config) => Some(Sandbox::open(config, folder, launcher, environment)?),
+        let sandbox = match config.sandbox.clone() {
+            Some(config) => Some(Sandbox::open(config, folder, launcher.clone(), environment)?),
             None => None,
         };
-        add_builtin_tools(&tools, &config.builtin_tools, sandbox.as_ref(), environment)?;
-        for http in config.http_tools {
-            tools.add(HttpTool::new(http, environment)?)?;
-        }
-        for program in config.programs {
-            tools.add(SubprocessTool::in_sandbox(program, environment, sandbox.as_ref())?)?;
-        }
+        let staged = configured_tools(&config, environment, sandbox.as_ref())?;
+        tools.configure(ConfiguredTools { tools: Some(staged), ..ConfiguredTools::default() })?;
         let mut servers = Vec::new();
         for server in config.mcp_servers.into_iter().filter(|_| is_online) {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
-        tools.block(config.tool_security.blocked_tools)?;
+        let blocked = config.tool_security.blocked_tools;
+        tools.configure(ConfiguredTools { blocked, ..ConfiguredTools::default() })?;
         let mcp = McpExposure {
             tools: tools
                 .view(Selection { tools: Some(config.mcp.tools), ..Selection::default() })?,
@@ -221,17 +262,67 @@ impl AgentProject {
             }
             false => None,
         };
-        Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer })
+        let (folder, environment) = (folder.to_owned(), environment.clone());
+        let source = ProjectSource { folder, environment, launcher, text, sections };
+        Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, source })
     }
 }
 
-fn read(path: &Path) -> Result<ProjectConfig, ProjectError> {
-    let malformed = |why: String| ProjectError::Malformed { path: path.to_owned(), why };
-    match std::fs::read_to_string(path) {
-        Ok(text) if text.trim().is_empty() => Ok(ProjectConfig::default()),
-        Ok(text) => serde_saphyr::from_str(&text)
-            .map_err(|why| malformed(plain(&why.without_snippet().to_string()))),
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(ProjectConfig::default()),
-        Err(why) => Err(malformed(why.to_string())),
+/// The models of a configuration.
+pub(crate) fn models(
+    config: ModelsConfig,
+    folder: &Path,
+    environment: &Environment,
+) -> Result<Models, ConfigError> {
+    let variable = |name: &str| environment.value(name).map(str::to_owned);
+    Models::new(config, &Surroundings { environment: &variable, folder })
+}
+
+/// The tools of a configuration without those of MCP servers, in a registry of their own.
+pub(crate) fn configured_tools(
+    config: &ProjectConfig,
+    environment: &Environment,
+    sandbox: Option<&Sandbox>,
+) -> Result<Tools, ProjectError> {
+    let tools = Tools::new();
+    add_builtin_tools(&tools, &config.builtin_tools, sandbox, environment)?;
+    for http in &config.http_tools {
+        tools.add(HttpTool::new(http.clone(), environment)?)?;
     }
+    for program in &config.programs {
+        tools.add(SubprocessTool::in_sandbox(program.clone(), environment, sandbox)?)?;
+    }
+    Ok(tools)
+}
+
+/// The text of the file; `None` if there is no file.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, ProjectError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(why) => {
+            let (path, why) = (path.to_owned(), why.to_string());
+            Err(ProjectError::Malformed { path, why, at: None })
+        }
+    }
+}
+
+/// The configuration, and its sections as data, to compare them with those of a later text.
+pub(crate) fn parse(
+    folder: &Path,
+    text: Option<&str>,
+) -> Result<(ProjectConfig, Map<String, Value>), ProjectError> {
+    let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
+        return Ok((ProjectConfig::default(), Map::new()));
+    };
+    let malformed = |error: serde_saphyr::Error| {
+        let (why, at) = position(&error);
+        ProjectError::Malformed { path: folder.join(CONFIG), why: plain(&why), at }
+    };
+    let config = serde_saphyr::from_str(text).map_err(malformed)?;
+    let sections = match serde_saphyr::from_str(text).map_err(malformed)? {
+        Value::Object(sections) => sections,
+        _ => Map::new(),
+    };
+    Ok((config, sections))
 }

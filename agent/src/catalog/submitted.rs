@@ -106,19 +106,19 @@ mod tests {
         check(
             &json!({"name": "clerk", "middleware": [{"name": "pi", "at": "request"}]}),
             expect![
-                "malformed_definition: unknown middleware `pi`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`"
+                "malformed_definition: unknown middleware `pi`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`, `observability`, `streaming`"
             ],
         );
         check(
             &json!({"name": "clerk", "middleware": ["gardrail"]}),
             expect![
-                "unknown_middleware: unknown middleware gardrail; available: guardrail, tool_security, tool_retry, model_fallback, pii"
+                "unknown_middleware: unknown middleware gardrail; available: guardrail, tool_security, tool_retry, model_fallback, pii, observability, streaming"
             ],
         );
         check(
             &json!({"name": "clerk", "tool": []}),
             expect![
-                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `mcp_exposed`, `response_format`, `profile`, `planning`, `limits`, `sandbox`, `cli`, `a2a`, `instructions`, `settings`"
+                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `model`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `mcp_exposed`, `response_format`, `profile`, `planning`, `limits`, `sandbox`, `cli`, `a2a`, `instructions`, `settings`"
             ],
         );
     }

@@ -17,8 +17,7 @@ use abide_client::{
     RunEventKind,
 };
 use abide_models::{
-    ModelMessage, ModelProvider as _, ModelRequest, ModelResponse, RequestPurpose, Stop,
-    TokenEstimate, answer_of,
+    ModelMessage, ModelRequest, ModelResponse, RequestPurpose, Stop, TokenEstimate, answer_of,
 };
 use serde_json::json;
 
@@ -364,7 +363,7 @@ async fn summarise(
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),
         () = driver.until_deadline() => return Err(overtime()),
-        answer = answer_of(candidates.chain.stream(request)) => match answer {
+        answer = answer_of(candidates.ask(driver, request)) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
                 let (run, error) = (&driver.run.id, error.message);

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 pub use crate::definition::chosen_model::ModelChoice;
 
 use crate::definition::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
-use crate::definition::error::{DefinitionError, NAME_CHARS};
+use crate::definition::error::{DefinitionError, NAME_CHARS, Position, position};
 use crate::definition::guardrail::GuardrailFunctions;
 use crate::definition::middleware::Middleware;
 use crate::definition::pause_rule::PauseRule;
@@ -70,6 +70,10 @@ pub struct AgentDefinition {
     /// Rules that pause its runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pause: Vec<PauseRule>,
+    /// The model as `PROVIDER/MODEL`, in place of `config.provider` and `config.model`. The name of a model can contain
+    /// slashes, too: the first one separates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// The model and its parameters.
     pub config: AgentConfig,
     /// How the agent may be used.
@@ -285,11 +289,11 @@ impl AgentDefinition {
     /// Parses YAML. JSON is valid YAML, too.
     ///
     /// # Errors
-    /// [`DefinitionError::Malformed`], with the line if it is known.
+    /// [`DefinitionError::Malformed`], with the place if it is known.
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
-        serde_saphyr::from_str(text).map_err(|why| {
-            let line = why.location().map(|at| at.line()).filter(|line| *line > 0);
-            DefinitionError::malformed(why.without_snippet().to_string(), line)
+        serde_saphyr::from_str(text).map_err(|error| {
+            let (why, at) = position(&error);
+            DefinitionError::malformed(why, at)
         })
     }
 
@@ -324,6 +328,7 @@ impl AgentDefinition {
         folder: &Path,
         stores: &PromptStores,
     ) -> Result<AgentDefinition, DefinitionError> {
+        self = self.expanded()?;
         self.check()?;
         let mut parts = Vec::new();
         if let Some(prompt) = &self.system_prompt {
@@ -354,6 +359,29 @@ impl AgentDefinition {
         });
         self.subagents = subagents.collect::<Result<_, _>>()?;
         Ok(self)
+    }
+
+    /// The definition with `model` as a part of `config`.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Contradiction`] if `config` has a model, too, or a part is empty.
+    pub(crate) fn expanded(mut self) -> Result<AgentDefinition, DefinitionError> {
+        let Some(model) = self.model.take() else { return Ok(self) };
+        if self.config.provider.is_some() || self.config.model.is_some() {
+            let why = "model and config both name a model: remove one of them";
+            return Err(DefinitionError::Contradiction(why.to_owned()));
+        }
+        match model.split_once('/') {
+            Some((provider, name)) if !provider.is_empty() && !name.is_empty() => {
+                self.config.provider = Some(provider.to_owned());
+                self.config.model = Some(name.to_owned());
+                Ok(self)
+            }
+            _ => {
+                let why = format!("model is {model:?}: write PROVIDER/MODEL");
+                Err(DefinitionError::Contradiction(why))
+            }
+        }
     }
 
     /// Checks the definition for contradictions.
@@ -606,6 +634,17 @@ impl AgentDefinition {
         })
     }
 
+    /// Checks that the tools which rules of its middleware name are available.
+    pub(crate) fn check_rules(&self, tools: &Tools) -> Result<(), DefinitionError> {
+        let named = self.middleware.iter().filter_map(|it| match it {
+            Middleware::ToolRetry(retry) => Some(&retry.tools),
+            _ => None,
+        });
+        let named = named.flatten().cloned().collect();
+        tools.view(Selection { tools: Some(named), ..Selection::default() })?;
+        Ok(())
+    }
+
     /// The tools that stand for the agent.
     pub(crate) fn agent_tools(&self) -> Vec<AgentTool> {
         let description = self.description.as_deref();
@@ -646,8 +685,9 @@ impl AgentDefinition {
 /// The error of a front matter, with the line of the file: the front matter begins on the second one.
 fn below_first_line(error: DefinitionError) -> DefinitionError {
     match error {
-        DefinitionError::Malformed { why, line } => {
-            DefinitionError::Malformed { why, line: line.map(|line| line + 1) }
+        DefinitionError::Malformed { why, at } => {
+            let below = |at: Position| Position { line: at.line + 1, ..at };
+            DefinitionError::Malformed { why, at: at.map(below) }
         }
         error => error,
     }
@@ -666,7 +706,7 @@ fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
         at += line.len();
     }
     let open = "the front matter has no closing `---` line";
-    Err(DefinitionError::malformed(open, Some(1)))
+    Err(DefinitionError::malformed(open, Some(Position { line: 1, column: 1 })))
 }
 
 #[cfg(test)]

@@ -1,10 +1,28 @@
 //! Why a definition is refused, or cannot work.
 
+use std::fmt;
+
 use abide_client::nearest;
 use abide_tools::ToolsError;
 
 /// Maximum length of a name, in characters.
 pub(crate) const NAME_CHARS: usize = 100;
+
+/// A place in a file. Both numbers begin with 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line.
+    pub line: u64,
+    /// The character in the line.
+    pub column: u64,
+}
+
+impl fmt::Display for Position {
+    /// `line:column`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
 
 /// Why a definition is refused, or cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +33,18 @@ pub enum DefinitionError {
     Malformed {
         /// The reason.
         why: String,
-        /// The line, if it is known.
-        line: Option<u64>,
+        /// The place in the file, if it is known.
+        at: Option<Position>,
+    },
+    /// A part of `abide.yaml` cannot be used.
+    #[error("{why}")]
+    Config {
+        /// The stable code.
+        code: &'static str,
+        /// The reason.
+        why: String,
+        /// The name of the part.
+        subject: String,
     },
     /// Invalid name.
     #[error("invalid agent name {0:?}: letters, digits, . _ and -, at most {NAME_CHARS}")]
@@ -114,8 +142,8 @@ fn listed(names: &[String]) -> String {
 
 impl DefinitionError {
     /// A text that is not a definition.
-    pub(crate) fn malformed(why: impl Into<String>, line: Option<u64>) -> DefinitionError {
-        DefinitionError::Malformed { why: plain(&why.into()), line }
+    pub(crate) fn malformed(why: impl Into<String>, at: Option<Position>) -> DefinitionError {
+        DefinitionError::Malformed { why: plain(&why.into()), at }
     }
 
     /// A stable error code.
@@ -134,38 +162,47 @@ impl DefinitionError {
             DefinitionError::Middleware { .. } => "unknown_middleware",
             DefinitionError::Parser { .. } => "unknown_parser",
             DefinitionError::Mode(_) => "wrong_mode",
-            DefinitionError::Model { code, .. } | DefinitionError::Program { code, .. } => code,
+            DefinitionError::Config { code, .. }
+            | DefinitionError::Model { code, .. }
+            | DefinitionError::Program { code, .. } => code,
         }
     }
 
     /// How to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
-        let mean = |name: &str, known: &[String]| {
-            let known = known.iter().map(String::as_str);
-            nearest(name, known).map(|name| format!("did you mean {name}?"))
+        let or = |name: Option<&String>, known: &[String], otherwise: &str| {
+            let meant = name.and_then(|name| nearest(name, known.iter().map(String::as_str)));
+            let meant = meant.map(|name| format!("did you mean {name}?"));
+            Some(meant.unwrap_or_else(|| otherwise.to_owned()))
         };
         let text = match self {
             DefinitionError::Malformed { why, .. } => return misspelled(why),
             DefinitionError::Parser { name, known } => {
-                let known = known.iter().map(String::as_str);
-                let meant = nearest(name, known).map(|name| format!("did you mean {name}?"));
-                return meant.or_else(|| Some("Catalog::parser adds one in Rust".to_owned()));
+                return or(Some(name), known, "Catalog::parser adds one in Rust");
             }
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
-                return mean(names.first()?, known);
+                let otherwise = "add the tool to abide.yaml, or remove its name";
+                return or(names.first(), known, otherwise);
             }
-            DefinitionError::Subagent { name, known }
-            | DefinitionError::Middleware { name, known } => return mean(name, known),
+            DefinitionError::Subagent { name, known } => {
+                let otherwise = "create the agent with  mode: subagent, or remove its name";
+                return or(Some(name), known, otherwise);
+            }
+            DefinitionError::Middleware { name, known } => {
+                return or(Some(name), known, "Catalog::middleware adds one in Rust");
+            }
             DefinitionError::Model { code: "key_missing", .. } => {
                 "set the environment variable before you start the program"
             }
             DefinitionError::Model { wanted: Some(wanted), known, .. } => {
-                return mean(wanted, known);
+                return or(Some(wanted), known, "add it to models in abide.yaml, or name another");
             }
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
             }
+            DefinitionError::Cycle(_) => "remove one of these names from subagents",
+            DefinitionError::Config { code, .. } => return of_config(code).map(str::to_owned),
             DefinitionError::Sandbox { .. } => {
                 "configure it in abide.yaml, or remove sandbox from the definition"
             }
@@ -183,14 +220,7 @@ impl DefinitionError {
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
             }
-            DefinitionError::Program { code: "no_terminal_rule", .. } => {
-                "set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format"
-            }
-            DefinitionError::Program { code: "bad_parser", .. } => {
-                "docs/programs.md describes the rules of a parser"
-            }
-            DefinitionError::Program { code: "missing_folder", .. } => "create the folder",
-            DefinitionError::Program { .. } => "install it, or name it with its path",
+            DefinitionError::Program { code, .. } => of_program(code),
             _ => return None,
         };
         Some(text.to_owned())
@@ -202,10 +232,10 @@ impl DefinitionError {
         self.code() == "key_missing"
     }
 
-    /// The line of the error, if the parser reported it.
-    pub(crate) fn line(&self) -> Option<u64> {
+    /// The place of the error, if the parser reported it.
+    pub(crate) fn position(&self) -> Option<Position> {
         match self {
-            DefinitionError::Malformed { line, .. } => *line,
+            DefinitionError::Malformed { at, .. } => *at,
             _ => None,
         }
     }
@@ -226,15 +256,60 @@ impl DefinitionError {
                 let file = what.rsplit(['/', ' ']).next().unwrap_or(what);
                 Some(file.strip_suffix(".md").unwrap_or(file))
             }
-            DefinitionError::Tools(ToolsError::Unknown { names, .. }) => {
-                names.first().map(String::as_str)
-            }
+            DefinitionError::Tools(error) => match error {
+                ToolsError::Unknown { names, .. } => names.first().map(String::as_str),
+                ToolsError::Duplicate { name }
+                | ToolsError::Name { name }
+                | ToolsError::Schema { name, .. }
+                | ToolsError::Source { name } => Some(name),
+                _ => None,
+            },
             DefinitionError::Model { wanted, .. } => wanted.as_deref(),
             DefinitionError::Sandbox { wanted, .. } => Some(wanted),
-            DefinitionError::Program { subject, .. } => Some(subject),
+            DefinitionError::Config { subject, .. } | DefinitionError::Program { subject, .. } => {
+                Some(subject)
+            }
             _ => None,
         }
     }
+}
+
+/// How to correct a part of `abide.yaml`.
+fn of_config(code: &str) -> Option<&'static str> {
+    let text = match code {
+        code if code.contains("sandbox") => {
+            "docs/sandboxes.md describes the backends and their settings"
+        }
+        "bad_provider_config" => "docs/models.md describes the settings of providers",
+        "mcp_unavailable" => "start the server, or set  required: false",
+        "bad_tool_config" => "docs/tools.md describes the settings of tools",
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// How to correct the program of an agent.
+fn of_program(code: &str) -> &'static str {
+    match code {
+        "no_terminal_rule" => {
+            "set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format"
+        }
+        "bad_parser" => "docs/programs.md describes the rules of a parser",
+        "missing_folder" => "create the folder",
+        _ => "install it, or name it with its path",
+    }
+}
+
+/// The reason of a parser of YAML, and the place that it names at the end.
+pub(crate) fn position(error: &serde_saphyr::Error) -> (String, Option<Position>) {
+    let why = error.without_snippet().to_string();
+    let at = error.location().filter(|at| at.line() > 0);
+    let Some(at) = at.map(|at| Position { line: at.line(), column: at.column() }) else {
+        return (why, None);
+    };
+    let end = format!(" at line {}, column {}", at.line, at.column);
+    let why = why.strip_suffix(&end).map_or(why.clone(), str::to_owned);
+    (why, Some(at))
 }
 
 /// A parser's reason in the terms of YAML and JSON.

@@ -27,6 +27,10 @@ pub enum Middleware {
     ModelFallback(ModelFallback),
     /// Redacts personal data.
     Pii(Pii),
+    /// Counts requests to models and calls of tools.
+    Observability(Observability),
+    /// What is published of an answer while it is made.
+    Streaming(Streaming),
     /// Middleware in Rust, see [`AgentMiddleware`](crate::AgentMiddleware).
     Custom(CustomMiddleware),
 }
@@ -103,6 +107,38 @@ pub enum PiiKind {
     IpAddress,
 }
 
+/// The settings of `observability`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Observability {
+    /// What it counts. The default is all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<ObservedAt>,
+}
+
+/// What `observability` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObservedAt {
+    /// Requests to models: outcomes, tokens, cost and durations.
+    Models,
+    /// Calls of tools: outcomes and durations.
+    Tools,
+}
+
+/// The settings of `streaming`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Streaming {
+    /// Whether the text of an answer is published in pieces, as it arrives. Otherwise it is one piece. The default is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<bool>,
+    /// Whether the reasoning is published. The default is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<bool>,
+    /// Whether each request to the model and each group of tool calls begins with a status. The default is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<bool>,
+}
+
 /// Middleware in Rust, and its settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CustomMiddleware {
@@ -113,12 +149,14 @@ pub struct CustomMiddleware {
 }
 
 /// The settings of each kind, by its name.
-const KINDS: [(&str, &[&str]); 5] = [
+const KINDS: [(&str, &[&str]); 7] = [
     ("guardrail", &["at", "deny", "schema", "verdict", "check", "message"]),
     ("tool_security", &["blocked_tools"]),
     ("tool_retry", &["tools", "attempts"]),
     ("model_fallback", &["models"]),
     ("pii", &["at", "kinds", "patterns"]),
+    ("observability", &["at"]),
+    ("streaming", &["tokens", "reasoning", "status"]),
 ];
 
 /// Maximum number of attempts of `tool_retry`.
@@ -197,6 +235,9 @@ struct AnySettings {
     models: Option<Vec<ModelChoice>>,
     kinds: Option<Vec<PiiKind>>,
     patterns: Option<BTreeMap<String, Pattern>>,
+    tokens: Option<bool>,
+    reasoning: Option<bool>,
+    status: Option<bool>,
     settings: Option<Map<String, Value>>,
     #[serde(flatten)]
     unknown: Map<String, Value>,
@@ -218,6 +259,9 @@ impl AnySettings {
             ("models", self.models.is_some()),
             ("kinds", self.kinds.is_some()),
             ("patterns", self.patterns.is_some()),
+            ("tokens", self.tokens.is_some()),
+            ("reasoning", self.reasoning.is_some()),
+            ("status", self.status.is_some()),
             ("settings", self.settings.is_some()),
         ];
         let known = known.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
@@ -250,6 +294,14 @@ impl AnySettings {
             })),
             "model_fallback" => Ok(Middleware::ModelFallback(ModelFallback {
                 models: self.models.unwrap_or_default(),
+            })),
+            "observability" => Ok(Middleware::Observability(Observability {
+                at: self.at.map_or(Ok(Vec::new()), |at| at.read())?,
+            })),
+            "streaming" => Ok(Middleware::Streaming(Streaming {
+                tokens: self.tokens,
+                reasoning: self.reasoning,
+                status: self.status,
             })),
             _ => Ok(Middleware::Pii(Pii {
                 at: self.at.map_or(Ok(Vec::new()), |at| at.read())?,
@@ -356,6 +408,8 @@ impl Serialize for Middleware {
             Middleware::ToolRetry(it) => ("tool_retry", serde_json::to_value(it)),
             Middleware::ModelFallback(it) => ("model_fallback", serde_json::to_value(it)),
             Middleware::Pii(it) => ("pii", serde_json::to_value(it)),
+            Middleware::Observability(it) => ("observability", serde_json::to_value(it)),
+            Middleware::Streaming(it) => ("streaming", serde_json::to_value(it)),
             Middleware::Custom(it) if it.settings.is_empty() => {
                 return to.serialize_str(&it.name);
             }

@@ -207,7 +207,9 @@ async fn embed(
     space: &MemorySpace,
     query: &str,
 ) -> Result<Option<Embedded>, Error> {
-    let Some(model) = driver.shared.models.embedding().ok().flatten() else { return Ok(None) };
+    let Some(model) = driver.shared.models.get().embedding().ok().flatten() else {
+        return Ok(None);
+    };
     let limits = [&driver.own.limits, &driver.definition.limits];
     let has_cost_limit = limits.iter().any(|limits| limits.cost_usd.is_some());
     if query.trim().is_empty() || (has_cost_limit && model.price.is_none()) {

@@ -1,7 +1,7 @@
 //! The decision of a run's guardrails about a text. Rules that need no model decide first. A rule whose model cannot
 //! be asked fails the run, and a verdict that cannot be read denies: no text passes unchecked.
 
-use abide_models::{ModelError, ModelProvider as _};
+use abide_models::ModelError;
 use abide_models::{ModelMessage, ModelRequest, answer_of};
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),
         () = driver.until_deadline() => return Err(overtime()),
-        answer = answer_of(candidates.chain.stream(request)) => answer.map_err(|why| failed(&why))?,
+        answer = answer_of(candidates.ask(driver, request)) => answer.map_err(|why| failed(&why))?,
     };
     let mut spent = choice::spent(&answer, 0);
     // It is no answer of the agent.

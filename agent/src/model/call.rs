@@ -9,8 +9,8 @@ use std::pin::Pin;
 
 use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind};
 use abide_models::{
-    ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _, ModelRequest,
-    ModelResponse, StructuredOutput, ToolSpec,
+    ModelCall, ModelError, ModelEvent, ModelMessage, ModelRequest, ModelResponse, StructuredOutput,
+    ToolSpec,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use crate::context::request_size::{self, RequestSize};
 use crate::context::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
 use crate::definition::agent_tool::{AgentTool, RESPONSE};
 use crate::middleware::held::HeldAnswer;
+use crate::middleware::streaming::{self, Published};
 use crate::middleware::verdict;
 use crate::model::choice::{self, spent};
 use crate::model::{stopped, structured};
@@ -62,7 +63,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let estimated = request_size::fit(driver, &mut request, size, estimated)?;
     model::budget::reserve(driver, &request, candidates.price).await?;
     let measured = MeasuredRequest::of(driver, &request, estimated);
-    let answered = listen(driver, candidates.chain.stream(request)).await?;
+    streaming::asks(driver, &candidates.model).await?;
+    let answered = listen(driver, candidates.ask(driver, request)).await?;
     let answered = AnsweredRequest { answered, allowed, output, estimated, measured };
     put_on_record(driver, answered).await
 }
@@ -178,7 +180,8 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     let redactor = middleware::redaction::of_answers(driver);
     let mut held = HeldAnswer::new(driver.guardrails(), redactor, is_held_whole(driver));
     let mut writing: Option<Writing<'_>> = None;
-    let since = driver.run.events + 1;
+    let published = Published::of(driver);
+    let since = first_event(driver, published);
     let answer = loop {
         tokio::select! {
             biased;
@@ -196,7 +199,9 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
             }
             event = stream.next() => match event {
                 Some(Ok(ModelEvent::Answer(answer))) => break answer,
-                Some(Ok(event)) => gather(&mut gathered, &mut held, event, since),
+                Some(Ok(event)) => {
+                    gather(&mut gathered, &mut held, event, (since, published.reasoning));
+                }
                 Some(Err(error)) => return Err(failed(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
@@ -204,7 +209,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                 }
             },
         }
-        if writing.is_none() && !gathered.is_empty() {
+        if published.tokens && writing.is_none() && !gathered.is_empty() {
             let events = std::mem::take(&mut gathered);
             writing = Some(Box::pin(async move { driver.record(&events, None, Vec::new()).await }));
         }
@@ -251,13 +256,18 @@ fn filter(
     Ok(refused)
 }
 
+/// The number of an answer's first event. The status that announces the request comes before it.
+fn first_event(driver: &Driver, published: Published) -> i64 {
+    driver.run.events + 1 + i64::from(published.status)
+}
+
 /// Adds an event of the model to the buffer, as far as guardrails have cleared it. The answer's first event has the
-/// number `since`.
+/// number `since`; `reasons` states whether reasoning is published.
 fn gather(
     gathered: &mut Vec<NewRunEvent>,
     held: &mut HeldAnswer<'_>,
     event: ModelEvent,
-    since: i64,
+    (since, reasons): (i64, bool),
 ) {
     match event {
         ModelEvent::Text(text) => {
@@ -266,7 +276,7 @@ fn gather(
             }
         }
         ModelEvent::Reasoning(text) => {
-            if let Some(text) = held.reason(text) {
+            if let Some(text) = held.reason(text).filter(|_| reasons) {
                 push(gathered, RunEventKind::Reasoning, &text);
             }
         }
@@ -345,7 +355,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         // The opaque data contains the reasoning, too.
         let (reasoning, carry) = (answer.reasoning.take(), answer.carry.take());
         withheld = Some(json!({"reasoning": reasoning, "carry": carry}));
-    } else if !held_reasoning.is_empty() {
+    } else if !held_reasoning.is_empty() && Published::of(driver).reasoning {
         push(&mut events, RunEventKind::Reasoning, &held_reasoning);
     }
     if !held.is_empty() {

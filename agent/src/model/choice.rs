@@ -1,24 +1,36 @@
 //! The models that a run asks, and what their answers consume.
 
 use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
-use abide_models::{Chain, ModelResponse, ModelSelection, Price, StructuredOutput};
+use abide_models::{
+    Chain, ModelProvider as _, ModelRequest, ModelResponse, ModelSelection, ModelStream, Price,
+    StructuredOutput,
+};
 use serde_json::json;
 
 use crate::definition::agent::ModelChoice;
 use crate::definition::middleware::Middleware;
+use crate::middleware::observability;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Failure, Step, StepError};
 
 /// The candidates of a request, in order.
 pub(crate) struct Candidates {
-    pub(crate) chain: Chain,
+    chain: Chain,
     /// The price of the first candidate, if it is known.
     pub(crate) price: Option<Price>,
     /// The model of the first candidate.
     pub(crate) model: String,
     /// How the candidates give structured answers: by the tool if one of them needs it.
     pub(crate) structured_output: StructuredOutput,
+}
+
+impl Candidates {
+    /// Asks the candidates, in order.
+    pub(crate) fn ask(&self, driver: &Driver, request: ModelRequest) -> ModelStream {
+        let stream = self.chain.stream(request);
+        observability::of_request(driver, stream, self.chain.id(), &self.model)
+    }
 }
 
 /// The models of these choices, in order.
@@ -30,7 +42,7 @@ pub(crate) fn candidates<'a>(
     for choice in choices {
         let wanted =
             ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };
-        let resolved = driver.shared.models.resolve(&wanted);
+        let resolved = driver.shared.models.get().resolve(&wanted);
         let resolved =
             resolved.map_err(|why| StepError::Failed(Failure::new(why.code(), why.to_string())))?;
         let limits = [&driver.own.limits, &driver.definition.limits];

@@ -20,6 +20,8 @@ pub(crate) struct ProgramOutput {
     pub(crate) withdrawn: Vec<String>,
     /// The end: the final answer, or the failure.
     pub(crate) answer: Option<Result<Box<Answer>, Failure>>,
+    /// Whether the program has reported its session since the last look.
+    pub(crate) has_opened: bool,
     /// The answer of a program that failed.
     pub(crate) failed: Option<Box<Answer>>,
     /// Number of calls of the program's own tools that are not recorded yet.
@@ -109,6 +111,7 @@ impl ProgramOutput {
             }
             ProgramEvent::ApprovalWithdrawn { request_id } => self.withdrawn.push(request_id),
             ProgramEvent::SessionId { id } => {
+                self.has_opened = true;
                 self.tell(
                     RunEventKind::Status,
                     json!({"status": "thinking", "program_session": id}),

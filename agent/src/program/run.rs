@@ -7,7 +7,8 @@
 
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
-    Answer, CliConfig, Decision, InheritEnv, ProcessIdentity, Program, Prompt, Running, Usage, hold,
+    Answer, CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, Prompt,
+    Running, Usage, hold,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -71,6 +72,9 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         if output.is_pending() {
             let events = std::mem::take(&mut output.new_events);
             driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
+            if std::mem::take(&mut output.has_opened) {
+                running.begin();
+            }
             consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
         }
     }
@@ -89,7 +93,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     }
 }
 
-/// Starts the program. Its identity is stored before it gets the prompt.
+/// Starts the program. Its identity is stored before it gets the prompt, and so is the session of a program that reports it
+/// before.
 async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
     let parser = driver.shared.parsers.parser(&config);
     let running = hold(config, prompt(driver), parser);
@@ -104,7 +109,7 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
     if !events.is_empty() {
         driver.record(&events, None, Vec::new()).await?;
     }
-    running.begin();
+    running.open();
     Ok(running)
 }
 
@@ -239,11 +244,14 @@ impl Before {
     }
 
     /// The configuration that resumes the program's session. A program that has written nothing is started again if
-    /// its format is known: such programs report their session before they do anything.
+    /// its format is known: such programs report their session before they do anything. A program with a protocol of its
+    /// own is started again whatever it has written: it gets its prompt when its session is stored.
     fn resumed(&self, mut config: CliConfig) -> Step<CliConfig> {
         let kind = config.kind();
         match &self.session {
             Some(session) => config.session = Some(session.clone()),
+            None if kind.has_protocol()
+                && !matches!(config.parser, Some(ParserChoice::Named(_))) => {}
             None if self.has_lines || (self.has_begun() && kind == Program::Generic) => {
                 let why = "the runtime ended while the program ran, and the program has no \
                            session to resume";
@@ -322,7 +330,7 @@ async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> 
 }
 
 /// The usage that the program reports.
-fn spent(answer: &Answer, tool_calls: i64) -> ModelUsage {
+pub(crate) fn spent(answer: &Answer, tool_calls: i64) -> ModelUsage {
     let usage = answer.usage.as_ref();
     let count = |of: fn(&Usage) -> Option<u64>| {
         usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())

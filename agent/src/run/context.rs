@@ -9,12 +9,14 @@ use abide_programs::Parsers;
 use abide_tools::{BackendName, Environment, Tools};
 use serde_json::Value;
 
+use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
 use crate::definition::guardrail::GuardrailFunctions;
 use crate::definition::pause_rule::PauseCallback;
 use crate::middleware::agent_middleware::RegisteredMiddleware;
 use crate::run::lease::RunLease;
 use crate::run::settings::Settings;
+use crate::trace::metrics::AgentMetrics;
 
 /// State shared by all drivers of a runtime.
 pub(crate) struct RuntimeContext {
@@ -22,7 +24,7 @@ pub(crate) struct RuntimeContext {
     /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
     pub(crate) run_leases: Mutex<BTreeMap<String, RunLease>>,
     pub(crate) tools: Tools,
-    pub(crate) models: Models,
+    pub(crate) models: SharedSetting<Models>,
     pub(crate) settings: Settings,
     pub(crate) trusted_programs: TrustedPrograms,
     /// The environment variables that programs may inherit.
@@ -36,7 +38,9 @@ pub(crate) struct RuntimeContext {
     /// The callback that can pause a run.
     pub(crate) pause_callback: PauseCallback,
     /// The sandbox of the tools.
-    pub(crate) sandbox: Option<BackendName>,
+    pub(crate) sandbox: SharedSetting<Option<BackendName>>,
+    /// Counters for `/metrics`.
+    pub(crate) metrics: AgentMetrics,
 }
 
 impl RuntimeContext {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::transcript::{HandoffEntry, RequestedCall};
 use crate::delegation::{handoff, task};
+use crate::middleware::streaming;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
@@ -78,7 +79,10 @@ impl Driver {
                     model::call::ask(self).await?;
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
-                NextStep::Run(ready) => tools::calls::run_all(self, &session, ready).await?,
+                NextStep::Run(ready) => {
+                    streaming::runs(self, &ready).await?;
+                    tools::calls::run_all(self, &session, ready).await?;
+                }
                 NextStep::Await => self.wait_for_calls().await?,
                 NextStep::Interrupt(undecided) => {
                     if self.wait(&undecided, waiting, "approval").await? {

@@ -210,7 +210,7 @@ async fn drive(
         return end(&shared.abide, failed).await;
     }
     // The definition may have been registered by a runtime with another configuration.
-    let checked = definition.check_sandbox(shared.sandbox);
+    let checked = definition.check_sandbox(*shared.sandbox.get());
     if let Err(refused) = checked.and_then(|()| shared.middleware.check(&definition)) {
         let failed = run_lease.failed(refused.code(), refused.to_string());
         return end(&shared.abide, failed).await;

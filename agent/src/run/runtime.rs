@@ -10,7 +10,7 @@ use std::time::Duration;
 use abide_client::arguments::RetireAgent;
 use abide_client::{Abide, Error, Subscription};
 use abide_models::Models;
-use abide_tools::{Environment, Tools};
+use abide_tools::{Environment, McpServer, Sandbox, Tools};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
@@ -18,6 +18,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem, Signature};
+use crate::catalog::project::ProjectSource;
+use crate::catalog::project_reload::{FolderChange, FolderChanges, LiveProject, ProjectReload};
+use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
 use crate::definition::agent::AgentDefinition;
 use crate::definition::pause_rule::{PauseCallback, PausePoint};
@@ -28,6 +31,7 @@ use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
 use crate::run::settings::Settings;
+use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
 use crate::{definition, delegation, memory, plan, program, remote_agent, run, tools};
 
@@ -40,12 +44,18 @@ pub struct Runtime {
     /// The last registration.
     registered: Mutex<RegisteredDefinitions>,
     problems: watch::Sender<Vec<Problem>>,
+    /// The configuration, if it is read again when it changes.
+    project: tokio::sync::Mutex<Option<ProjectReload>>,
+    /// The problem of the configuration at its last reading.
+    config_problem: Mutex<Option<Problem>>,
+    /// Receives what has changed in the folder.
+    on_change: Option<Box<OnChange>>,
     /// Sends traces, once it is started.
     tracer: Mutex<Option<Tracer>>,
 }
 
-/// How often the folder of definitions is checked for changes.
-const LOOK: Duration = Duration::from_secs(1);
+/// A function that receives what has changed in a folder.
+type OnChange = dyn Fn(&FolderChanges) + Send + Sync;
 
 /// How long a runtime that stops waits for traces to be sent.
 const TRACES: Duration = Duration::from_secs(5);
@@ -65,7 +75,7 @@ impl Runtime {
             abide,
             run_leases: Mutex::default(),
             tools,
-            models,
+            models: SharedSetting::new(models),
             settings,
             trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
@@ -73,12 +83,51 @@ impl Runtime {
             middleware: catalog.registered_middleware().clone(),
             parsers: catalog.parsers().clone(),
             pause_callback: PauseCallback::default(),
-            sandbox: catalog.sandbox_name(),
+            sandbox: catalog.shared_sandbox(),
+            metrics: AgentMetrics::default(),
         });
         let (problems, _) = watch::channel(Vec::new());
         let (registered, tracer) = (Mutex::default(), Mutex::default());
         let prompts = AtomicI64::new(0);
-        Runtime { shared, catalog, prompts, registered, problems, tracer }
+        let (project, config_problem) = (tokio::sync::Mutex::default(), Mutex::default());
+        let on_change = None;
+        Runtime {
+            shared,
+            catalog,
+            prompts,
+            registered,
+            problems,
+            project,
+            config_problem,
+            on_change,
+            tracer,
+        }
+    }
+
+    /// Reads `abide.yaml` again when it changes: models, tools, MCP servers, the sandbox and the deny list. It takes over
+    /// the MCP servers and the sandbox of the project, whose tools, models and catalog the runtime was created with. A file
+    /// that cannot work changes nothing.
+    #[must_use]
+    pub fn reloads(
+        self,
+        source: ProjectSource,
+        servers: Vec<McpServer>,
+        sandbox: Option<Sandbox>,
+    ) -> Runtime {
+        let project = ProjectReload::new(source, servers, sandbox);
+        Runtime { project: tokio::sync::Mutex::new(Some(project)), ..self }
+    }
+
+    /// Calls this function with what the runtime has read again because its folder has changed.
+    #[must_use]
+    pub fn on_change(self, report: impl Fn(&FolderChanges) + Send + Sync + 'static) -> Runtime {
+        Runtime { on_change: Some(Box::new(report)), ..self }
+    }
+
+    /// Counters of the agents with the middleware `observability`.
+    #[must_use]
+    pub fn metrics(&self) -> AgentMetrics {
+        self.shared.metrics.clone()
     }
 
     /// Sets the environment variables that programs inherit; the default is that of this process.
@@ -134,6 +183,11 @@ impl Runtime {
     /// # Errors
     /// [`Error`] of a call.
     pub async fn register(&self) -> Result<Vec<Problem>, Error> {
+        self.register_again().await.map(|(problems, _)| problems)
+    }
+
+    /// The same, with what has changed since the last call.
+    async fn register_again(&self) -> Result<(Vec<Problem>, Option<FolderChange>), Error> {
         let abide = &self.shared.abide;
         // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
@@ -157,7 +211,7 @@ impl Runtime {
         // It reads files, and waits for stores of prompts.
         let reading = tokio::task::spawn_blocking(move || catalog.reading());
         let reading = reading.await.map_err(|_| Error::Closed)?;
-        let CatalogChanges { reading, gone, files } = self.changes(reading);
+        let CatalogChanges { reading, gone, files, definitions } = self.changes(reading);
         reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
         // The tools that stand for agents: a run that is imported can have called them. A name that is taken fails the
@@ -173,9 +227,16 @@ impl Runtime {
                 Err(error) => return Err(error),
             }
         }
-        *self.registered() = RegisteredDefinitions { of, files };
-        self.problems.send_replace(reading.problems.clone());
-        Ok(reading.problems)
+        let mut registered = self.registered();
+        let change = FolderChange::between("agents", &registered.definitions, &definitions);
+        // The first registration is no change.
+        let change = change.filter(|_| registered.of.is_some());
+        *registered = RegisteredDefinitions { of, files, definitions };
+        drop(registered);
+        let mut problems = reading.problems;
+        problems.extend(self.config_problem().clone());
+        self.problems.send_replace(problems.clone());
+        Ok((problems, change))
     }
 
     /// The folder's content, compared with the last registration.
@@ -195,8 +256,12 @@ impl Runtime {
         let there: BTreeSet<&String> = files.values().flatten().collect();
         let native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
         let gone = before.values().flatten().filter(|it| !there.contains(it) && !native(it));
-        let gone = gone.cloned().collect();
-        CatalogChanges { reading, gone, files }
+        let gone: BTreeSet<String> = gone.cloned().collect();
+        let mut definitions = registered.definitions.clone();
+        definitions.retain(|name, _| kept.contains(name));
+        let read = reading.definitions.iter().map(|it| (it.name.clone(), it.clone()));
+        definitions.extend(read);
+        CatalogChanges { reading, gone, files, definitions }
     }
 
     /// The current versions of everything that definitions depend on.
@@ -204,6 +269,10 @@ impl Runtime {
         let tools = *self.shared.tools.revision().borrow();
         let prompts = self.prompts.load(Ordering::Relaxed);
         DefinitionSources { tools, prompts, files: self.catalog.signature() }
+    }
+
+    fn config_problem(&self) -> MutexGuard<'_, Option<Problem>> {
+        self.config_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn registered(&self) -> MutexGuard<'_, RegisteredDefinitions> {
@@ -223,7 +292,8 @@ impl Runtime {
         for id in self.left_behind().await? {
             drivers.begin(id);
         }
-        let mut look = tokio::time::interval(LOOK);
+        let mut look =
+            tokio::time::interval(self.shared.settings.look.max(Duration::from_millis(1)));
         let mut beat = tokio::time::interval(self.shared.settings.lease / 3);
         let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shared.tools.revision();
@@ -342,19 +412,55 @@ impl Runtime {
         }));
     }
 
-    /// Registers the definitions again if anything has changed.
+    /// Reads the configuration and the definitions again if anything has changed.
     async fn reload(&self) {
-        if self.registered().of.as_ref().is_none_or(|of| *of == self.sources()) {
+        let report = self.reload_config().await;
+        let is_current = |of: &DefinitionSources| *of == self.sources();
+        if report.is_none() && self.registered().of.as_ref().is_none_or(is_current) {
             return;
         }
-        match self.register().await {
-            Ok(problems) => {
-                for problem in problems {
-                    tracing::warn!(code = problem.error.code(), "{problem}");
-                }
+        let mut report = report.unwrap_or_default();
+        match self.register_again().await {
+            Ok((problems, change)) => {
+                report.changes.extend(change);
+                let new = problems.into_iter().filter(|it| !report.problems.contains(it));
+                report.problems.extend(new.collect::<Vec<_>>());
             }
             Err(error) => tracing::warn!(%error, "definitions could not be registered"),
         }
+        for problem in &report.problems {
+            tracing::warn!(code = problem.error.code(), "{problem}");
+        }
+        for note in &report.notes {
+            tracing::warn!("{note}");
+        }
+        if let Some(tell) = self.on_change.as_ref().filter(|_| !report.is_empty()) {
+            tell(&report);
+        }
+    }
+
+    /// Reads the configuration again; `None` if it has not changed. What it breaks in definitions that stay is a problem,
+    /// too.
+    async fn reload_config(&self) -> Option<FolderChanges> {
+        let mut project = self.project.lock().await;
+        let project = project.as_mut()?;
+        let shared = &self.shared;
+        let live = LiveProject {
+            tools: shared.tools.clone(),
+            models: shared.models.clone(),
+            sandbox: shared.sandbox.clone(),
+        };
+        let mut report = project.refresh(&live).await?;
+        *self.config_problem() = report.problems.first().cloned();
+        if !report.is_empty() && report.problems.is_empty() {
+            let (catalog, models) = (Arc::clone(&self.catalog), shared.models.get());
+            let environment = shared.environment.clone();
+            // It reads files, and waits for stores of prompts.
+            let check = tokio::task::spawn_blocking(move || catalog.check(&models, &environment));
+            report.problems = check.await.unwrap_or_default();
+            report.problems.retain(|problem| !problem.error.is_warning());
+        }
+        Some(report)
     }
 }
 
@@ -365,6 +471,8 @@ struct RegisteredDefinitions {
     of: Option<DefinitionSources>,
     /// The agents of each file, when the file was last readable.
     files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// The definitions by name.
+    definitions: BTreeMap<String, AgentDefinition>,
 }
 
 /// The versions of everything that definitions depend on.
@@ -382,6 +490,8 @@ struct CatalogChanges {
     gone: BTreeSet<String>,
     /// The agents of each file, when the file was last readable.
     files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// The definitions that are registered now, by name.
+    definitions: BTreeMap<String, AgentDefinition>,
 }
 
 fn ended(subscription: &Subscription) -> Error {

@@ -15,19 +15,22 @@ pub struct Settings {
     pub lease: Duration,
     /// When model requests are retried.
     pub retry: Retry,
+    /// How often the folder of definitions and the configuration are checked for changes.
+    pub look: Duration,
     /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
     /// treated as if its worker had crashed.
     pub grace: Duration,
 }
 
 impl Settings {
-    /// Settings with a lease of ten seconds and a grace period of five seconds.
+    /// Settings with a lease of ten seconds, a grace period of five seconds, and a check of the folder each second.
     #[must_use]
     pub fn named(driver: impl Into<String>) -> Settings {
         Settings {
             driver: driver.into(),
             lease: Duration::from_secs(10),
             retry: Retry::default(),
+            look: Duration::from_secs(1),
             grace: Duration::from_secs(5),
         }
     }

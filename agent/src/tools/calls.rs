@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::transcript::RequestedCall;
 use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
 use crate::definition::middleware::{Middleware, ToolRetry};
+use crate::middleware::observability::ToolTimer;
 use crate::plan::todo_list::{self, PlanUpdate};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis};
@@ -129,7 +130,9 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     }
     let cancel = stop.child_token();
     let running = invoke(driver, session, &claimed, &cancel);
+    let timer = ToolTimer::start(driver);
     let outcome = held(driver, &claimed).keep(running, &cancel).await;
+    timer.ended(&claimed.tool_name, &outcome);
     report(driver, &claimed, outcome).await
 }
 

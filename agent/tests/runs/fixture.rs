@@ -8,15 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_agent::{AgentEvent, Catalog, Events, Problem, Runtime, Settings};
+use abide_agent::{
+    AgentEvent, AgentMetrics, AgentMiddleware, Catalog, Events, MiddlewareContext, Problem,
+    Runtime, Settings,
+};
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::{
     Abide, AgentState, Clock, Config, Json, Micros, Run, RunEventKind, SystemClock,
 };
-use abide_models::{ModelProvider, Models, ModelsConfig, Script, Surroundings};
+use abide_models::{ModelProvider, ModelResponse, Models, ModelsConfig, Script, Surroundings};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -69,6 +73,8 @@ pub(crate) struct RuntimeFixture {
     pub(crate) abide: Abide,
     /// The invalid files.
     pub(crate) problems: watch::Receiver<Vec<Problem>>,
+    /// The counters of the runtime.
+    pub(crate) metrics: AgentMetrics,
     stop: CancellationToken,
     runtime: Option<JoinHandle<()>>,
 }
@@ -139,8 +145,34 @@ pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str) -> Runtime {
 /// The same with other models.
 pub(crate) fn runtime_of(abide: &Abide, folder: &Path, models: Models) -> Runtime {
     let tools = tools(folder.join("ledger"));
-    let catalog = Catalog::new(folder, tools.clone());
+    let catalog = Catalog::new(folder, tools.clone()).middleware("marks", Marks);
     Runtime::new(abide.clone(), models, tools, catalog, Settings::named("runtime"))
+}
+
+/// Removes a question mark from the order of a call, and writes an answer in lower case.
+struct Marks;
+
+impl AgentMiddleware for Marks {
+    fn after_model(
+        &self,
+        _: &MiddlewareContext<'_>,
+        answer: &mut ModelResponse,
+    ) -> Result<(), String> {
+        answer.text = answer.text.replace("PAID", "paid");
+        Ok(())
+    }
+
+    fn before_tool(
+        &self,
+        _: &MiddlewareContext<'_>,
+        _: &str,
+        arguments: &mut Value,
+    ) -> Result<(), String> {
+        if let Some(order) = arguments["order"].as_str() {
+            arguments["order"] = Value::from(order.trim_end_matches('?'));
+        }
+        Ok(())
+    }
 }
 
 impl FixtureOptions {
@@ -148,7 +180,11 @@ impl FixtureOptions {
     pub(crate) fn of(definition: &str, script: &str) -> FixtureOptions {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let tools = tools(folder.path().join("ledger"));
-        let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("runtime") };
+        let settings = Settings {
+            grace: Duration::from_millis(50),
+            look: Duration::from_millis(50),
+            ..Settings::named("runtime")
+        };
         let plan = FixtureOptions { folder, models: scripted(script), tools, settings };
         plan.define("clerk.yaml", &format!("name: clerk\n{definition}"));
         plan
@@ -170,14 +206,14 @@ impl FixtureOptions {
         let FixtureOptions { folder, models, tools, settings } = self;
         let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
-        let problems = runtime.problems();
+        let (problems, metrics) = (runtime.problems(), runtime.metrics());
         runtime.register().await.expect("it is registered");
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             runtime.run(stopped).await.expect("the runtime runs");
         });
-        RuntimeFixture { folder, abide, problems, stop, runtime: Some(task) }
+        RuntimeFixture { folder, abide, problems, metrics, stop, runtime: Some(task) }
     }
 }
 

@@ -29,7 +29,7 @@ struct Scenario {
     pays: usize,
 }
 
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -120,6 +120,16 @@ const SCENARIOS: [Scenario; 7] = [
             "script",
             "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, \
                     { text: It is paid. }]",
+        )],
+        pays: 1,
+    },
+    Scenario {
+        name: "filters",
+        agents: &[("clerk", "tools: [pay]\nmiddleware: [pii, marks, observability, streaming]\n")],
+        scripts: &[(
+            "script",
+            "answers: [{ text: I ask swordfish@example.com. Wait., \
+             calls: [{ name: pay, arguments: { order: A? } }] }, { text: It is PAID. }]",
         )],
         pays: 1,
     },
@@ -355,6 +365,13 @@ fn at_every_step_of_an_answer_that_is_held_back() {
 fn at_every_step_of_a_pause() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[6], None);
     assert!(killed > 15, "killed only {killed} times");
+}
+
+/// Redaction and middleware in Rust do the same after a kill, and what was published before it has no personal data.
+#[test]
+fn at_every_step_of_a_run_with_pii_and_middleware_in_rust() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[7], None);
+    assert!(killed > 8, "killed only {killed} times");
 }
 
 /// The rows of facts, measurements, warnings and counts are the same as without a kill.

@@ -2,6 +2,7 @@
 
 mod compaction;
 mod composition;
+mod config_reload;
 mod context;
 mod contract;
 mod delegation;

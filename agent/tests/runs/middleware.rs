@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use abide_agent::{AgentMiddleware, Catalog, MiddlewareContext};
+use abide_agent::{AgentDefinition, AgentMiddleware, Catalog, MetricSample, MiddlewareContext};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_models::{ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, Script};
 use abide_tools::{Effect, Function, ToolContext, ToolOutcome};
+use expect_test::expect;
 use serde_json::{Map, Value, json};
 
 use crate::fixture::{FixtureOptions, Order, RuntimeFixture, answering, providers};
@@ -182,6 +183,173 @@ async fn tool_security_denies_a_tool_that_the_model_sees() {
     fixture.close().await;
 }
 
+/// The counters of a run, one a line, without durations.
+fn counted(fixture: &RuntimeFixture) -> String {
+    let mut lines = Vec::new();
+    for family in fixture.metrics.families() {
+        for MetricSample { suffix, labels, value } in family.samples {
+            if family.kind == "counter" || suffix == "_count" {
+                let labels: Vec<&str> = labels.iter().map(|(_, value)| value.as_str()).collect();
+                lines.push(format!("{}{suffix} {} {value}", family.name, labels.join(" ")));
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+/// Attempts that fail, other models, tokens, cost, tools that succeed and fail: each by agent, model and tool. The requests
+/// of a guardrail's model count, too.
+#[tokio::test]
+async fn observability_counts_models_and_tools() {
+    let definition = "\
+tools: [look, flaky]
+config: { provider: first }
+middleware:
+  - observability
+  - { name: model_fallback, models: [{ provider: second }] }
+  - { name: guardrail, at: response, verdict: { instructions: x, provider: judge }, message: no }
+";
+    let answers = "
+answers:
+  - calls: [{ name: look, arguments: { order: A } }, { name: flaky, arguments: { order: A } }]
+    usage: { input_tokens: 10, output_tokens: 4 }
+  - text: Done.
+    usage: { input_tokens: 20, output_tokens: 6 }
+";
+    let fails = "answers: [{ error: { kind: unauthorized } }, { error: { kind: unauthorized } }]";
+    let judge = "answers: [{ text: '{\"allow\": true}' }, { text: '{\"allow\": true}' }]";
+    let models = || providers(&[("first", fails), ("second", answers), ("judge", judge)]);
+    let run = async |definition: &str| {
+        let plan =
+            FixtureOptions { models: models(), ..FixtureOptions::of(definition, "answers: []") };
+        failing(&plan, "flaky", Effect::AtMostOnce, 9);
+        let fixture = plan.open().await;
+        let run = fixture.begin("Look.").await;
+        let (rendered, last) = fixture.output(&run.id, 0).await;
+        assert_eq!(last.data["assistant_data"]["content"], "Done.", "{rendered}");
+        let counted = counted(&fixture);
+        fixture.close().await;
+        counted
+    };
+    expect![[r#"
+        agent_model_calls_total clerk first first-model unauthorized 2
+        agent_model_calls_total clerk judge judge-model answered 1
+        agent_model_calls_total clerk second second-model answered 2
+        agent_model_tokens_total clerk first first-model input 0
+        agent_model_tokens_total clerk first first-model output 0
+        agent_model_tokens_total clerk judge judge-model input 0
+        agent_model_tokens_total clerk judge judge-model output 0
+        agent_model_tokens_total clerk second second-model input 30
+        agent_model_tokens_total clerk second second-model output 10
+        agent_model_cost_dollars_total clerk first first-model 0
+        agent_model_cost_dollars_total clerk judge judge-model 0
+        agent_model_cost_dollars_total clerk second second-model 0
+        agent_model_call_seconds_count clerk first first-model 2
+        agent_model_call_seconds_count clerk judge judge-model 1
+        agent_model_call_seconds_count clerk second second-model 2
+        agent_tool_calls_total clerk flaky tool 1
+        agent_tool_calls_total clerk look succeeded 1
+        agent_tool_call_seconds_count clerk flaky 1
+        agent_tool_call_seconds_count clerk look 1"#]]
+    .assert_eq(&run(definition).await);
+    let tools = definition.replace("- observability", "- { name: observability, at: tools }");
+    expect![[r#"
+        agent_tool_calls_total clerk flaky tool 1
+        agent_tool_calls_total clerk look succeeded 1
+        agent_tool_call_seconds_count clerk flaky 1
+        agent_tool_call_seconds_count clerk look 1"#]]
+    .assert_eq(&run(&tools).await);
+    assert_eq!(run(&definition.replace("  - observability\n", "")).await, "");
+}
+
+/// What a client sees of an answer while it is made, by the settings of `streaming`.
+#[tokio::test]
+async fn streaming_publishes_steps_pieces_and_reasoning() {
+    let script = "
+token_ms: 1
+answers:
+  - text: I look now.
+    reasoning: It is there.
+    calls: [{ name: look, arguments: { order: A } }]
+  - text: It is fine, really.
+";
+    let run = async |middleware: &str| {
+        let definition = format!("tools: [look]\nmiddleware: {middleware}\n");
+        let fixture = RuntimeFixture::of(&definition, script).await;
+        let run = fixture.begin("Look.").await;
+        fixture.output(&run.id, 0).await;
+        let sql = "SELECT kind || CASE kind WHEN 'status' THEN ' ' || (data ->> '$.status') || \
+                   coalesce(' ' || (data ->> '$.iteration'), '') || \
+                   coalesce(' ' || (data ->> '$.tools'), '') ELSE '' END FROM run_events \
+                   WHERE kind IN ('token', 'reasoning', 'status') ORDER BY number";
+        let rows: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        let mut kinds: Vec<String> = rows.into_iter().map(|(kind,)| kind).collect();
+        let tokens = kinds.iter().filter(|kind| *kind == "token").count();
+        kinds.dedup();
+        let sql = "SELECT group_concat(data ->> '$.content', '') FROM run_events \
+                   WHERE kind = 'token'";
+        let text: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        assert_eq!(text[0].0, "I look now.It is fine, really.", "{middleware}");
+        fixture.close().await;
+        (kinds.join(", "), tokens)
+    };
+    let (plain, tokens) = run("[]").await;
+    assert_eq!(plain, "status thinking, reasoning, token, status idle");
+    assert!(tokens > 2, "the text arrives in pieces");
+    let (steps, _) = run("[streaming]").await;
+    assert_eq!(
+        steps,
+        "status thinking, status thinking 1, reasoning, token, status working [\"look\"], \
+         status thinking 2, token, status idle"
+    );
+    let less = "[{ name: streaming, tokens: false, reasoning: false, status: false }]";
+    assert_eq!(run(less).await, ("status thinking, token, status idle".to_owned(), 2));
+}
+
+/// With `tokens: false` an answer that is stopped leaves its text, too.
+#[tokio::test]
+async fn streaming_in_one_piece_keeps_the_text_of_a_stopped_answer() {
+    let script = "token_ms: 400\nanswers: [{ text: one two three four five six seven eight }]";
+    let definition = "middleware: [{ name: streaming, tokens: false }]\n\
+                      limits: { wall_clock_seconds: 1 }\n";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Count.").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["code"], "execution_timeout", "{rendered}");
+    assert!(rendered.contains("says \"one"), "{rendered}");
+    let transcript = fixture.transcript().await;
+    assert!(transcript.contains("assistant: one"), "{transcript}");
+    fixture.close().await;
+}
+
+/// An unknown setting, and one of another middleware, are errors that list the known ones.
+#[test]
+fn unknown_settings_of_observability_and_streaming_are_refused() {
+    for (middleware, why) in [
+        (
+            "{ name: observability, models: [{ provider: x }] }",
+            "unknown setting `models` of the middleware observability, expected one of `at`",
+        ),
+        (
+            "{ name: observability, at: agents }",
+            "unknown value `agents`, expected `models` or `tools`",
+        ),
+        (
+            "{ name: streaming, pieces: true }",
+            "unknown setting `pieces` of the middleware streaming, expected one of `tokens`, \
+             `reasoning`, `status`",
+        ),
+    ] {
+        let text = format!("middleware:\n  - {middleware}\n");
+        let refused = AgentDefinition::from_yaml(&text).expect_err("it is refused");
+        assert_eq!(refused.to_string(), why);
+    }
+    let both = "middleware:\n- observability\n- name: streaming\n  tokens: false\n";
+    let read = AgentDefinition::from_yaml(both).expect("it is valid");
+    let json = serde_json::to_value(&read.middleware).expect("it is JSON");
+    assert_eq!(json, json!([{"name": "observability"}, {"name": "streaming", "tokens": false}]));
+}
+
 /// Changes what it gets, and denies what contains the word in its settings.
 struct Audit;
 
@@ -305,7 +473,8 @@ async fn middleware_that_is_not_registered_is_refused() {
         FixtureOptions::of("middleware: [{ name: audit, settings: { x: 1 } }]", "answers: []");
     let here = || Catalog::new(plan.folder.path(), plan.tools.clone());
     let why = |catalog: Catalog| catalog.read().1[0].error.to_string();
-    let known = "guardrail, tool_security, tool_retry, model_fallback, pii";
+    let known =
+        "guardrail, tool_security, tool_retry, model_fallback, pii, observability, streaming";
     assert_eq!(why(here()), format!("unknown middleware audit; available: {known}"));
     let refused = why(here().middleware("audit", Audit));
     assert_eq!(refused, "middleware audit: unknown setting `x`, expected `deny`");

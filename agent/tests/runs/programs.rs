@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use abide_agent::{Catalog, Events};
-use abide_client::arguments::{AbortRun, CreateSession, DecideApproval, RegisterAgent, StartRun};
-use abide_client::{Abide, Decision, RunEventKind, Scope};
+use abide_agent::{Catalog, Events, Reparsed};
+use abide_client::arguments::{
+    AbortRun, ClaimRun, CreateSession, DecideApproval, RecordRun, RegisterAgent, StartRun,
+};
+use abide_client::{Abide, Decision, NewRunEvent, RunEventKind, Scope};
 use abide_programs::{Answer, CliConfig, Parser, ProgramEvent, Prompt, hold};
 use abide_schema::reducer::Caller;
+use expect_test::expect;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -101,6 +104,72 @@ async fn a_parser_by_configuration_reads_calls_usage_session_and_the_last_answer
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(took, [(1, 10, 5, Some(250_000), "p1".to_owned())]);
     fixture.close().await;
+}
+
+/// The stored lines of a run are read again: with the same rules nothing differs, and with better ones the calls, the tokens
+/// and the answer that the first ones had missed. The rows stay as they are.
+#[tokio::test]
+async fn stored_lines_are_read_again_with_the_current_parser() {
+    let plan = FixtureOptions::of("", "answers: []");
+    std::fs::write(plan.folder.path().join("agent.sh"), OWN_FORMAT).expect("it can be written");
+    let folder = plan.folder.path().to_owned();
+    let cli = |rules: &str| {
+        let folder = folder.display();
+        format!("cli:\n  command: [sh, agent.sh]\n  working_dir: '{folder}'\n  parser:\n{rules}")
+    };
+    let poor = "    terminal: { when: { /kind: done }, text: /say }\n";
+    let better = "    session: /sid
+    tool_call: { when: { /kind: call }, id: /no, name: /tool, arguments: /in }
+    usage: { input_tokens: /tokens/in, output_tokens: /tokens/out, cost_usd: /usd }
+    terminal: { when: { /kind: done }, text: /say, match: last }
+";
+    plan.define("clerk.yaml", &cli(poor));
+    let fixture = plan.open().await;
+    let run = fixture.begin("How much?").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "It is 41.", "{rendered}");
+    let catalog = || Catalog::new(&folder, abide_tools::Tools::new());
+    let again = async || {
+        Reparsed::of(&fixture.abide, &catalog(), &run.id).await.expect("the lines can be read")
+    };
+    let same = again().await;
+    assert_eq!((same.lines, same.is_current, &same.changes[..]), (6, true, &[][..]));
+    define(&folder, "clerk.yaml", &cli(better));
+    let text = |texts: &[String]| texts.join("; ");
+    let changes = again().await.changes;
+    let changes: Vec<String> =
+        changes.iter().map(|it| format!("{} | {}", text(&it.before), text(&it.after))).collect();
+    expect![[r#"
+        status {"program":{"data":{"kind":"hello","sid":"p1"},"type":"status"},"status":"thinking"} | status {"program_session":"p1","status":"thinking"}; status {"program":{"data":{"kind":"hello","sid":"p1"},"type":"status"},"status":"thinking"}
+        status {"program":{"data":{"in":{"cmd":"ls"},"kind":"call","no":7,"tool":"sh"},"type":"status"},"status":"thinking"} | tool_call {"args":{"cmd":"ls"},"id":"7","name":"sh"}
+        status {"program":{"data":{"kind":"used","tokens":{"in":10,"out":5},"usd":0.25},"type":"status"},"status":"thinking"} | usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"partial","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
+        status {"program":{"code":"extra_final","message":"the program gave another answer; the first one is used","type":"notice"},"status":"thinking"} | usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}; usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":0.25,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
+        answer "It is 41."; cost_micros 0; input_tokens 0; output_tokens 0; tool_calls 0 | answer "It is 42."; cost_micros 250000; input_tokens 10; output_tokens 5; tool_calls 1"#]].assert_eq(&changes.join("\n"));
+    let sql = "SELECT output ->> '$.content', tool_calls FROM runs";
+    let stored: Vec<(String, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(stored, [("It is 41.".to_owned(), 0)]);
+    // Without a definition in the folder, that of the run counts.
+    std::fs::remove_file(folder.join("agents/clerk.yaml")).expect("the file exists");
+    let of_run = again().await;
+    assert_eq!((of_run.is_current, of_run.changes.len()), (false, 0));
+    let missing = Reparsed::of(&fixture.abide, &catalog(), "r9").await.expect_err("there is none");
+    assert_eq!(missing.to_string(), "there is no run r9");
+    fixture.close().await;
+}
+
+/// The lines of Claude Code, of a failed run, and of a run with two processes: the same parser makes the same of them.
+#[tokio::test]
+async fn stored_lines_of_known_programs_give_the_same_events() {
+    for text in [ANSWERS, GIVES_UP, "cat > /dev/null; echo '{\"type\":\"system\"}'; exit 3"] {
+        let fixture = fixture(text, "").await;
+        let run = fixture.begin("How much?").await;
+        fixture.output(&run.id, 0).await;
+        let catalog = Catalog::new(fixture.folder.path(), abide_tools::Tools::new());
+        let again = Reparsed::of(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
+        assert_eq!(again.changes, [], "{text}");
+        assert!(again.lines > 0);
+        fixture.close().await;
+    }
 }
 
 /// Counts the lines of one run. A parser that two runs share would count on.
@@ -410,6 +479,54 @@ fn an_acp_session_is_loaded_after_a_kill() {
         found
     });
     assert_eq!(open, [("cancelled".to_owned(),)]);
+}
+
+/// Regression: a runtime that ended between the first line of an agent with ACP and its session left a run that failed with
+/// `runtime_crash`, although the agent had no prompt yet. It gets its prompt when its session is stored, so it is started
+/// again.
+#[tokio::test]
+async fn an_acp_agent_without_a_stored_session_is_started_again() {
+    let answers = r#"
+read -r initialize; echo '{"id":0,"result":{"protocolVersion":1}}'
+read -r session; echo "$session" >> calls; echo '{"id":1,"result":{"sessionId":"a1"}}'
+read -r prompt; printf '%s\n' "$prompt" >> calls
+echo '{"id":2,"result":{"stopReason":"end_turn"}}'
+read -r end
+"#;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    define(folder.path(), "clerk.yaml", &script_of("acp", folder.path(), answers, ""));
+    let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+    let fixture = runtime(&abide, folder.path(), "answers: []");
+    fixture.register().await.expect("it is registered");
+    abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+    abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");
+    let claim = ClaimRun::new("r1", "ended", 1_000);
+    let claimed = abide.call(claim).await.expect("it is claimed").into_inner();
+    let line = json!({"raw": r#"{"id":0,"result":{"protocolVersion":1}}"#});
+    let line = line.as_object().cloned().expect("it is an object");
+    let line = NewRunEvent { kind: RunEventKind::Line, data: line };
+    let record = RecordRun::new("r1", claimed.fencing_token.expect("it is claimed"));
+    abide.call(record.events(&[line]).lease_ms(1)).await.expect("it is recorded");
+    let stop = CancellationToken::new();
+    let ends = async {
+        let sql = "SELECT id FROM runs WHERE ended_at IS NOT NULL";
+        let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
+        while ended.rows().len() == 0 {
+            ended.next().await.expect("the file is open");
+        }
+        stop.cancel();
+    };
+    let (driven, ()) = tokio::join!(fixture.run(stop.clone()), ends);
+    driven.expect("the runtime runs");
+    let calls = std::fs::read_to_string(folder.path().join("calls")).expect("the program ran");
+    let calls: Vec<Value> =
+        calls.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let methods: Vec<&Value> = calls.iter().map(|call| &call["method"]).collect();
+    assert_eq!(methods, ["session/new", "session/prompt"]);
+    let sql = "SELECT status FROM runs";
+    let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it succeeds");
+    assert_eq!(status, [("done".to_owned(),)]);
+    abide.close().await;
 }
 
 /// Speaks ACP, asks for permission, and records the decision.

@@ -69,7 +69,7 @@ async fn a_version_with_other_variables_is_reported_and_the_agent_is_unchanged()
         "{}: {}, line {:?}\n{}",
         problem.error.code(),
         problem.error,
-        problem.line,
+        problem.at.map(|at| at.line),
         problem.error.suggestion().unwrap_or_default()
     );
     expect![[r#"

@@ -10,7 +10,12 @@ fn every_row_of_the_table_has_its_test() {
 
 #[test]
 fn every_rule_for_programs_has_its_test() {
-    check("programs.md", "### Rules, with their tests", 21);
+    check("programs.md", "### Rules, with their tests", 24);
+}
+
+#[test]
+fn every_rule_of_the_runtime_has_its_test() {
+    check("agents.md", "### Rules of the runtime, with their tests", 58);
 }
 
 /// Checks that the tests in a table of a page exist, and that there are at least so many.

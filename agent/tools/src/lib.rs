@@ -71,9 +71,9 @@ pub use config::ConfigError;
 pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
-pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus};
+pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer};
 pub use outcome::{Failure, ToolOutcome};
-pub use registry::{AdmittedCall, Selection, ToolView, Tools, ToolsError};
+pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};
 pub use sandbox::{
     Availability, BackendName, IsolatedCommand, Launcher, Network, Sandbox, SandboxBackend,
     SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,

@@ -173,18 +173,26 @@ impl McpError {
 /// An MCP server whose tools are in a registry. Dropping it removes the tools and stops the server.
 pub struct McpServer {
     server: Arc<Server>,
+    /// Whether the registry has removed its tools, possibly in favour of another server of the same name.
+    has_left: bool,
 }
 
-impl McpServer {
-    /// Connects to a server and adds its tools to a registry.
+/// An MCP server with a valid definition that is not connected yet.
+pub struct PreparedMcpServer {
+    server: Arc<Server>,
+    required: bool,
+}
+
+impl PreparedMcpServer {
+    /// Checks a definition. It starts nothing.
     ///
     /// # Errors
-    /// The definition is invalid, or the server is required but unavailable.
-    pub async fn start(
+    /// The definition is invalid.
+    pub fn new(
         config: McpServerConfig,
         environment: &Environment,
         tools: &Tools,
-    ) -> Result<McpServer, McpError> {
+    ) -> Result<PreparedMcpServer, ConfigError> {
         let name = config.name.clone();
         let required = config.required;
         let prefix = config.prefix.unwrap_or_else(|| format!("{name}_"));
@@ -201,7 +209,7 @@ impl McpServer {
                 let headers = crate::http::headers(&name, &config.headers, environment)?;
                 Endpoint::address(&name, &url, headers, config.max_message_bytes)?
             }
-            _ => return Err(ConfigError::new(&name, "it needs either command or url").into()),
+            _ => return Err(ConfigError::new(&name, "it needs either command or url")),
         };
         let server = Arc::new(Server {
             endpoint,
@@ -217,8 +225,40 @@ impl McpServer {
             prefix,
             name,
         });
+        Ok(PreparedMcpServer { server, required })
+    }
+
+    /// The name of the server and the prefix of its tools, as a registry announces them.
+    #[must_use]
+    pub fn source(&self) -> (String, String) {
+        (self.server.name.clone(), self.server.prefix.clone())
+    }
+
+    /// Connects to the server, which the registry has announced ([`Tools::announce`], [`Tools::configure`]), and adds its
+    /// tools. If it is unavailable, it is tried again; the status has the reason.
+    pub async fn connect(self) -> McpServer {
+        let handle = McpServer { server: self.server, has_left: false };
+        if handle.server.connection().await.is_err() {
+            handle.server.keep_trying();
+        }
+        handle
+    }
+}
+
+impl McpServer {
+    /// Connects to a server and adds its tools to a registry.
+    ///
+    /// # Errors
+    /// The definition is invalid, or the server is required but unavailable.
+    pub async fn start(
+        config: McpServerConfig,
+        environment: &Environment,
+        tools: &Tools,
+    ) -> Result<McpServer, McpError> {
+        let PreparedMcpServer { server, required } =
+            PreparedMcpServer::new(config, environment, tools)?;
         tools.announce(&server.name, &server.prefix)?;
-        let handle = McpServer { server };
+        let handle = McpServer { server, has_left: false };
         match handle.server.connection().await {
             Ok(_) => {}
             Err(why) if required => {
@@ -228,6 +268,12 @@ impl McpServer {
             Err(_) => handle.server.keep_trying(),
         }
         Ok(handle)
+    }
+
+    /// Stops it after the registry has removed its tools ([`Tools::configure`]). The tools of another server of the same
+    /// name stay. Calls in progress end first.
+    pub fn leave(mut self) {
+        self.has_left = true;
     }
 
     /// The name.
@@ -265,6 +311,8 @@ impl Drop for McpServer {
     fn drop(&mut self) {
         // The tools hold references to the server, so they are removed first.
         self.server.closing.cancel();
-        self.server.tools.withdraw(&self.server.name);
+        if !self.has_left {
+            self.server.tools.withdraw(&self.server.name);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! agent's definition. Tools can be added and removed at any time (an MCP server may add one), so a view queries
 //! the registry each time instead of copying it.
 
+mod configured;
 mod view;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ use crate::arguments::Parameters;
 use crate::function::Function;
 use crate::tool::{Tool, ToolContext, ToolDeclaration};
 
+pub use configured::ConfiguredTools;
 pub(crate) use view::matches_any;
 pub use view::{AdmittedCall, Selection, ToolView};
 
@@ -42,12 +44,14 @@ struct Shared {
     revision: watch::Sender<u64>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct RegistryState {
     entries: BTreeMap<String, Entry>,
     sources: BTreeMap<String, SourceState>,
     /// Names and patterns whose calls are denied to all agents.
     blocked: Vec<String>,
+    /// The same of the configuration, which can change.
+    configured_blocked: Vec<String>,
 }
 
 /// A registered tool.

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentProject, BackendName, Catalog, Environment, Launcher, McpStatus, Problem, Runtime,
-    RuntimeError, Settings, ToolWorker, Tools,
+    AgentMetrics, AgentProject, Catalog, Environment, FolderChange, FolderChanges, Launcher,
+    McpStatus, Problem, ProjectError, Runtime, RuntimeError, Settings, ToolWorker, Tools,
 };
 use abide_client::{Abide, Error};
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,8 @@ use crate::cells::counted;
 use crate::connect::connect_named;
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::output::{say, say_json};
+use crate::printable::one_line;
 
 /// The default folder.
 pub(super) const FOLDER: &str = ".abide";
@@ -28,12 +31,17 @@ pub(super) const FILE: &str = "agents.db";
 
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
-    let launcher = Launcher::this_program();
-    AgentProject::open_with(folder, &options.environment, launcher).await.map_err(|why| {
+    opened(options, folder).await.map_err(|why| {
         let usual = || "docs/agents.md describes the folder of agents".to_owned();
         let hint = why.suggestion().unwrap_or_else(usual);
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
+}
+
+/// The project of a folder.
+pub(super) async fn opened(options: &Options, folder: &Path) -> Result<AgentProject, ProjectError> {
+    let launcher = Launcher::this_program();
+    AgentProject::open_with(folder, &options.environment, launcher).await
 }
 
 /// Checks that a folder named on the command line exists. The default folder may be missing; then only the built-in
@@ -75,6 +83,9 @@ pub(crate) struct LoadedProject {
     pub(crate) warnings: Vec<String>,
 }
 
+/// A function that receives what has changed in a folder.
+type OnChange = dyn Fn(&FolderChanges) + Send + Sync;
+
 /// Drives runs next to the other work of this process.
 pub(crate) struct AgentHost {
     pub(super) abide: Abide,
@@ -84,15 +95,13 @@ pub(crate) struct AgentHost {
     runtime: JoinHandle<Result<(), RuntimeError>>,
     /// Runs the calls of MCP clients, in the process that has the engine.
     worker: Option<JoinHandle<Result<(), Error>>>,
-    /// Keeps the MCP servers alive while their tools can be called.
-    _servers: Vec<abide_agent::McpServer>,
 }
 
 /// What the interface of the server needs.
 struct RegistryParts {
     catalog: Arc<Catalog>,
     tools: Tools,
-    sandbox: Option<BackendName>,
+    metrics: AgentMetrics,
     /// Only an engine of this process has an MCP server.
     mcp: Option<Arc<McpTools>>,
     environment: Environment,
@@ -112,6 +121,27 @@ impl AgentHost {
         AgentHost::over(options, project, Abide::embed(engine.clone())).await
     }
 
+    /// The same, and says on stdout what it has read again because the folder has changed.
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub(crate) async fn open_and_tell(
+        options: &Options,
+        folder: &Path,
+        engine: &Engine,
+    ) -> Result<AgentHost, Failure> {
+        let project = open(options, folder).await?;
+        let abide = Abide::embed(engine.clone());
+        let json = options.json;
+        AgentHost::with(
+            options,
+            project,
+            abide,
+            Some(Box::new(move |report: &FolderChanges| tell(json, report))),
+        )
+        .await
+    }
+
     /// What was loaded, and what failed.
     pub(crate) fn loaded(&self) -> &LoadedProject {
         &self.loaded
@@ -119,20 +149,30 @@ impl AgentHost {
 
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
-        let RegistryParts { catalog, tools, sandbox, mcp, environment } = &self.registry;
+        let RegistryParts { catalog, tools, metrics, mcp, environment } = &self.registry;
         let (catalog, tools) = (Arc::clone(catalog), tools.clone());
         let (mcp, environment) = (mcp.clone(), environment.clone());
-        Arc::new(CatalogRegistry::new(catalog, tools, *sandbox, mcp, environment))
+        Arc::new(CatalogRegistry::new(catalog, tools, metrics.clone(), mcp, environment))
     }
 
     pub(super) async fn over(
         options: &Options,
+        project: AgentProject,
+        abide: Abide,
+    ) -> Result<AgentHost, Failure> {
+        AgentHost::with(options, project, abide, None).await
+    }
+
+    async fn with(
+        options: &Options,
         mut project: AgentProject,
         abide: Abide,
+        report: Option<Box<OnChange>>,
     ) -> Result<AgentHost, Failure> {
         project.catalog = project.catalog.prompts_of(&abide);
         let loaded = LoadedProject::of(&project, options).await;
-        let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer } = project;
+        let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, source } =
+            project;
         let mcp_tools = match abide.engine() {
             Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision())?)),
             None => None,
@@ -144,16 +184,21 @@ impl AgentHost {
             .is_some()
             .then(|| ToolWorker::new(abide.clone(), mcp.tools, settings.clone(), mcp_tools::AGENT));
         let runtime = Runtime::new(abide.clone(), models, tools.clone(), catalog, settings)
-            .environment(options.environment.clone());
+            .environment(options.environment.clone())
+            .reloads(source, servers, sandbox);
         let registry = RegistryParts {
             catalog: runtime.catalog(),
             tools,
-            sandbox: sandbox.map(|it| it.backend()),
+            metrics: runtime.metrics(),
             mcp: mcp_tools,
             environment: options.environment.clone(),
         };
         let runtime = match tracer {
             Some(tracer) => runtime.traces(tracer),
+            None => runtime,
+        };
+        let runtime = match report {
+            Some(report) => runtime.on_change(report),
             None => runtime,
         };
         runtime.register().await?;
@@ -165,7 +210,7 @@ impl AgentHost {
         let runtime = tokio::spawn(async move { runtime.run(stopped).await });
         let stopped = stop.clone();
         let worker = worker.map(|worker| tokio::spawn(async move { worker.run(stopped).await }));
-        Ok(AgentHost { abide, loaded, registry, stop, runtime, worker, _servers: servers })
+        Ok(AgentHost { abide, loaded, registry, stop, runtime, worker })
     }
 
     /// Releases the runs. They continue when a driver opens the file again.
@@ -183,6 +228,39 @@ impl AgentHost {
             Err(error) => tracing::error!(%error, "the worker of MCP calls panicked"),
         }
     }
+}
+
+/// Says what was read again. Problems and notes are in the log, too.
+fn tell(json: bool, report: &FolderChanges) {
+    let FolderChanges { changes, notes, problems } = report;
+    // A server whose stdout is closed goes on.
+    let _ = match json {
+        true => {
+            let changes = changes.iter().map(|FolderChange { part, added, changed, removed }| {
+                json!({"part": part, "added": added, "changed": changed, "removed": removed})
+            });
+            let changes: Vec<_> = changes.collect();
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            say_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": problems}}))
+        }
+        false => say(lines_of(report)),
+    };
+}
+
+/// One line for each part that has changed, and for each problem.
+fn lines_of(FolderChanges { changes, notes, problems }: &FolderChanges) -> String {
+    let named = |what: &str, names: &[String]| match names {
+        [] => String::new(),
+        names => format!("  {what} {}", names.join(", ")),
+    };
+    let changes = changes.iter().map(|FolderChange { part, added, changed, removed }| {
+        let parts = [named("new", added), named("changed", changed), named("removed", removed)];
+        format!("reloaded  {part}:{}", parts.concat())
+    });
+    let notes = notes.iter().map(|note| format!("note      {note}"));
+    let problems = problems.iter().map(|problem| format!("failed    {problem}"));
+    let lines = changes.chain(notes).chain(problems).map(|line| one_line(&line));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 impl LoadedProject {

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use abide_agent::{
-    BackendName, Catalog, DefinitionError, Environment, Launcher, Middleware, Tools,
-    available_backends,
+    AgentMetrics, BackendName, Catalog, DefinitionError, Environment, Launcher, MetricFamily,
+    MetricSample, Middleware, Tools, available_backends,
 };
 use abide_schema::{Code, Refusal};
-use abide_server::{AgentRegistry, McpHost};
+use abide_server::{AgentMetricFamily, AgentMetricSample, AgentRegistry, McpHost};
 use serde_json::{Value, json};
 
 use super::mcp_tools::McpTools;
@@ -17,7 +17,7 @@ use super::mcp_tools::McpTools;
 pub(super) struct CatalogRegistry {
     catalog: Arc<Catalog>,
     tools: Tools,
-    sandbox: Option<BackendName>,
+    metrics: AgentMetrics,
     mcp: Option<Arc<McpTools>>,
     /// The sandboxes of this machine, once they were tried.
     backends: Arc<OnceLock<Vec<Value>>>,
@@ -28,7 +28,7 @@ impl CatalogRegistry {
     pub(super) fn new(
         catalog: Arc<Catalog>,
         tools: Tools,
-        sandbox: Option<BackendName>,
+        metrics: AgentMetrics,
         mcp: Option<Arc<McpTools>>,
         environment: Environment,
     ) -> CatalogRegistry {
@@ -38,7 +38,7 @@ impl CatalogRegistry {
         std::thread::spawn(move || {
             tried.get_or_init(|| available_backends(&Launcher::this_program(), &environment));
         });
-        CatalogRegistry { catalog, tools, sandbox, mcp, backends }
+        CatalogRegistry { catalog, tools, metrics, mcp, backends }
     }
 }
 
@@ -65,9 +65,21 @@ impl AgentRegistry for CatalogRegistry {
         json!({
             "tools": self.tools.names(),
             "middleware": Middleware::names(),
-            "sandbox": self.sandbox.map(BackendName::as_str),
+            "sandbox": self.catalog.sandbox_name().map(BackendName::as_str),
             "sandbox_backends": self.backends.wait(),
+            // An agent that is a program has the tools of the program, and none of these.
+            "programs": {"tools": false, "approvals": ["claude", "acp", "codex-app-server"]},
         })
+    }
+
+    fn metrics(&self) -> Vec<AgentMetricFamily> {
+        let sample =
+            |MetricSample { suffix, labels, value }| AgentMetricSample { suffix, labels, value };
+        let family = |MetricFamily { name, meaning, kind, samples }| {
+            let samples = samples.into_iter().map(sample).collect();
+            AgentMetricFamily { name, meaning, kind, samples }
+        };
+        self.metrics.families().into_iter().map(family).collect()
     }
 
     fn mcp(&self) -> Option<Arc<dyn McpHost>> {
@@ -78,9 +90,12 @@ impl AgentRegistry for CatalogRegistry {
 /// A refusal with the catalog's own error code, for programs.
 fn refused(name: &str, error: &DefinitionError) -> Refusal {
     let detail = format!("agent {name} is not valid: {}: {error}", error.code());
+    let is_meant = |hint: &String| hint.starts_with("did you mean");
     let hint = match error.suggestion() {
+        hint if error.code() == "unknown_tool" && !hint.as_ref().is_some_and(is_meant) => {
+            "GET /capabilities lists the tools".to_owned()
+        }
         Some(suggestion) => suggestion,
-        None if error.code() == "unknown_tool" => "GET /capabilities lists the tools".to_owned(),
         None => "docs/agents.md describes the fields of a definition".to_owned(),
     };
     Refusal::new(Code::BadArguments, detail).hint(hint)

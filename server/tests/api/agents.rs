@@ -58,7 +58,7 @@ async fn patch(server: &TestServer, name: &str, body: &str, revision: Option<&st
 #[tokio::test]
 async fn an_agent_is_registered_read_and_changed() {
     let server = server().await;
-    let prompt = "p".repeat(600);
+    let prompt = "é".repeat(600);
     let clerk = json!({"name": "clerk", "system_prompt": prompt, "tools": ["look"],
         "config": {"model": "small", "temperature": 0.5}, "interrupt_on": {"look": true}});
     let made = server.post("/agents", &clerk.to_string()).await;
@@ -67,7 +67,8 @@ async fn an_agent_is_registered_read_and_changed() {
     assert_eq!((read.status, read.header("etag")), (200, Some("\"1\"")));
     assert_eq!(made.json(), read.json());
     let output = read.json();
-    assert_eq!(output["system_prompt"].as_str().map(str::len), Some(500));
+    let prompt = output["system_prompt"].as_str().unwrap_or_default();
+    assert_eq!(prompt.chars().count(), 500, "characters, not bytes");
     let output = json!({"model": output["model"], "mode": output["mode"], "tools": output["tools"],
         "temperature": output["temperature"], "interrupt_on": output["interrupt_on"],
         "hidden": output["hidden"], "native": output["native"], "a2a_exposed": output["a2a_exposed"]});

@@ -1,6 +1,6 @@
 //! Agents with the Agent Client Protocol: what Abide sends, what it makes of the answers, and agents with odd behaviour.
 
-use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, run};
+use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, hold, run};
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -66,6 +66,36 @@ async fn a_turn_is_three_requests() {
     };
     assert_eq!((answer.text.as_str(), answer.session_id.as_deref()), ("It is 42.", Some("s1")));
     assert_eq!(answer.usage.as_ref().and_then(|usage| usage.input_tokens), Some(10));
+}
+
+/// A caller that stores the session first decides when the program gets its prompt. Without that it gets none, also if it
+/// is cancelled.
+#[tokio::test]
+async fn the_prompt_follows_when_the_session_is_stored() {
+    let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
+    let mut running = hold(acp(&["line", SAYS, "line", ENDED]), Prompt::user("6 × 7?"), None);
+    running.open();
+    let before = until(&mut running, is_session).await;
+    running.begin();
+    let after: Vec<Line> = running.collect().await;
+    let method = |lines: &[Line]| heard(lines).last().map(|request| request["method"].clone());
+    assert_eq!(method(&before), Some(json!("session/new")));
+    assert_eq!(method(&after), Some(json!("session/prompt")));
+
+    let opening = ["echo-line", "line", INITIALIZED, "echo-line", "line", OPENED];
+    let steps = [&opening[..], &["on-term", "bye", "echo"]].concat();
+    let config = CliConfig { program: Some(Program::Acp), ..fake(&steps) };
+    let mut running = hold(config, Prompt::user("6 × 7?"), None);
+    running.open();
+    while let Some(line) = running.next().await {
+        if line.raw.is_some_and(|raw| raw.contains("listens")) {
+            break;
+        }
+    }
+    running.cancel();
+    let rest: Vec<Line> = running.collect().await;
+    let last = rest.iter().find_map(|line| line.raw.as_deref().filter(|raw| raw.contains("echo")));
+    assert_eq!(last, Some(r#"{"echo":""}"#));
 }
 
 #[tokio::test]

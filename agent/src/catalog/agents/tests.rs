@@ -127,42 +127,70 @@ fn files_with_the_same_name_are_all_refused() {
     );
 }
 
+/// A folder with definitions that cannot work, and some that can.
+const WRONG: &[(&str, &str)] = &[
+    ("abide.yaml", "models:\n  default: { provider: opnai }\n"),
+    ("agents/good.yaml", "subagents: [helper]\nconfig: { provider: script }\n"),
+    ("agents/helper.yaml", "mode: subagent\nconfig: { provider: script }\n"),
+    ("agents/model.yaml", "config:\n  provider: scrip\n"),
+    (
+        "agents/fallback.yaml",
+        "config:\n  provider: script\n  fallbacks: [{ provider: script, model: big }]\n",
+    ),
+    ("agents/key.yaml", "config: { provider: keyless }\n"),
+    ("agents/boxed.yaml", "config: { provider: script }\nsandbox: docker\n"),
+    ("agents/stored.yaml", "config: { provider: script }\nsystem_prompt:\n  store: greeting@3\n"),
+    (
+        "agents/many.yaml",
+        "tools: [read_fil, wat]\nsubagents: [typo, field, absent]\nconfig: { provider: scrip }\n\
+             middleware: [{ name: tool_retry, tools: [fly] }]\n",
+    ),
+    (
+        "agents/rule.yaml",
+        "config: { provider: script }\nmiddleware: [{ name: tool_retry, tools: [fly] }]\n",
+    ),
+    ("agents/sub.yaml", "config: { provider: script }\nsubagents:\n  - helpr\n  - good\n"),
+    (
+        "agents/inline.yaml",
+        "config: { provider: script }\nsubagents:\n  - name: in\n    config:\n      provider: script\n      model: smal\n",
+    ),
+    ("agents/tool.md", "---\ntools:\n  - read_fil\n---\nBe kind."),
+    ("agents/prompt.yaml", "\nsystem_prompt: { file: gone }\n"),
+    ("agents/field.yaml", "description: x\ntool: []\n"),
+    ("agents/middleware.yaml", "middleware: [guardrail]\n"),
+    ("agents/named.yaml", "config: { provider: script }\nmiddleware:\n  - pi\n"),
+    (
+        "agents/fallback2.yaml",
+        "config: { provider: script }\nmiddleware:\n  - { name: model_fallback, models: [{ provider: scrip }] }\n",
+    ),
+    ("agents/pii.yaml", "middleware:\n  - { name: gardrail, at: request }\n"),
+    ("agents/generic.yaml", "cli:\n  command: [sh]\n"),
+    ("agents/well.yaml", "cli: { command: [sh], terminal: exit_zero }\n"),
+    ("agents/missing.yaml", "cli:\n  command: [nothing-like-it]\n  program: claude\n"),
+    (
+        "agents/place.yaml",
+        "cli:\n  command: [sh]\n  program: claude\n  working_dir: /no/such/folder\n",
+    ),
+];
+
+/// The codes of parts that are missing.
+const CODES: [&str; 10] = [
+    "unknown_subagent",
+    "wrong_mode",
+    "unknown_provider",
+    "unknown_model",
+    "unknown_tool",
+    "unknown_middleware",
+    "missing_text",
+    "sandbox_unavailable",
+    "missing_folder",
+    "no_terminal_rule",
+];
+
 /// Everything that cannot work is reported with its line and a suggestion, and files that can work are not.
 #[test]
 fn a_check_reports_everything_that_cannot_work() {
-    let (folder, catalog) = catalog(&[
-        ("abide.yaml", "models:\n  default: { provider: opnai }\n"),
-        ("agents/good.yaml", "subagents: [helper]\nconfig: { provider: script }\n"),
-        ("agents/helper.yaml", "mode: subagent\nconfig: { provider: script }\n"),
-        ("agents/model.yaml", "config:\n  provider: scrip\n"),
-        (
-            "agents/fallback.yaml",
-            "config:\n  provider: script\n  fallbacks: [{ provider: script, model: big }]\n",
-        ),
-        ("agents/key.yaml", "config: { provider: keyless }\n"),
-        ("agents/sub.yaml", "config: { provider: script }\nsubagents:\n  - helpr\n  - good\n"),
-        (
-            "agents/inline.yaml",
-            "config: { provider: script }\nsubagents:\n  - name: in\n    config:\n      provider: script\n      model: smal\n",
-        ),
-        ("agents/tool.md", "---\ntools:\n  - read_fil\n---\nBe kind."),
-        ("agents/prompt.yaml", "\nsystem_prompt: { file: gone }\n"),
-        ("agents/field.yaml", "description: x\ntool: []\n"),
-        ("agents/middleware.yaml", "middleware: [guardrail]\n"),
-        ("agents/named.yaml", "config: { provider: script }\nmiddleware:\n  - pi\n"),
-        (
-            "agents/fallback2.yaml",
-            "config: { provider: script }\nmiddleware:\n  - { name: model_fallback, models: [{ provider: scrip }] }\n",
-        ),
-        ("agents/pii.yaml", "middleware:\n  - { name: gardrail, at: request }\n"),
-        ("agents/generic.yaml", "cli:\n  command: [sh]\n"),
-        ("agents/well.yaml", "cli: { command: [sh], terminal: exit_zero }\n"),
-        ("agents/missing.yaml", "cli:\n  command: [nothing-like-it]\n  program: claude\n"),
-        (
-            "agents/place.yaml",
-            "cli:\n  command: [sh]\n  program: claude\n  working_dir: /no/such/folder\n",
-        ),
-    ]);
+    let (folder, catalog) = catalog(WRONG);
     let config = "default: { provider: opnai }\nproviders:\n\
         - { id: script, kind: ollama, models: [small] }\n\
         - { id: keyless, kind: openai, key_env: NO_SUCH_KEY, models: [m] }\n";
@@ -170,6 +198,15 @@ fn a_check_reports_everything_that_cannot_work() {
     let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
+    // Each kind of part that can be missing is among them, and each such problem has its place and says what to do.
+    for code in CODES {
+        let of_code: Vec<_> = problems.iter().filter(|it| it.error.code() == code).collect();
+        assert!(!of_code.is_empty(), "{code}");
+        for problem in of_code {
+            let is_said = problem.at.is_some() && problem.error.suggestion().is_some();
+            assert!(is_said, "{code}: {problem}");
+        }
+    }
     let rendered: Vec<String> = problems
         .iter()
         .map(|problem| {
@@ -181,23 +218,32 @@ fn a_check_reports_everything_that_cannot_work() {
         })
         .collect();
     expect![[r#"
-        /abide.yaml:2: models.default: unknown provider `opnai`; available: `script`, `keyless` [unknown_provider]
-        /agents/fallback.yaml:3: no enabled provider has the model `big`; available: `script/small` [unknown_model]
-        /agents/fallback2.yaml:3: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
-        /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, config, mode, description, hidden, native, a2a_exposed, mcp_exposed, response_format, profile, planning, limits, sandbox, cli, a2a, instructions, settings at line 2, column 1 [malformed_definition] (did you mean tools?)
-        /agents/generic.yaml:2: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format)
-        /agents/inline.yaml:6: no enabled provider has the model `smal`; available: `script/small` [unknown_model] (did you mean small?)
-        warning /agents/key.yaml:1: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)
-        /agents/middleware.yaml:1: a guardrail has no `at` at line 1, column 14 [malformed_definition]
-        /agents/missing.yaml:2: there is no program "nothing-like-it" [program_not_found] (install it, or name it with its path)
-        /agents/model.yaml:2: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
-        /agents/named.yaml:3: unknown middleware pi; available: guardrail, tool_security, tool_retry, model_fallback, pii [unknown_middleware] (did you mean pii?)
-        /agents/pii.yaml:2: unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii` at line 2, column 5 [malformed_definition] (did you mean guardrail?)
-        /agents/place.yaml:4: there is no folder /no/such/folder for the program [missing_folder] (create the folder)
-        /agents/prompt.yaml:2: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
-        /agents/sub.yaml:3: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
-        /agents/sub.yaml:4: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
-        /agents/tool.md:3: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
+        /abide.yaml:2:24: models.default: unknown provider `opnai`; available: `script`, `keyless` [unknown_provider] (add it to models in abide.yaml, or name another)
+        /agents/boxed.yaml:2:10: sandbox docker is not configured; this runtime has no sandbox [sandbox_unavailable] (configure it in abide.yaml, or remove sandbox from the definition)
+        /agents/fallback.yaml:3:42: no enabled provider has the model `big`; available: `script/small` [unknown_model] (add it to models in abide.yaml, or name another)
+        /agents/fallback2.yaml:3:50: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
+        /agents/field.yaml:2:1: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, model, config, mode, description, hidden, native, a2a_exposed, mcp_exposed, response_format, profile, planning, limits, sandbox, cli, a2a, instructions, settings [malformed_definition] (did you mean tools?)
+        /agents/generic.yaml:2:13: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format)
+        /agents/inline.yaml:6:14: no enabled provider has the model `smal`; available: `script/small` [unknown_model] (did you mean small?)
+        warning /agents/key.yaml:1:21: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)
+        /agents/many.yaml:1:9: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)
+        /agents/many.yaml:1:19: unknown tool wat; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
+        /agents/many.yaml:2:13: unknown subagent typo; available: helper [unknown_subagent] (create the agent with  mode: subagent, or remove its name)
+        /agents/many.yaml:2:26: unknown subagent absent; available: helper [unknown_subagent] (create the agent with  mode: subagent, or remove its name)
+        /agents/many.yaml:3:21: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
+        /agents/many.yaml:4:42: unknown tool fly; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
+        /agents/middleware.yaml:1:14: a guardrail has no `at` [malformed_definition]
+        /agents/missing.yaml:2:13: there is no program "nothing-like-it" [program_not_found] (install it, or name it with its path)
+        /agents/model.yaml:2:13: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
+        /agents/named.yaml:3:5: unknown middleware pi; available: guardrail, tool_security, tool_retry, model_fallback, pii, observability, streaming [unknown_middleware] (did you mean pii?)
+        /agents/pii.yaml:2:5: unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`, `observability`, `streaming` [malformed_definition] (did you mean guardrail?)
+        /agents/place.yaml:4:16: there is no folder /no/such/folder for the program [missing_folder] (create the folder)
+        /agents/prompt.yaml:2:24: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
+        /agents/rule.yaml:2:42: unknown tool fly; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
+        /agents/stored.yaml:3:10: prompt greeting@3 cannot be read: this command has no database; name it with --db or --url [missing_text] (store it with  abide prompt put, or write it into a file in prompts/)
+        /agents/sub.yaml:3:5: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
+        /agents/sub.yaml:4:5: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
+        /agents/tool.md:3:5: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
 }
 
 /// A parser by configuration that cannot work, and a name that no parser in Rust has.
@@ -233,12 +279,12 @@ fn a_check_reports_parsers_that_cannot_work() {
         })
         .collect();
     expect![[r#"
-        /agents/rules.yaml:4: `sid` is not a JSON pointer: write `/sid` at line 4, column 14 [malformed_definition]
-        /agents/rules2.yaml:4: unknown field `terminl`, expected one of session, text, thinking, tool_call, tool_result, usage, terminal, error at line 4, column 5 [malformed_definition] (did you mean terminal?)
-        /agents/rules3.yaml:4: the rule terminal has an empty when, so each line fits it [bad_parser] (docs/programs.md describes the rules of a parser)
-        /agents/rules4.yaml:2: the parser has no rule terminal, so no output counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format)
-        /agents/rules5.yaml:3: unknown parser mien; available: mine [unknown_parser] (Catalog::parser adds one in Rust)
-        /agents/rules6.yaml:3: unknown parser other; available: mine [unknown_parser] (Catalog::parser adds one in Rust)"#]]
+        /agents/rules.yaml:4:14: `sid` is not a JSON pointer: write `/sid` [malformed_definition]
+        /agents/rules2.yaml:4:5: unknown field `terminl`, expected one of session, text, thinking, tool_call, tool_result, usage, terminal, error [malformed_definition] (did you mean terminal?)
+        /agents/rules3.yaml:4:5: the rule terminal has an empty when, so each line fits it [bad_parser] (docs/programs.md describes the rules of a parser)
+        /agents/rules4.yaml:2:13: the parser has no rule terminal, so no output counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format)
+        /agents/rules5.yaml:3:11: unknown parser mien; available: mine [unknown_parser] (Catalog::parser adds one in Rust)
+        /agents/rules6.yaml:3:11: unknown parser other; available: mine [unknown_parser] (Catalog::parser adds one in Rust)"#]]
     .assert_eq(&rendered.join("\n"));
 }
 

@@ -157,3 +157,37 @@ fn texts_are_read_at_registration() {
     let missing = resolved("name: a\nskills: [none]").expect_err("the skill does not exist");
     assert!(matches!(missing, DefinitionError::Missing { .. }), "{missing}");
 }
+
+/// An agent that is a program has the program's tools: those of the runtime would never be called.
+#[test]
+fn a_program_has_no_tools_of_the_runtime() {
+    for field in ["tools: [look]", "subagents: [helper]"] {
+        let text = format!("name: a\ncli: {{ command: [claude] }}\n{field}\n");
+        let refused = AgentDefinition::from_yaml(&text)
+            .and_then(|it| it.resolved(Path::new(""), &PromptStores::default()))
+            .expect_err("it is refused");
+        let why = "an agent with cli uses the program's tools: remove tools and subagents";
+        assert_eq!(refused.to_string(), why);
+    }
+}
+
+/// The first slash separates, because names of models contain slashes, too.
+#[test]
+fn a_model_can_be_named_with_its_provider() {
+    let text = "---\nmodel: router/meta/llama\n---\nBe brief.";
+    let definition = AgentDefinition::from_markdown("a", text).and_then(AgentDefinition::expanded);
+    let config = definition.expect("it is valid").config;
+    assert_eq!(config.provider.as_deref(), Some("router"));
+    assert_eq!(config.model.as_deref(), Some("meta/llama"));
+    for (yaml, why) in [
+        ("model: llama", r#"model is "llama": write PROVIDER/MODEL"#),
+        ("model: /llama", r#"model is "/llama": write PROVIDER/MODEL"#),
+        (
+            "model: a/b\nconfig: { model: c }",
+            "model and config both name a model: remove one of them",
+        ),
+    ] {
+        let refused = AgentDefinition::from_yaml(yaml).and_then(AgentDefinition::expanded);
+        assert_eq!(refused.expect_err("it is refused").to_string(), why);
+    }
+}

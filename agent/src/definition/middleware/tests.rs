@@ -56,7 +56,7 @@ fn unknown_names_and_settings_list_the_known_ones() {
     check_error(
         "{ name: gardrail, at: request }",
         expect![
-            "unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`"
+            "unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`, `observability`, `streaming`"
         ],
     );
     check_error(

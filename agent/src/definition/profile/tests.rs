@@ -145,20 +145,16 @@ fn custom_without_a_base_is_balanced() {
 fn a_misspelled_profile_is_refused() {
     check(
         "profile: depe",
-        expect![
-            "unknown value `depe`, expected one of fast, balanced, deep, research, custom at line 2, column 1"
-        ],
+        expect!["unknown value `depe`, expected one of fast, balanced, deep, research, custom"],
     );
     check(
         "profile: { base: depe }",
-        expect![
-            "unknown value `depe`, expected one of fast, balanced, deep, research at line 2, column 18"
-        ],
+        expect!["unknown value `depe`, expected one of fast, balanced, deep, research"],
     );
     check(
         "profile: { context: { max_tokens: 5 } }",
         expect![
-            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments at line 2, column 23"
+            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments"
         ],
     );
 }
@@ -240,7 +236,7 @@ fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
     }
     check(
         "profile: { memory: { scope: planet } }",
-        expect!["expected session, scope or a list of keys of the scope at line 2, column 29"],
+        expect!["expected session, scope or a list of keys of the scope"],
     );
     check(
         "profile: { memory: { scope: [] } }",

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Selection, Tools};
+use super::{ConfiguredTools, Selection, Tools};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
 use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
@@ -148,6 +148,55 @@ fn a_source_replaces_only_its_own_tools() {
     tools.withdraw("files");
     assert_eq!(tools.names(), ["mine"]);
     assert_eq!(*revision.borrow(), 6, "one tool, two announcements, two lists, one withdrawal");
+}
+
+/// A configuration replaces its own tools, its own deny list and the sources that leave, in one step. A configuration that
+/// cannot work changes nothing.
+#[test]
+fn a_configuration_replaces_only_what_an_earlier_one_said() {
+    let tools = tools(&["mine"]);
+    tools.block(vec!["mine".to_owned()]).expect("there is one");
+    let configured = |names: &[&str], blocked: &[&str]| ConfiguredTools {
+        tools: Some(self::tools(names)),
+        blocked: blocked.iter().map(|name| (*name).to_owned()).collect(),
+        ..ConfiguredTools::default()
+    };
+    tools.configure(configured(&["look", "pay"], &["pay"])).expect("it is valid");
+    tools.announce("files", "fs_").expect("it is the first");
+    tools.replace("files", vec![Arc::new(tool("fs_read"))]);
+    let state = || {
+        let view = tools.view(Selection::default()).expect("no name is unknown");
+        let blocked = |name: &String| if view.is_blocked(name) { "-" } else { "" };
+        let names = tools.names();
+        names.iter().map(|it| format!("{}{it}", blocked(it))).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(state(), "fs_read look -mine -pay");
+    let change = |change: ConfiguredTools| tools.configure(change).expect_err("it is refused");
+    let coming = |name: &str| vec![(name.to_owned(), format!("{name}_"))];
+    for (wrong, code) in [
+        (configured(&["new", "mine"], &[]), "duplicate_tool"),
+        (configured(&["new", "fs_read"], &[]), "duplicate_tool"),
+        (configured(&["new"], &["pay"]), "unknown_tool"),
+        (
+            ConfiguredTools { coming: coming("files"), ..configured(&["new"], &[]) },
+            "duplicate_source",
+        ),
+    ] {
+        assert_eq!(change(wrong).code(), code);
+        assert_eq!(state(), "fs_read look -mine -pay", "{code}");
+    }
+    // A source that comes may provide a blocked tool, and one that leaves takes its tools with it.
+    let next = ConfiguredTools {
+        leaving: vec!["files".to_owned()],
+        coming: coming("web"),
+        ..configured(&["pay", "fs_read"], &["web_*"])
+    };
+    tools.configure(next).expect("it is valid");
+    tools.replace("web", vec![Arc::new(tool("web_get"))]);
+    assert_eq!(state(), "fs_read -mine pay -web_get");
+    // Without tools, those of the earlier one stay.
+    tools.configure(ConfiguredTools::default()).expect("it is valid");
+    assert_eq!(state(), "fs_read -mine pay web_get");
 }
 
 /// The outcome of a function with a timeout of three seconds.

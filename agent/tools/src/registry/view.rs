@@ -124,7 +124,7 @@ impl ToolView {
     /// Whether calls of a tool are denied.
     #[must_use]
     pub fn is_blocked(&self, name: &str) -> bool {
-        let by_all = self.tools.read(|stock| matches_any(&stock.blocked, name));
+        let by_all = self.tools.read(|stock| stock.blocks(name));
         by_all || self.selection.blocks(name)
     }
 
@@ -159,7 +159,7 @@ impl ToolView {
             let text = format!("unknown tool {name}; available: {names}");
             return Err(ToolOutcome::failed(Failure::Denied, text));
         };
-        if self.tools.read(|stock| matches_any(&stock.blocked, name)) {
+        if self.tools.read(|stock| stock.blocks(name)) {
             let text = format!("calls of {name} are blocked for all agents: continue without it");
             return Err(ToolOutcome::failed(Failure::Denied, text));
         }
@@ -171,7 +171,14 @@ impl ToolView {
     }
 }
 
-fn is_known(stock: &RegistryState, pattern: &str) -> bool {
+impl RegistryState {
+    /// Whether calls of a tool are denied to all agents.
+    fn blocks(&self, name: &str) -> bool {
+        matches_any(&self.blocked, name) || matches_any(&self.configured_blocked, name)
+    }
+}
+
+pub(super) fn is_known(stock: &RegistryState, pattern: &str) -> bool {
     let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
     stock.entries.keys().any(|name| matches(pattern, name)) || stock.may_come(beginning)
 }

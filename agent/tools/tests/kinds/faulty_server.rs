@@ -1,7 +1,8 @@
 //! Faulty MCP servers: `examples/faulty_mcp_server.rs` over pipes.
 
 use abide_tools::{
-    Failure, Invocation, McpServer, McpServerConfig, McpStatus, Selection, ToolOutcome, Tools,
+    ConfiguredTools, Failure, Invocation, McpServer, McpServerConfig, McpStatus, PreparedMcpServer,
+    Selection, ToolOutcome, Tools,
 };
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -310,6 +311,31 @@ async fn dropping_a_server_stops_it() {
     while state().is_ok_and(|stat| !stat.contains(") Z ")) {
         tokio::task::yield_now().await;
     }
+}
+
+/// A server that is replaced by another one of the same name ends, and the tools of the new one stay.
+#[tokio::test]
+async fn a_server_is_replaced_by_one_of_the_same_name() {
+    let (server, tools) = start(config("")).await;
+    let before = call_of(&tools, "pid").await.text;
+    let next = PreparedMcpServer::new(config("old"), &environment(), &tools).expect("it is valid");
+    let change = ConfiguredTools {
+        leaving: vec!["faulty".to_owned()],
+        coming: vec![next.source()],
+        ..ConfiguredTools::default()
+    };
+    tools.configure(change).expect("the names are unique");
+    server.leave();
+    let next = next.connect().await;
+    let after = call_of(&tools, "pid").await.text;
+    assert_ne!(after, before);
+    let state = || std::fs::read_to_string(format!("/proc/{before}/stat"));
+    while state().is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(call_of(&tools, "pid").await.text, after);
+    next.close().await;
+    assert!(tools.names().is_empty());
 }
 
 #[test]

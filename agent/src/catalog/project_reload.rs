@@ -1,0 +1,339 @@
+//! `abide.yaml` while a runtime uses it: a changed file replaces models, tools, MCP servers, the sandbox and the deny list. It
+//! is checked as a whole first, so a file that cannot work changes nothing.
+
+use std::collections::BTreeMap;
+
+use abide_models::Models;
+use abide_tools::{
+    BackendName, ConfiguredTools, McpError, McpServer, McpServerConfig, McpStatus,
+    PreparedMcpServer, Sandbox, Tools, ToolsError,
+};
+use futures_util::future::join_all;
+use serde_json::{Map, Value, json};
+
+use crate::catalog::agents::{CONFIG, Problem};
+use crate::catalog::project::{self, ProjectConfig, ProjectError, ProjectSource};
+use crate::catalog::shared_setting::SharedSetting;
+
+/// The sections whose changes a runtime cannot take over: what they configure is used by parts that live as long as the
+/// process.
+const FIXED: [&str; 3] = ["mcp", "traces", "prompts"];
+
+/// The sections that tools are made of, except those of MCP servers.
+const OF_TOOLS: [&str; 4] = ["sandbox", "builtin_tools", "http_tools", "programs"];
+
+/// What has changed in one part of a folder, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FolderChange {
+    /// The part: `agents`, or a section of `abide.yaml`.
+    pub part: String,
+    /// The new names.
+    pub added: Vec<String>,
+    /// The names whose content has changed.
+    pub changed: Vec<String>,
+    /// The names that are gone.
+    pub removed: Vec<String>,
+}
+
+/// What a runtime has read again because its folder has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FolderChanges {
+    /// The changes that are in effect.
+    pub changes: Vec<FolderChange>,
+    /// The changes that take effect later, and what does not work although the file is valid. One sentence each.
+    pub notes: Vec<String>,
+    /// What cannot work. The former configuration and definitions stay.
+    pub problems: Vec<Problem>,
+}
+
+impl FolderChange {
+    fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+
+    /// The difference between two sets of named values.
+    pub(crate) fn between<T: PartialEq>(
+        part: &str,
+        before: &BTreeMap<String, T>,
+        after: &BTreeMap<String, T>,
+    ) -> Option<FolderChange> {
+        let names = |of: &BTreeMap<String, T>, is_wanted: &dyn Fn(&String, &T) -> bool| {
+            let found = of.iter().filter(|(name, value)| is_wanted(name, value));
+            found.map(|(name, _)| name.clone()).collect()
+        };
+        let change = FolderChange {
+            part: part.to_owned(),
+            added: names(after, &|name, _| !before.contains_key(name)),
+            changed: names(after, &|name, value| before.get(name).is_some_and(|it| it != value)),
+            removed: names(before, &|name, _| !after.contains_key(name)),
+        };
+        (!change.is_empty()).then_some(change)
+    }
+}
+
+impl FolderChanges {
+    /// Whether there is nothing to report.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == FolderChanges::default()
+    }
+}
+
+/// The parts of a running project that a configuration replaces.
+#[derive(Clone)]
+pub(crate) struct LiveProject {
+    pub(crate) tools: Tools,
+    pub(crate) models: SharedSetting<Models>,
+    pub(crate) sandbox: SharedSetting<Option<BackendName>>,
+}
+
+/// The configuration that a runtime uses, and what was started for it.
+pub(crate) struct ProjectReload {
+    /// `text` is what was seen last, and `sections` what is in effect.
+    source: ProjectSource,
+    servers: Vec<McpServer>,
+    sandbox: Option<Sandbox>,
+}
+
+/// A configuration that was checked and can take effect.
+struct StagedConfig {
+    /// `None` if the section has not changed.
+    models: Option<Models>,
+    sandbox: Option<Sandbox>,
+    tools: ConfiguredTools,
+    /// New MCP servers, and those that have changed.
+    servers: Vec<PreparedMcpServer>,
+}
+
+impl ProjectReload {
+    pub(crate) fn new(
+        source: ProjectSource,
+        servers: Vec<McpServer>,
+        sandbox: Option<Sandbox>,
+    ) -> ProjectReload {
+        ProjectReload { source, servers, sandbox }
+    }
+
+    /// Reads the file, and takes it over. Returns what is to be reported; `None` if the file has not changed.
+    pub(crate) async fn refresh(&mut self, live: &LiveProject) -> Option<FolderChanges> {
+        let path = self.source.folder.join(CONFIG);
+        let text = match project::read(&path) {
+            Ok(text) => text,
+            // An editor may be replacing it.
+            Err(error) => {
+                tracing::debug!(%error, "the configuration cannot be read now");
+                return None;
+            }
+        };
+        if text == self.source.text {
+            return None;
+        }
+        self.source.text.clone_from(&text);
+        Some(match self.take_over(text.as_deref(), live).await {
+            Ok(changes) => changes,
+            Err(error) => {
+                let problems = vec![error.to_problem(&self.source.folder)];
+                FolderChanges { problems, ..FolderChanges::default() }
+            }
+        })
+    }
+
+    /// # Errors
+    /// The text is not a configuration that can work. Nothing has changed.
+    async fn take_over(
+        &mut self,
+        text: Option<&str>,
+        live: &LiveProject,
+    ) -> Result<FolderChanges, ProjectError> {
+        let Some(text) = text else {
+            let (path, why) = (self.source.folder.join(CONFIG), "the file is gone".to_owned());
+            return Err(ProjectError::Malformed { path, why, at: None });
+        };
+        let (config, sections) = project::parse(&self.source.folder, Some(text))?;
+        if sections == self.source.sections {
+            return Ok(FolderChanges::default());
+        }
+        let changes = differences(&self.source.sections, &sections);
+        let staged = self.stage(config, &sections, live).await?;
+        let StagedConfig { models, sandbox, tools, servers } = staged;
+        let leaving = tools.leaving.clone();
+        live.tools.configure(tools)?;
+        if let Some(models) = models {
+            live.models.set(models);
+        }
+        live.sandbox.set(sandbox.as_ref().map(Sandbox::backend));
+        self.sandbox = sandbox;
+        let (left, kept): (Vec<McpServer>, Vec<McpServer>) = std::mem::take(&mut self.servers)
+            .into_iter()
+            .partition(|server| leaving.iter().any(|name| name == server.name()));
+        left.into_iter().for_each(McpServer::leave);
+        self.servers = kept;
+        let mut notes = fixed(&self.source.sections, &sections);
+        for server in join_all(servers.into_iter().map(PreparedMcpServer::connect)).await {
+            if let McpStatus::Down { why } = server.status().await {
+                let name = server.name();
+                notes.push(format!("MCP server {name} is unavailable and is tried again: {why}"));
+            }
+            self.servers.push(server);
+        }
+        self.source.sections = sections;
+        Ok(FolderChanges { changes, notes, ..FolderChanges::default() })
+    }
+
+    /// Checks a configuration. It starts nothing that outlives the check.
+    async fn stage(
+        &self,
+        config: ProjectConfig,
+        sections: &Map<String, Value>,
+        live: &LiveProject,
+    ) -> Result<StagedConfig, ProjectError> {
+        let ProjectSource { folder, environment, launcher, sections: before, .. } =
+            self.source.clone();
+        let is_new = |part: &str| before.get(part) != sections.get(part);
+        let models = match is_new("models") {
+            true => {
+                let mut models = project::models(config.models.clone(), &folder, &environment)?;
+                models.add_added_to(&live.models.get())?;
+                Some(models)
+            }
+            false => None,
+        };
+        let (leaving, changed) = changed_servers(&before, sections, &config.mcp_servers)?;
+        let prepare = |server| PreparedMcpServer::new(server, &environment, &live.tools);
+        let servers = changed.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
+        let servers = servers.map_err(McpError::from)?;
+        let coming = servers.iter().map(PreparedMcpServer::source).collect();
+        let blocked = config.tool_security.blocked_tools.clone();
+        let mut tools = ConfiguredTools { tools: None, blocked, leaving, coming };
+        let mut sandbox = self.sandbox.clone();
+        if OF_TOOLS.into_iter().any(is_new) {
+            let is_new_sandbox = is_new("sandbox");
+            // A backend such as `docker` may take seconds to say whether it works.
+            let staging = tokio::task::spawn_blocking(move || {
+                if is_new_sandbox {
+                    let open = |config| Sandbox::open(config, &folder, launcher, &environment);
+                    sandbox = config.sandbox.clone().map(open).transpose()?;
+                }
+                let tools = project::configured_tools(&config, &environment, sandbox.as_ref())?;
+                Ok::<_, ProjectError>((tools, sandbox))
+            });
+            let staged = staging.await.map_err(|why| ProjectError::Malformed {
+                path: self.source.folder.join(CONFIG),
+                why: format!("it cannot be used: {why}"),
+                at: None,
+            })?;
+            let (staged, opened) = staged?;
+            (tools.tools, sandbox) = (Some(staged), opened);
+        }
+        Ok(StagedConfig { models, sandbox, tools, servers })
+    }
+}
+
+/// The MCP servers that leave: those that are gone or have changed; and the definitions of those that come.
+fn changed_servers(
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+    servers: &[McpServerConfig],
+) -> Result<(Vec<String>, Vec<McpServerConfig>), ProjectError> {
+    let mut names = std::collections::BTreeSet::new();
+    if let Some(twice) = servers.iter().find(|server| !names.insert(&server.name)) {
+        return Err(ToolsError::Source { name: twice.name.clone() }.into());
+    }
+    let (before, after) = (named(before, "mcp_servers"), named(after, "mcp_servers"));
+    let leaves = |(name, value): &(&String, &Value)| after.get(*name) != Some(*value);
+    let leaving = before.iter().filter(leaves).map(|(name, _)| name.clone()).collect();
+    let comes = |server: &&McpServerConfig| before.get(&server.name) != after.get(&server.name);
+    Ok((leaving, servers.iter().filter(comes).cloned().collect()))
+}
+
+/// What differs between two configurations, by section and name.
+fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<FolderChange> {
+    let mut parts: Vec<&String> = before.keys().chain(after.keys()).collect();
+    parts.sort();
+    parts.dedup();
+    let differs = parts.into_iter().filter(|part| !FIXED.contains(&part.as_str()));
+    let change =
+        |part: &String| FolderChange::between(part, &named(before, part), &named(after, part));
+    differs.filter_map(change).collect()
+}
+
+/// The parts of a section by name: those of a list by their own names, those of a map by their keys.
+fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
+    let name = |value: &Value| {
+        let name = ["name", "id"].iter().find_map(|key| value[*key].as_str());
+        name.or_else(|| value.as_str()).unwrap_or_default().to_owned()
+    };
+    let list = |values: &[Value]| -> BTreeMap<String, Value> {
+        values.iter().map(|value| (name(value), value.clone())).collect()
+    };
+    match sections.get(part) {
+        Some(Value::Array(values)) => list(values),
+        Some(Value::Object(map)) => {
+            let mut parts = BTreeMap::new();
+            for (key, value) in map {
+                match value {
+                    // The providers of `models`, the tools of a deny list.
+                    Value::Array(values) => parts.extend(list(values)),
+                    _ => drop(parts.insert(key.clone(), value.clone())),
+                }
+            }
+            parts
+        }
+        None | Some(Value::Null) => BTreeMap::new(),
+        Some(other) => BTreeMap::from([(part.to_owned(), json!(other))]),
+    }
+}
+
+/// The changes that need a restart.
+fn fixed(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
+    let changed = FIXED.into_iter().filter(|part| before.get(*part) != after.get(*part));
+    let note = |part| format!("{part} in {CONFIG} has changed: restart the server to use it");
+    changed.map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The changes between two texts, one part a line.
+    fn check(before: &str, after: &str, expected: &str) {
+        let parse = |text| {
+            let folder = std::path::Path::new("");
+            project::parse(folder, Some(text)).expect("it is a configuration").1
+        };
+        let (before, after) = (parse(before), parse(after));
+        let mut lines: Vec<String> = differences(&before, &after)
+            .iter()
+            .map(|it| format!("{}: +{:?} ~{:?} -{:?}", it.part, it.added, it.changed, it.removed))
+            .collect();
+        lines.extend(fixed(&before, &after));
+        assert_eq!(lines.join("\n"), expected);
+    }
+
+    #[test]
+    fn changes_are_listed_by_section_and_name() {
+        let models = "models: { default: { provider: a }, providers: [{ id: a, kind: ollama }] }";
+        check(models, models, "");
+        check(
+            models,
+            "models: { default: { provider: b }, providers: [{ id: b, kind: ollama }] }",
+            r#"models: +["b"] ~["default"] -["a"]"#,
+        );
+        check(
+            "tool_security: { blocked_tools: [pay] }\nsandbox: { workspace: a }",
+            "tool_security: { blocked_tools: [send] }\nsandbox: { workspace: b }",
+            "sandbox: +[] ~[\"workspace\"] -[]\ntool_security: +[\"send\"] ~[] -[\"pay\"]",
+        );
+        check(
+            "mcp_servers: [{ name: a, url: 'http://a' }, { name: b, url: 'http://b' }]",
+            "mcp_servers: [{ name: b, url: 'http://c' }, { name: c, url: 'http://c' }]",
+            r#"mcp_servers: +["c"] ~["b"] -["a"]"#,
+        );
+        check(
+            "",
+            "traces: { log_data: true }\nprompts: {}",
+            "traces in abide.yaml has changed: restart the server to use it\n\
+             prompts in abide.yaml has changed: restart the server to use it",
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! `abide agent reparse`: the stored lines of a program's run, read again with the current parser.
+
+use std::path::Path;
+
+use abide_agent::{Catalog, ReparseError, Reparsed, ReparsedChange, Tools};
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::json;
+
+use crate::cells::counted;
+use crate::connect::{Access, connect};
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::output::{say, say_json};
+use crate::printable::one_line;
+
+/// Arguments of `abide agent reparse`.
+#[derive(Args, Debug)]
+pub(super) struct Reparse {
+    /// The id of the run, which has ended
+    run: String,
+}
+
+/// Shows what the current parser makes of a run. The run stays as it is.
+///
+/// # Errors
+/// The run does not exist, has not ended, or is not one of a program.
+pub(super) async fn reparse(
+    options: &Options,
+    folder: &Path,
+    args: Reparse,
+) -> Result<(), Failure> {
+    super::host::check_named(folder)?;
+    let abide = connect(options, Access::Read).await?;
+    // Its tools are not needed: an agent that is a program has none.
+    let catalog = Catalog::new(folder, Tools::new()).prompts_of(&abide);
+    let reparsed = Reparsed::of(&abide, &catalog, &args.run).await;
+    abide.close().await;
+    show(options, &args.run, &reparsed.map_err(refused)?)
+}
+
+fn show(options: &Options, run: &str, reparsed: &Reparsed) -> Result<(), Failure> {
+    let Reparsed { agent, is_current, lines, changes } = reparsed;
+    if options.json {
+        let changes = changes.iter().map(|ReparsedChange { number, before, after }| {
+            json!({"number": number, "before": before, "after": after})
+        });
+        let changes: Vec<_> = changes.collect();
+        return say_json(&json!({"run": run, "agent": agent, "definition":
+            if *is_current { "folder" } else { "run" }, "lines": lines, "changes": changes}));
+    }
+    for ReparsedChange { number, before, after } in changes {
+        say(match number {
+            Some(number) => format!("line {number}"),
+            None => "result".to_owned(),
+        })?;
+        let differs = |text: &&String| {
+            let count = |of: &[String]| of.iter().filter(|it| it == text).count();
+            count(before) != count(after)
+        };
+        for text in before.iter().filter(differs) {
+            say(one_line(&format!("  - {text}")))?;
+        }
+        for text in after.iter().filter(differs) {
+            say(one_line(&format!("  + {text}")))?;
+        }
+    }
+    let with = match is_current {
+        true => "the definition in the folder",
+        false => "the definition that the run was started with",
+    };
+    let lines = counted(*lines as u64, "line");
+    let differences = counted(changes.len() as u64, "difference");
+    say(one_line(&format!("{run}: {lines} of {agent} with {with}, {differences}")))
+}
+
+fn refused(error: ReparseError) -> Failure {
+    let text = error.to_string();
+    match error {
+        ReparseError::Runtime(abide_agent::RuntimeError::Abide(error)) => error.into(),
+        ReparseError::Missing(_) => {
+            let hint = "SELECT id, agent, status FROM runs  lists them";
+            Refusal::new(Code::NotFound, text).hint(hint).into()
+        }
+        ReparseError::Active(_) => Refusal::new(Code::BadTransition, text).into(),
+        ReparseError::Parser(_) => {
+            let hint = "Catalog::parser registers a parser in Rust; Reparsed::of reads with it";
+            Refusal::new(Code::BadArguments, text).hint(hint).into()
+        }
+        _ => Refusal::new(Code::BadArguments, text).into(),
+    }
+}
