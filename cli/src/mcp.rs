@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use abide_engine::Engine;
-use abide_server::AccessConfig;
+use abide_server::{AccessConfig, Services};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -116,12 +116,13 @@ impl OwnServer {
             Some(folder) => Some(AgentHost::open(options, folder, engine).await?),
             None => None,
         };
-        let registry = agents.as_ref().map(AgentHost::registry);
+        let agents_of_server = agents.as_ref().map(AgentHost::registry);
+        let services = Services { agents: agents_of_server, ..Services::default() };
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let engine = engine.clone();
         let serving = tokio::spawn(async move {
-            abide_server::serve_with(engine, listener, access, registry, stopped).await
+            abide_server::serve_with(engine, listener, access, services, stopped).await
         });
         Ok(OwnServer { url, token, agents, stop, serving })
     }

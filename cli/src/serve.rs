@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
@@ -10,10 +11,12 @@ use abide_engine::{Engine, Holder, Retention};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
-use abide_server::{AccessConfig, Jwt, check_listens};
+use abide_server::{AccessConfig, Jwt, Services, SigningKey, check_listens};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
+
+use self::webhooks::Webhooks;
 
 use crate::agent::{AgentHost, LoadedProject};
 use crate::cells;
@@ -54,6 +57,14 @@ pub(crate) struct Serve {
     /// 3/8 of --buffer-limit if that is less]
     #[arg(long, value_name = "SIZE", value_parser = buffer_size)]
     buffer_limit_per_caller: Option<usize>,
+
+    /// A host whose address need not be public, for push notifications: host or host:port; can be repeated
+    #[arg(long, value_name = "HOST")]
+    webhook_allow_private: Vec<String>,
+
+    /// The Ed25519 key that signs the cards of agents and push notifications: a PEM file, see docs/a2a.md
+    #[arg(long, value_name = "FILE")]
+    signing_key: Option<PathBuf>,
 
     /// Also drive runs of agents, with the models, tools and definitions of this folder
     #[arg(long, value_name = "FOLDER")]
@@ -117,6 +128,7 @@ ABIDE_LOG=info logs more on stderr.";
 pub(crate) mod fault;
 #[cfg(test)]
 mod tests;
+mod webhooks;
 
 /// Serves until a signal.
 ///
@@ -138,6 +150,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     if let Some(file) = &args.jwt {
         access = access.with_jwt(Jwt::open(file)?);
     }
+    let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
+    let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
     // Binds the address first: a second server started by mistake must not create a file.
     let listener =
         TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
@@ -173,8 +187,9 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     };
     let loaded = agents.as_ref().map(AgentHost::loaded);
     greet(options, &engine, address, (&db, loaded), requires_token)?;
-    let registry = agents.as_ref().map(AgentHost::registry);
-    let served = abide_server::serve_with(engine.clone(), listener, access, registry, stop).await;
+    let agents_of_server = agents.as_ref().map(AgentHost::registry);
+    let services = Services { agents: agents_of_server, webhooks: Some(webhooks), signing_key };
+    let served = abide_server::serve_with(engine.clone(), listener, access, services, stop).await;
     if let Some(agents) = agents {
         agents.close().await;
     }

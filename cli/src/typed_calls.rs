@@ -54,7 +54,7 @@ macro_rules! reducers_of {
 }
 
 /// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
-const EXPORTED: [&str; 68] = reducers_of![
+const EXPORTED: [&str; 71] = reducers_of![
     AbortRun,
     AcknowledgeCancel,
     AppendMessage,
@@ -74,6 +74,7 @@ const EXPORTED: [&str; 68] = reducers_of![
     CreateToken,
     DecideApproval,
     DeleteEntries,
+    DeleteWebhook,
     DisableIdentity,
     DropPolicy,
     EmbedMemories,
@@ -92,6 +93,8 @@ const EXPORTED: [&str; 68] = reducers_of![
     OpenSession,
     PauseRun,
     PutPrompt,
+    PutWebhook,
+    RecordDelivery,
     RecordHealth,
     RecordPause,
     RecordRun,

@@ -41,4 +41,5 @@ pub use crate::tool_call::claim::{ClaimNextToolCall, ClaimToolCall, HeartbeatToo
 pub use crate::tool_call::finish::{CompleteToolCall, FailToolCall, SettleToolCall};
 pub use crate::tool_call::request::RequestToolCall;
 pub use crate::trace::RecordTrace;
+pub use crate::webhook::{DeleteWebhook, PutWebhook, RecordDelivery};
 pub use crate::withheld::WithholdAnswer;

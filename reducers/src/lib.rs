@@ -29,6 +29,7 @@ pub mod tool;
 pub mod tool_call;
 pub mod trace;
 pub mod usage;
+pub mod webhook;
 pub mod withheld;
 
 mod check;
@@ -69,6 +70,7 @@ pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
 pub use trace::{RunTrace, TraceStatus};
 pub use waiting::WaitingEntry;
+pub use webhook::{Webhook, WebhookState, WebhookStatus};
 pub use withheld::WithheldAnswer;
 
 /// The built-in modules, in the order in which their tables are created. Custom modules are registered
@@ -105,5 +107,6 @@ pub fn modules() -> Vec<Module> {
         summary::module(),
         plan::module(),
         prompt::module(),
+        webhook::module(),
     ]
 }

@@ -35,8 +35,8 @@ pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run}
 pub use end::{RunEnd, abort_run, expire_run, finish_run};
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus};
-pub(crate) use rows::{PAUSED, active, find, is_former, save, tell};
-use rows::{missing, status, tell_all};
+pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
+use rows::{status, tell_all};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use wait::wait_run;

@@ -354,6 +354,15 @@ pub const A2A_HISTORY: usize = 100;
 /// Tasks in one page of a list in A2A, as the protocol says.
 pub const A2A_PAGE: usize = 100;
 
+/// Webhooks of a run: each event is sent to all of them.
+pub const WEBHOOKS_OF_A_RUN: i64 = 10;
+
+/// Bytes of the address of a webhook. Browsers and proxies accept as many.
+pub const WEBHOOK_URL_BYTES: usize = 2_048;
+
+/// Bytes of a secret of a webhook: it is a header, and servers accept 8 KiB of headers.
+pub const WEBHOOK_SECRET_BYTES: usize = 4 << 10;
+
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
 const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");
 

@@ -9,7 +9,7 @@ use abide_engine::{Config, Engine};
 use abide_schema::Refusal;
 use abide_server::{
     AccessConfig, AgentRegistry, McpFailure, McpFuture, McpHost, McpItems, McpReply, McpRequest,
-    McpRevisions,
+    McpRevisions, Services,
 };
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::net::TcpListener;
@@ -432,6 +432,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let fixtures = Arc::new(Fixtures { revisions: watch::Sender::default() });
     let access = AccessConfig::loopback();
     let never = std::future::pending();
-    abide_server::serve_with(engine, listener, access, Some(fixtures), never).await?;
+    let services = Services { agents: Some(fixtures), ..Services::default() };
+    abide_server::serve_with(engine, listener, access, services, never).await?;
     Ok(())
 }

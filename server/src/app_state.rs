@@ -11,6 +11,8 @@ use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::read_limiter::ReadLimiter;
 use crate::routes::McpState;
+use crate::signing_key::SigningKey;
+use crate::webhooks::WebhookSender;
 
 /// State shared by all routes.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct AppState {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) read_limiter: ReadLimiter,
     pub(crate) agents: AgentRegistryHandle,
+    pub(crate) webhooks: Option<Arc<dyn WebhookSender>>,
+    pub(crate) signing_key: Option<SigningKey>,
     pub(crate) mcp: Arc<McpState>,
 }
 

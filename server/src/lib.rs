@@ -6,7 +6,7 @@
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine · [`AccessConfig`] authentication ·
 //! `authenticator` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`
-//! one file per family · [`AgentRegistry`] checks agent definitions · `body` request bodies · `problem` refusals over HTTP ·
+//! one file per family · [`AgentRegistry`] checks agent definitions · [`WebhookSender`] sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem` refusals over HTTP ·
 //! `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
 //!
 //! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
@@ -28,8 +28,10 @@ mod page;
 mod problem;
 mod routes;
 mod serve;
+mod signing_key;
 mod sse;
 mod unsent;
+mod webhooks;
 mod websocket;
 
 /// The messages of `abide.v1`, for transports other than sockets, such as a simulator: decoding of
@@ -46,4 +48,6 @@ pub use listener::SharedListener;
 pub use mcp_host::{
     McpFailure, McpFuture, McpHost, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
 };
-pub use serve::{check_listens, serve, serve_shared, serve_with};
+pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
+pub use signing_key::SigningKey;
+pub use webhooks::{WebhookFuture, WebhookRequest, WebhookSender};

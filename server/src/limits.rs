@@ -69,6 +69,24 @@ pub(crate) const INVOKE: Duration = Duration::from_secs(60);
 /// The longest time that a request can choose. The connection of a request is occupied while it waits.
 pub(crate) const INVOKE_AT_MOST: Duration = Duration::from_secs(600);
 
+/// Webhooks that are served at a time. Each has a connection and the items of a task.
+pub(crate) const WEBHOOK_DELIVERIES: usize = 64;
+
+/// Those of one scope: sixteen tenants whose receivers do not answer leave room for another one.
+pub(crate) const WEBHOOK_DELIVERIES_PER_SCOPE: usize = 4;
+
+/// The pause after a failed attempt of a webhook. It doubles with each attempt.
+pub(crate) const WEBHOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest such pause.
+pub(crate) const WEBHOOK_PAUSE_AT_MOST: Duration = Duration::from_secs(15 * 60);
+
+/// Attempts for one event, after which its webhook is given up: about 19 hours.
+pub(crate) const WEBHOOK_ATTEMPTS: i64 = 100;
+
+/// The pause after a failure of the engine.
+pub(crate) const WEBHOOK_INTERRUPTION: Duration = Duration::from_secs(1);
+
 /// Messages that wait for a client of MCP. More would only move a queue from the work into memory.
 pub(crate) const MCP_OUTBOX: usize = 16;
 

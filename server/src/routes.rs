@@ -21,6 +21,7 @@ use axum::routing::{any, get, post, put};
 
 use crate::app_state::AppState;
 use crate::auth::{access, protected_resource};
+pub(crate) use crate::routes::protocols::a2a::deliver;
 pub(crate) use crate::routes::protocols::mcp::McpState;
 use crate::routes::protocols::{a2a, ag_ui, chat, mcp, responses};
 use crate::{metrics, page, problem, sse, websocket};
@@ -63,9 +64,11 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/agents/{name}/ag-ui", post(ag_ui::run))
         .route("/v1/models", get(responses::models))
         .route("/.well-known/agent-card.json", get(a2a::list))
+        .route("/.well-known/jwks.json", get(a2a::signing_keys))
         .route("/a2a/{agent}", post(a2a::rpc_call))
         .route("/a2a/{agent}/", post(a2a::rpc_call))
         .route("/a2a/{agent}/.well-known/agent-card.json", get(a2a::card))
+        .route("/a2a/{agent}/v0.3/.well-known/agent-card.json", get(a2a::legacy_card))
         .route("/lf.a2a.v1.A2AService/{method}", post(a2a::grpc_call))
         .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))

@@ -32,6 +32,8 @@ use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::listener::{Listener, SharedListener, Socket};
 use crate::problem::Problem;
 use crate::routes;
+use crate::signing_key::SigningKey;
+use crate::webhooks::WebhookSender;
 use crate::{connections::descriptors, connections::reclaim, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
@@ -46,10 +48,21 @@ pub async fn serve(
     access: AccessConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    serve_with(engine, listener, access, None, shutdown).await
+    serve_with(engine, listener, access, Services::default(), shutdown).await
 }
 
-/// The same with an agent host, so that `/agents` accepts definitions.
+/// What a program adds to the server.
+#[derive(Clone, Debug, Default)]
+pub struct Services {
+    /// The agent host, so that `/agents` accepts definitions.
+    pub agents: Option<Arc<dyn AgentRegistry>>,
+    /// The sender of push notifications. Without one there are none.
+    pub webhooks: Option<Arc<dyn WebhookSender>>,
+    /// The key that signs cards of agents and push notifications.
+    pub signing_key: Option<SigningKey>,
+}
+
+/// The same with these services.
 ///
 /// # Errors
 /// As [`serve`].
@@ -57,7 +70,7 @@ pub async fn serve_with(
     engine: Engine,
     listener: TcpListener,
     access: AccessConfig,
-    agents: Option<Arc<dyn AgentRegistry>>,
+    services: Services,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
@@ -66,7 +79,7 @@ pub async fn serve_with(
     let seq = engine.durable_seq();
     tracing::info!(%address, ?access, requires_token, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::connections());
-    run(engine, Listener::Tcp(listener), access, agents, &lifecycle, shutdown).await;
+    run(engine, Listener::Tcp(listener), access, services, &lifecycle, shutdown).await;
     tracing::info!(%address, "served");
     Ok(())
 }
@@ -89,7 +102,7 @@ pub async fn serve_shared(
             () = ends.unused(limits::UNUSED_FIRST, limits::UNUSED) => {}
         }
     };
-    run(engine, listener, access, None, &lifecycle, shutdown).await;
+    run(engine, listener, access, Services::default(), &lifecycle, shutdown).await;
     tracing::info!("served");
 }
 
@@ -98,21 +111,25 @@ async fn run(
     engine: Engine,
     listener: Listener,
     access: AccessConfig,
-    agents: Option<Arc<dyn AgentRegistry>>,
+    services: Services,
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
     let authenticator = Authenticator::new(access, engine.clone());
     let read_limiter = ReadLimiter::new();
     let buffers = engine.buffers().clone();
-    let router = routes::router(AppState {
+    let app = AppState {
         engine,
         authenticator,
         lifecycle: lifecycle.clone(),
         read_limiter,
-        agents,
+        agents: services.agents,
+        webhooks: services.webhooks,
+        signing_key: services.signing_key,
         mcp: Arc::default(),
-    });
+    };
+    let delivery = tokio::spawn(routes::deliver(app.clone()));
+    let router = routes::router(app);
     tokio::select! {
         () = accept(&listener, &router, lifecycle, shutdown) => {}
         never = reclaim::run(&buffers) => match never {},
@@ -120,6 +137,9 @@ async fn run(
     drop(listener);
 
     lifecycle.go(Phase::Draining);
+    if let Err(why) = delivery.await {
+        tracing::error!(%why, "the delivery of push notifications has failed");
+    }
     if timeout(limits::GRACE, lifecycle.empty()).await.is_err() {
         let left = lifecycle.connections();
         tracing::warn!(left, "connections were closed: they did not finish in time");

@@ -1,4 +1,4 @@
-"""An agent of the A2A SDK for Python: it asks where to, counts slowly, and answers. `remote_agent.py PORT` serves it."""
+"""An agent of the A2A SDK for Python: it asks where to, counts slowly, and answers. `remote_agent.py PORT VERSION` serves it."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class Guide(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-def main(port: int) -> None:
-    interface = AgentInterface(url=f"http://127.0.0.1:{port}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")
+def main(port: int, version: str) -> None:
+    url = f"http://127.0.0.1:{port}/rpc"
+    interface = AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=version)
     card = AgentCard(
         name="guide",
         description="Knows the way",
@@ -59,9 +60,10 @@ def main(port: int) -> None:
         skills=[AgentSkill(id="guide", name="guide", description="Knows the way", tags=["way"])],
     )
     handler = DefaultRequestHandlerV2(agent_executor=Guide(), task_store=InMemoryTaskStore(), agent_card=card)
-    routes = [*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/rpc")]
+    rpc = create_jsonrpc_routes(handler, "/rpc", enable_v0_3_compat=version == "0.3")
+    routes = [*create_agent_card_routes(card), *rpc]
     uvicorn.run(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="warning")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -21,13 +21,13 @@ from server import Server  # noqa: E402
 PLACES = "SELECT call_id, arguments ->> '$.question' AS question FROM tool_calls WHERE status = 'awaiting_approval'"
 
 
-@pytest.fixture(scope="module")
-def remote() -> Iterator[str]:
-    """The address of a remote agent."""
+@pytest.fixture(scope="module", params=["1.0", "0.3"])
+def remote(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a remote agent, with each version of the protocol."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = [sys.executable, str(Path(__file__).with_name("remote_agent.py")), str(port)]
+    program = [sys.executable, str(Path(__file__).with_name("remote_agent.py")), str(port), request.param]
     with subprocess.Popen(program) as process:
         address = f"127.0.0.1:{port}"
         deadline = time.monotonic() + 30

@@ -853,6 +853,36 @@ CREATE TABLE watchdog_actions (
   seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE webhooks (
+  id TEXT PRIMARY KEY NOT NULL,
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  name TEXT NOT NULL,
+  url TEXT NOT NULL,
+  token TEXT,
+  scheme TEXT,
+  credentials TEXT,
+  status TEXT NOT NULL CHECK (status = 'active' OR status = 'done' OR status = 'failed'),
+  delivered INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  due_at INTEGER,
+  error TEXT,
+  set_by TEXT NOT NULL,
+  authority TEXT,
+  set_seq INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX webhooks_due_at ON webhooks (due_at) WHERE status = 'active' AND due_at IS NOT NULL;
+
+CREATE INDEX webhooks_run_id ON webhooks (run_id);
+
+CREATE INDEX webhooks_session_id ON webhooks (session_id);
+
+CREATE INDEX webhooks_status ON webhooks (status) WHERE status = 'active';
+
 CREATE TABLE withheld_answers (
   run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
   iteration INTEGER NOT NULL,

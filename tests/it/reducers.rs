@@ -22,3 +22,4 @@ mod summaries;
 mod timers;
 mod tool_calls;
 mod tools;
+mod webhooks;

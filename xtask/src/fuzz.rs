@@ -13,7 +13,7 @@ pub(crate) const TAKES: &str =
     "[--seconds N] [--seed N] [--target NAME]   each target (or one) for N seconds (60)";
 
 /// The kinds of untrusted input, see `tests/fuzz/src/lib.rs`.
-const TARGETS: [&str; 6] = ["sql", "message", "http", "event", "file", "arguments"];
+const TARGETS: [&str; 7] = ["sql", "message", "http", "protocol", "event", "file", "arguments"];
 
 /// The flags of cargo-fuzz: counters for each edge, and traces of comparisons.
 const COVERAGE: &str = "-Cpasses=sancov-module \

@@ -93,7 +93,7 @@ const FRAMEWORKS: [Suite; 7] = [
         language: Language::Python,
         folder: "tests/clients",
         commands: &[
-            "python -m pip install --quiet 'openai>=3' 'a2a-sdk[grpc,http-server]>=1.3,<2' uvicorn \
+            "python -m pip install --quiet 'openai>=3' 'a2a-sdk[grpc,http-server,signing]>=1.3,<2' cryptography uvicorn \
               'mcp>=2.3,<3' opentelemetry-proto-json",
             "pytest --quiet",
         ],

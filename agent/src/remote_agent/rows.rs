@@ -161,7 +161,8 @@ pub(crate) struct LeftTask {
 }
 
 impl LeftTask {
-    /// Some of these tasks, the oldest entries first, except those of the runs `skip`. Entries can be written by others.
+    /// Some of these tasks, except those of the runs `skip`: the oldest one of each scope, then the next one of each, so that a scope
+    /// with many delays no other. Entries can be written by others.
     pub(crate) async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<LeftTask>, Error> {
         let sql = format!(
             "SELECT r.id, r.agent, r.revision, \
@@ -169,9 +170,13 @@ impl LeftTask {
               FROM run_events t JOIN events e ON e.seq = t.seq \
               WHERE t.run_id = r.id AND t.kind = 'status' AND t.data ->> '$.{FIELD}.event' = 'task' \
               ORDER BY t.number DESC LIMIT 1), o.updated_at, o.collection_id \
-             FROM collections c JOIN entries o ON o.collection_id = c.id JOIN runs r ON r.id = o.key \
-             WHERE c.kind = :kind AND r.status NOT IN ('running', 'waiting') \
-             AND r.id NOT IN (SELECT value FROM json_each(:skip)) ORDER BY o.updated_at LIMIT 64"
+             FROM (SELECT o.key, o.updated_at, o.collection_id, row_number() OVER \
+                   (PARTITION BY s.scope ORDER BY o.updated_at, o.key) AS nth \
+                   FROM collections c JOIN entries o ON o.collection_id = c.id \
+                   JOIN runs r ON r.id = o.key JOIN sessions s ON s.id = r.session_id \
+                   WHERE c.kind = :kind AND r.status NOT IN ('running', 'waiting') \
+                   AND r.id NOT IN (SELECT value FROM json_each(:skip))) o \
+             JOIN runs r ON r.id = o.key ORDER BY o.nth, o.updated_at LIMIT 64"
         );
         let skip = serde_json::to_string(skip).unwrap_or_default();
         let query = abide.sql(sql).param("kind", OPEN_TASKS_KIND).param("skip", skip);

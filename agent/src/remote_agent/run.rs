@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use abide_client::{Call, RunEventKind};
+use abide_client::{Call, NewRunEvent, RunEventKind};
 use abide_models::ModelRequest;
 use abide_tools::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 use futures_util::FutureExt as _;
@@ -27,6 +27,9 @@ use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
 /// Maximum number of events recorded in one batch.
 const EVENTS: usize = 100;
 
+/// The bytes of events after which a batch is recorded. A larger event is alone in its batch, so that no call is larger than an event.
+const BATCH_BYTES: usize = 1 << 20;
+
 /// The first and the longest pause between attempts to reach an agent, and between questions to one that does not
 /// stream.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -41,7 +44,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let patience = Duration::from_secs(config.unreachable_seconds);
     let client = patiently(driver, patience, || connect(driver, &config)).await?;
     let client = client.map_err(failed)?;
-    let task = RemoteTask::default();
+    let task = RemoteTask::new(config.max_bytes);
     let mut exchange = Exchange {
         driver,
         client,
@@ -340,10 +343,14 @@ impl Exchange<'_> {
                 Ok(None) => return Ok(Ok(())),
                 Err(failure) => return Ok(Err(failure)),
             };
+            let mut bytes = first.raw.len();
             let (mut all, mut failure) = (vec![first], None);
-            while all.len() < EVENTS {
+            while all.len() < EVENTS && bytes < BATCH_BYTES {
                 match events.next().now_or_never() {
-                    Some(Ok(Some(event))) => all.push(event),
+                    Some(Ok(Some(event))) => {
+                        bytes += event.raw.len();
+                        all.push(event);
+                    }
                     Some(Err(error)) => {
                         failure = Some(error);
                         break;
@@ -363,37 +370,40 @@ impl Exchange<'_> {
 
     /// Records events, and what follows from them.
     async fn apply(&mut self, events: Vec<A2aEvent>) -> Step {
-        let mut new = Vec::new();
+        let mut new = Batch::default();
         for A2aEvent { raw, result } in events {
-            self.task.apply(&result);
+            let is_within = self.task.apply(&result);
             if raw == self.recorded {
                 continue;
             }
-            new.push(run_event(RunEventKind::Line, json!({"raw": raw})));
+            new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), raw.len()).await?;
             self.recorded = raw;
             self.news += 1;
             if self.rows.task.is_none() && !self.task.id.is_empty() {
                 let (id, context_id) = (json!(self.task.id), json!(self.task.context_id));
-                self.driver.record(&std::mem::take(&mut new), None, Vec::new()).await?;
+                new.record(self.driver).await?;
                 self.record_task(&id, &context_id).await?;
+            }
+            if let Err(why) = is_within {
+                new.record(self.driver).await?;
+                return Err(StepError::Failed(Failure::new("remote_agent_invalid", why)));
             }
             match self.published.extend(&self.task.text()) {
                 Ok(None) => {}
                 Ok(Some(piece)) => {
-                    new.push(run_event(RunEventKind::Token, json!({"content": piece})));
+                    let data = json!({"content": piece});
+                    new.push(self.driver, RunEventKind::Token, data, piece.len()).await?;
                 }
                 Err(whole) => {
-                    self.driver.record(&std::mem::take(&mut new), None, Vec::new()).await?;
+                    new.record(self.driver).await?;
                     let why = "the remote agent has replaced its text";
-                    new.extend(model::restart::of_pieces(self.driver, why).await?);
-                    new.push(run_event(RunEventKind::Token, json!({"content": whole})));
+                    new.events.extend(model::restart::of_pieces(self.driver, why).await?);
+                    let data = json!({"content": whole});
+                    new.push(self.driver, RunEventKind::Token, data, whole.len()).await?;
                 }
             }
         }
-        match new.is_empty() {
-            true => Ok(()),
-            false => self.driver.record(&new, None, Vec::new()).await,
-        }
+        new.record(self.driver).await
     }
 
     async fn record_task(&mut self, id: &Value, context_id: &Value) -> Step {
@@ -441,6 +451,39 @@ impl Exchange<'_> {
         }
         self.driver.record(&[], None, calls).await?;
         Ok(DriveResult::Ended)
+    }
+}
+
+/// Events that are recorded together.
+#[derive(Default)]
+struct Batch {
+    events: Vec<NewRunEvent>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Adds an event with this many bytes; records the others before it if they would be too large together.
+    async fn push(
+        &mut self,
+        driver: &Driver,
+        kind: RunEventKind,
+        data: Value,
+        bytes: usize,
+    ) -> Step {
+        if self.bytes + bytes > BATCH_BYTES {
+            self.record(driver).await?;
+        }
+        self.bytes += bytes;
+        self.events.push(run_event(kind, data));
+        Ok(())
+    }
+
+    async fn record(&mut self, driver: &Driver) -> Step {
+        self.bytes = 0;
+        match std::mem::take(&mut self.events) {
+            events if events.is_empty() => Ok(()),
+            events => driver.record(&events, None, Vec::new()).await,
+        }
     }
 }
 

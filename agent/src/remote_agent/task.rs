@@ -2,6 +2,18 @@
 
 use serde_json::Value;
 
+/// Maximum number of artifacts of a task, and of parts of an artifact: each event looks at all of them.
+const ARTIFACTS: usize = 1_000;
+
+/// An artifact.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Artifact {
+    id: String,
+    parts: Vec<Value>,
+    /// Of its parts.
+    bytes: usize,
+}
+
 /// A task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RemoteTask {
@@ -13,8 +25,10 @@ pub(crate) struct RemoteTask {
     message: Value,
     /// When the agent set its status.
     timestamp: String,
-    /// The parts of its artifacts, by id, in the order in which they appeared.
-    artifacts: Vec<(String, Vec<Value>)>,
+    /// In the order in which they appeared.
+    artifacts: Vec<Artifact>,
+    /// Maximum number of bytes of all artifacts together.
+    max_bytes: usize,
     /// The parts of an answer without a task.
     answer: Option<Vec<Value>>,
 }
@@ -35,8 +49,30 @@ pub(crate) enum TaskState {
 }
 
 impl RemoteTask {
+    /// A task of which nothing is known. Its artifacts have at most this many bytes together.
+    pub(crate) fn new(max_bytes: usize) -> RemoteTask {
+        RemoteTask { max_bytes, ..RemoteTask::default() }
+    }
+
     /// Adds an event of a stream, or the result of an operation. Events of other tasks are ignored.
-    pub(crate) fn apply(&mut self, result: &Value) {
+    ///
+    /// # Errors
+    /// Its artifacts are too large: each event costs as much as all of them.
+    pub(crate) fn apply(&mut self, result: &Value) -> Result<(), String> {
+        self.add(result);
+        let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
+        if bytes > self.max_bytes {
+            let most = self.max_bytes;
+            return Err(format!("the artifacts of the task have more than {most} bytes"));
+        }
+        let parts = self.artifacts.iter().map(|artifact| artifact.parts.len()).max().unwrap_or(0);
+        match self.artifacts.len().max(parts) > ARTIFACTS {
+            true => Err(format!("the task has more than {ARTIFACTS} artifacts, or parts of one")),
+            false => Ok(()),
+        }
+    }
+
+    fn add(&mut self, result: &Value) {
         if let Some(task) = result.get("task") {
             self.replace(task);
         } else if let Some(message) = result.get("message") {
@@ -86,15 +122,17 @@ impl RemoteTask {
 
     fn add_artifact(&mut self, artifact: &Value, appends: bool) {
         let id = text(&artifact["artifactId"]);
-        let at = self.artifacts.iter().position(|(known, _)| known == id).unwrap_or_else(|| {
-            self.artifacts.push((id.to_owned(), Vec::new()));
+        let at = self.artifacts.iter().position(|known| known.id == id).unwrap_or_else(|| {
+            self.artifacts.push(Artifact { id: id.to_owned(), ..Artifact::default() });
             self.artifacts.len() - 1
         });
-        let known = &mut self.artifacts[at].1;
+        let Artifact { parts: known, bytes, .. } = &mut self.artifacts[at];
         if !appends {
             known.clear();
+            *bytes = 0;
         }
         for part in parts(artifact) {
+            *bytes += part.to_string().len();
             // A text continues the text before it, also in a snapshot: some agents keep each piece as a part.
             match (known.last_mut(), part["text"].as_str()) {
                 (Some(last), Some(more)) if last["text"].is_string() => {
@@ -145,7 +183,7 @@ impl RemoteTask {
         if let Some(answer) = &self.answer {
             return text_of(answer);
         }
-        let texts = self.artifacts.iter().map(|(_, parts)| text_of(parts));
+        let texts = self.artifacts.iter().map(|artifact| text_of(&artifact.parts));
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
         texts.join("\n\n")
     }
@@ -161,7 +199,7 @@ impl RemoteTask {
     /// The data of the last part with data.
     pub(crate) fn data(&self) -> Option<Value> {
         let all =
-            self.artifacts.iter().flat_map(|(_, parts)| parts).chain(self.answer.iter().flatten());
+            self.artifacts.iter().flat_map(|it| &it.parts).chain(self.answer.iter().flatten());
         all.filter_map(|part| part.get("data").filter(|data| !data.is_null())).next_back().cloned()
     }
 }
@@ -201,8 +239,10 @@ mod tests {
     use super::*;
 
     fn check(results: &[Value], expected: Expect) {
-        let mut task = RemoteTask::default();
-        results.iter().for_each(|result| task.apply(result));
+        let mut task = RemoteTask::new(1_000);
+        for result in results {
+            task.apply(result).expect("it is small");
+        }
         let (state, answer, data) = (task.state(), task.answer(), task.data());
         expected.assert_eq(&format!("{} {state:?} {answer:?} {data:?}", task.id));
     }
@@ -246,6 +286,24 @@ mod tests {
             ],
             expect![[r#"t Works "It is." None"#]],
         );
+    }
+
+    /// An agent could send artifacts without an end, and each event costs as much as all of them.
+    #[test]
+    fn artifacts_are_limited() {
+        let mut task = RemoteTask::new(100);
+        for _ in 0..3 {
+            assert_eq!(task.apply(&chunk(&"x".repeat(60), false)), Ok(()), "it replaces itself");
+        }
+        let why = "the artifacts of the task have more than 100 bytes";
+        assert_eq!(task.apply(&chunk(&"x".repeat(60), true)), Err(why.to_owned()));
+        let mut task = RemoteTask::new(1_000_000);
+        let artifact = |n: usize| {
+            json!({"artifactUpdate": {"taskId": "t", "artifact":
+            {"artifactId": n.to_string(), "parts": [{"text": "x"}]}}})
+        };
+        let refused = (0..2_000).position(|n| task.apply(&artifact(n)).is_err());
+        assert_eq!(refused, Some(1_000));
     }
 
     #[test]

@@ -332,3 +332,52 @@ async fn a_recorded_task_of_another_driver_is_not_cancelled() {
         abide.close().await;
     }
 }
+
+/// A scope with many tasks that are to be cancelled does not delay the task of another scope: the oldest tasks were first.
+#[tokio::test]
+async fn scopes_take_turns_in_the_cancellation_of_tasks() {
+    let remote = RemoteAgent::start(false).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let address = &remote.address;
+    let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
+    define(folder.path(), "clerk.yaml", &a2a);
+    let abide = open_after_kill(folder.path());
+    let fixture = runtime(&abide, folder.path(), "answers: []");
+    fixture.register().await.expect("it is registered");
+    let of_acme = (0..70).map(|n| (format!("a{n}"), "acme"));
+    for (id, tenant) in of_acme.chain([("z".to_owned(), "zeta")]) {
+        let call = async |reducer: &str, args: Value| {
+            abide.call_by_name(reducer, args).await.expect("the call succeeds").value
+        };
+        let scope = json!({"tenant": tenant});
+        call("create_session", json!({"id": id, "agent": "clerk", "scope": scope})).await;
+        call("start_run", json!({"session_id": id, "id": id, "input": "Go."})).await;
+        let claim = json!({"id": id, "driver": "runtime", "lease_ms": 60_000});
+        let token = call("claim_run", claim).await["fencing_token"].clone();
+        let task = json!({"event": "task", "task_id": id, "context_id": "c"});
+        let status = json!({"status": "thinking", "a2a": task});
+        let events = json!([{"kind": "status", "data": status}]);
+        call("record_run", json!({"id": id, "fencing_token": token, "events": events})).await;
+        let entry = json!({"key": id, "data": {"task_id": id}});
+        let open = json!({"collection_id": "open", "kind": "a2a_open_tasks", "puts": [entry]});
+        call("write_entries", open).await;
+        let failed = json!({"id": id, "fencing_token": token, "end": "failed", "code": "x",
+            "message": "x"});
+        call("finish_run", failed).await;
+    }
+    let stop = CancellationToken::new();
+    let closes = async {
+        let sql = "SELECT key FROM entries WHERE key = 'z'";
+        let mut entries = abide.subscribe(sql).await.expect("the subscription starts");
+        entries.next().await.expect("the file is open");
+        while entries.rows().len() > 0 {
+            entries.next().await.expect("the file is open");
+        }
+        stop.cancel();
+    };
+    let (driven, ()) = tokio::join!(fixture.run(stop.clone()), closes);
+    driven.expect("the runtime runs");
+    let cancelled = remote.cancelled.lock().expect("no test panicked").clone();
+    let position = cancelled.iter().position(|id| id == "z");
+    assert!(position.is_some_and(|at| at < 8), "{cancelled:?}");
+}

@@ -1,4 +1,4 @@
-//! A client of A2A 1.0 over JSON-RPC: the card of a remote agent, and operations on its tasks.
+//! A client of A2A 1.0 and 0.3 over JSON-RPC: the card of a remote agent, and operations on its tasks.
 //!
 //! It keeps no state: the caller stores what it has sent, and the id of the task. It connects to public addresses only,
 //! unless the configuration permits others. Headers can contain credentials, so they are sent only to the origin of the card.
@@ -6,6 +6,7 @@
 mod config;
 mod events;
 mod failure;
+mod legacy;
 mod response;
 
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct A2aClient {
     tenant: Option<String>,
     streams: bool,
     reads_data: bool,
+    /// The agent speaks version 0.3 only.
+    is_legacy: bool,
 }
 
 /// Bounded requests to permitted hosts.
@@ -87,11 +90,15 @@ impl A2aClient {
             let version = it["protocolVersion"].as_str().unwrap_or_default();
             it["protocolBinding"] == "JSONRPC" && version.split('.').next() == Some("1")
         };
-        let Some(interface) = all.iter().find(speaks) else {
-            let why = format!("the card of {} offers no JSON-RPC of A2A 1.0", host(at));
+        let interface = all.iter().find(speaks);
+        let url = match interface {
+            Some(interface) => Some(interface["url"].as_str().unwrap_or_default()),
+            None => legacy::interface(card),
+        };
+        let Some(url) = url else {
+            let why = format!("the card of {} offers no JSON-RPC of A2A 1.0 or 0.3", host(at));
             return Err(A2aFailure::Invalid(why));
         };
-        let url = interface["url"].as_str().unwrap_or_default();
         let url = Url::parse(url).map_err(|why| {
             A2aFailure::Invalid(format!("the card of {} has the address {url:?}: {why}", host(at)))
         })?;
@@ -106,10 +113,11 @@ impl A2aClient {
         }
         let modes = card["defaultInputModes"].as_array();
         let reads_data = modes.is_some_and(|all| all.iter().any(|it| it == "application/json"));
-        let tenant = interface["tenant"].as_str().filter(|tenant| !tenant.is_empty());
-        let tenant = tenant.map(str::to_owned);
+        let tenant = interface.and_then(|interface| interface["tenant"].as_str());
+        let tenant = tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned);
+        let is_legacy = interface.is_none();
         let streams = card["capabilities"]["streaming"] == true;
-        Ok(A2aClient { http, url, headers, tenant, streams, reads_data })
+        Ok(A2aClient { http, url, headers, tenant, streams, reads_data, is_legacy })
     }
 
     /// Whether the agent can stream the events of a task.
@@ -135,9 +143,9 @@ impl A2aClient {
     /// # Errors
     /// [`A2aFailure`].
     pub async fn call(&self, method: &str, params: Value) -> Result<A2aEvent, A2aFailure> {
-        let response = self.http.send(self.request(method, params)).await?;
+        let response = self.http.send(self.request(method, params)?).await?;
         let text = self.http.text(response, self.http.max_bytes).await?;
-        result_of(&self.url, text)
+        result_of(&self.url, text, self.is_legacy)
     }
 
     /// Performs an operation with a stream of results.
@@ -145,28 +153,38 @@ impl A2aClient {
     /// # Errors
     /// [`A2aFailure`].
     pub async fn stream(&self, method: &str, params: Value) -> Result<A2aEvents, A2aFailure> {
-        let response = self.http.send(self.request(method, params)).await?;
+        let response = self.http.send(self.request(method, params)?).await?;
         if is_event_stream(&response) {
-            return Ok(A2aEvents::new(self.url.clone(), response, self.http.max_bytes));
+            let (url, most) = (self.url.clone(), self.http.max_bytes);
+            return Ok(A2aEvents::new(url, response, most, self.is_legacy));
         }
         // An error, or the result of an agent that does not stream it.
         let text = self.http.text(response, self.http.max_bytes).await?;
-        Ok(A2aEvents::of(result_of(&self.url, text)?))
+        Ok(A2aEvents::of(result_of(&self.url, text, self.is_legacy)?))
     }
 
-    fn request(&self, method: &str, mut params: Value) -> Request {
+    fn request(&self, method: &str, mut params: Value) -> Result<Request, A2aFailure> {
         if let Some(tenant) = &self.tenant {
             params["tenant"] = json!(tenant);
         }
+        let (method, version) = match self.is_legacy {
+            true => {
+                params = legacy::params(params);
+                let method = legacy::method(method);
+                let method = method.ok_or_else(|| A2aFailure::unsupported(self.host()))?;
+                (method, legacy::VERSION)
+            }
+            false => (method, VERSION),
+        };
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let mut request = Request::new(Method::POST, self.url.clone());
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        headers.insert("a2a-version", HeaderValue::from_static(VERSION));
+        headers.insert("a2a-version", HeaderValue::from_static(version));
         *request.body_mut() = Some(body.to_string().into());
-        request
+        Ok(request)
     }
 }
 

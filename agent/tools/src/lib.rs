@@ -37,7 +37,7 @@
 //!
 //! In reading order: `tool` the trait · `outcome` the result of a call · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `truncate` shortening of long results for the model.
+//! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `webhook` requests to them that the server makes · `truncate` shortening of long results for the model.
 
 mod a2a;
 mod arguments;
@@ -59,6 +59,7 @@ mod supervision;
 mod template;
 mod tool;
 mod truncate;
+mod webhook;
 
 pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 pub use abide_client::{ApprovalPolicy, Effect, Rate, Retry, ToolLimits};
@@ -81,3 +82,4 @@ pub use sandbox::{
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};
 pub use truncate::{TruncatedResult, Truncation};
+pub use webhook::WebhookClient;

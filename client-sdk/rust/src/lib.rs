@@ -105,7 +105,7 @@ pub use abide_reducers::{
     PlanStepStatus, PlanVersion, Prompt, PromptLabel, PromptVersion, Reservation, Role, Run,
     RunBudget, RunEvent, RunEventKind, RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace,
     Session, SessionFork, SessionPlan, SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall,
-    ToolCallStatus, TraceStatus, WithheldAnswer,
+    ToolCallStatus, TraceStatus, Webhook, WebhookState, WebhookStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;

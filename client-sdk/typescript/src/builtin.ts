@@ -992,6 +992,47 @@ export interface BuiltinTables {
     /** The event of the last change. */
     seq: number;
   };
+  /** A webhook of a run. */
+  webhooks: {
+    /** The id of its run, `~`, and its name. */
+    id: string;
+    /** The run. */
+    run_id: string;
+    /** The session of the run. */
+    session_id: string;
+    /** Its name, unique in the run. */
+    name: string;
+    /** Where events are sent. */
+    url: string;
+    /** A secret of the receiver: it is sent with each event, and signs it. */
+    token: string | null;
+    /** The scheme of the header `authorization`. */
+    scheme: string | null;
+    /** The credentials of that header. */
+    credentials: string | null;
+    /** Its status. */
+    status: string;
+    /** The number of the last event of the run that was delivered. */
+    delivered: number;
+    /** Attempts since then that have failed. */
+    attempts: number;
+    /** When the next attempt is due, after one that has failed. */
+    due_at: number | null;
+    /** Why the last attempt has failed. */
+    error: string | null;
+    /** The caller that set it. */
+    set_by: string;
+    /** The restrictions of that caller, as in the log; null if it has none. Only events that it can see are sent. */
+    authority: string | null;
+    /** The event that set it: a delivery to a webhook that was replaced meanwhile is not recorded. */
+    set_seq: number;
+    /** When it was set first. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
   /** The append-only log: one row for every call with an effect, chained by hash. */
   events: {
     /** Its position: 1, 2, 3 … without gaps. */
@@ -1309,6 +1350,26 @@ export interface BuiltinReducers {
       deleted: number;
       /** Whether entries are left: call it again. */
       more: boolean;
+    };
+  };
+  /** Deletes a webhook: no further event is sent to it. */
+  delete_webhook: {
+    args: {
+      id: string;
+    };
+    result: {
+      /** The number of the last event that was delivered. */
+      delivered: number;
+      /** Its id. */
+      id: string;
+      /** Its name. */
+      name: string;
+      /** Its run. */
+      run_id: string;
+      /** The event that set it. */
+      set_seq: number;
+      /** Its status. */
+      status: "active" | "done" | "failed";
     };
   };
   /** Disables an identity immediately, including open connections, until it is enabled again. */
@@ -1911,6 +1972,56 @@ export interface BuiltinReducers {
       text: string;
     };
     result: BuiltinTables["prompts"];
+  };
+  /** Sets where the events of a run are sent, or replaces a webhook of the same name. Events that the caller cannot see are not sent. */
+  put_webhook: {
+    args: {
+      after?: number | bigint | null | undefined;
+      credentials?: string | null | undefined;
+      name: string;
+      run_id: string;
+      scheme?: string | null | undefined;
+      token?: string | null | undefined;
+      url: string;
+    };
+    result: {
+      /** The number of the last event that was delivered. */
+      delivered: number;
+      /** Its id. */
+      id: string;
+      /** Its name. */
+      name: string;
+      /** Its run. */
+      run_id: string;
+      /** The event that set it. */
+      set_seq: number;
+      /** Its status. */
+      status: "active" | "done" | "failed";
+    };
+  };
+  /** Records what the sender of a webhook has delivered, and why it has stopped. */
+  record_delivery: {
+    args: {
+      delivered: number | bigint;
+      error?: string | null | undefined;
+      id: string;
+      retry_in_ms?: number | bigint | null | undefined;
+      set_seq: number | bigint;
+    };
+    result: {
+      /** The number of the last event that was delivered. */
+      delivered: number;
+      /** Its id. */
+      id: string;
+      /** Its name. */
+      name: string;
+      /** Its run. */
+      run_id: string;
+      /** The event that set it. */
+      set_seq: number;
+      /** Its status. */
+      status: "active" | "done" | "failed";
+    };
   };
   /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
   record_health: {

@@ -78,6 +78,8 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "resume_run",
             "fork_session",
             "record_trace",
+            "put_webhook",
+            "delete_webhook",
         ],
     ),
     (

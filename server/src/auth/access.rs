@@ -29,10 +29,12 @@ use crate::connections::pending::PendingConnection;
 use crate::problem::Problem;
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
-const OPEN: [&str; 5] = [
+const OPEN: [&str; 6] = [
     "/",
     "/health",
     "/ready",
+    // Public keys.
+    "/.well-known/jwks.json",
     // A client has no token before it knows who issues them.
     protected_resource::PATH,
     protected_resource::PATH_OF_MCP,

@@ -7,16 +7,10 @@ use crate::auth::protected_resource;
 
 /// The routes of the Responses API, the chat of the AI SDK, AG-UI, A2A, and MCP.
 pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
-    let object = || json!({"type": "object"});
-    let operation = |id: &str, meaning: &str| {
-        json!({"operationId": id, "tags": ["protocols"], "description": meaning,
-            "responses": answers("Done.", "application/json", object())})
-    };
     let id = || {
         json!([{"name": "id", "in": "path", "required": true, "schema": {"type": "string"},
             "description": "The response."}])
     };
-    let body = || json!({"required": true, "content": {"application/json": {"schema": object()}}});
     let mut create =
         operation("create_response", "Sends input to an agent, as docs/open-responses.md says.");
     create["requestBody"] = body();
@@ -45,23 +39,9 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
     resume["responses"]["204"] = json!({"description": "The chat has no run."});
     let mut ag_ui = streamed("run_ag_ui", "Runs an agent, as docs/ag-ui.md says.", json!([name()]));
     ag_ui["requestBody"] = body();
-    let agent = || {
-        json!([{"name": "agent", "in": "path", "required": true, "schema": {"type": "string"},
-            "description": "The agent."}])
-    };
-    let mut card = operation("a2a_card", "The card of an agent for A2A.");
-    card["parameters"] = agent();
-    let mut call = operation("a2a_call", "A request of A2A in JSON-RPC, as docs/a2a.md says.");
-    call["parameters"] = agent();
-    call["requestBody"] = body();
     let metadata = |id: &str| operation(id, "Who issues tokens (RFC 9728); 404 without an issuer.");
-    vec![
-        (
-            "/.well-known/agent-card.json",
-            json!({"get": operation("a2a_cards", "The cards of all agents for A2A.")}),
-        ),
-        ("/a2a/{agent}", json!({"post": call})),
-        ("/a2a/{agent}/.well-known/agent-card.json", json!({"get": card})),
+    let mut all = a2a();
+    all.extend([
         ("/mcp", mcp()),
         (protected_resource::PATH, json!({"get": metadata("resource_metadata")})),
         (protected_resource::PATH_OF_MCP, json!({"get": metadata("mcp_resource_metadata")})),
@@ -72,7 +52,8 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         ("/v1/responses/{id}", json!({"get": get})),
         ("/v1/responses/{id}/cancel", json!({"post": cancel})),
         ("/v1/models", json!({"get": operation("models", "Lists the agents as models.")})),
-    ]
+    ]);
+    all
 }
 
 /// An operation that answers with a stream.
@@ -101,4 +82,43 @@ fn mcp() -> JsonValue {
     let mut end = operation("end_mcp_session", "Ends a session of MCP.");
     end["responses"]["204"] = json!({"description": "The session has ended."});
     json!({"post": message, "get": stream, "delete": end})
+}
+
+fn object() -> JsonValue {
+    json!({"type": "object"})
+}
+
+fn body() -> JsonValue {
+    json!({"required": true, "content": {"application/json": {"schema": object()}}})
+}
+
+fn operation(id: &str, meaning: &str) -> JsonValue {
+    json!({"operationId": id, "tags": ["protocols"], "description": meaning,
+        "responses": answers("Done.", "application/json", object())})
+}
+
+/// The routes of A2A.
+fn a2a() -> Vec<(&'static str, JsonValue)> {
+    let agent = || {
+        json!([{"name": "agent", "in": "path", "required": true, "schema": {"type": "string"},
+            "description": "The agent."}])
+    };
+    let mut card = operation("a2a_card", "The card of an agent for A2A.");
+    card["parameters"] = agent();
+    let mut legacy_card = operation("a2a_legacy_card", "The card in the form of A2A 0.3.");
+    legacy_card["parameters"] = agent();
+    let keys = "The public key that verifies cards and push notifications, without authentication.";
+    let mut call = operation("a2a_call", "A request of A2A in JSON-RPC, as docs/a2a.md says.");
+    call["parameters"] = agent();
+    call["requestBody"] = body();
+    vec![
+        (
+            "/.well-known/agent-card.json",
+            json!({"get": operation("a2a_cards", "The cards of all agents for A2A.")}),
+        ),
+        ("/a2a/{agent}", json!({"post": call})),
+        ("/a2a/{agent}/.well-known/agent-card.json", json!({"get": card})),
+        ("/a2a/{agent}/v0.3/.well-known/agent-card.json", json!({"get": legacy_card})),
+        ("/.well-known/jwks.json", json!({"get": operation("signing_keys", keys)})),
+    ]
 }

@@ -174,6 +174,79 @@ async fn a_task_is_followed_to_its_end() {
     assert_eq!(ended.send().await.json()["error"]["details"][0]["reason"], "UNSUPPORTED_OPERATION");
 }
 
+/// Version 0.3 has other names and forms for the same tasks. A request without a version is one of 0.3.
+#[tokio::test]
+async fn version_0_3_has_its_own_form() {
+    let server = with_agents().await;
+    let legacy = async |method: &str, params: JsonValue| {
+        let body = rpc_body(method, &params);
+        let request = server.request("POST", AGENT).header("a2a-version", "0.3").body(body);
+        request.send().await.json()
+    };
+    let parts = json!([{"kind": "text", "text": "Hello."}, {"kind": "data", "data": {"n": 1}},
+        {"kind": "file", "file": {"bytes": "eA==", "mimeType": "text/plain", "name": "a.txt"}}]);
+    let message = json!({"kind": "message", "messageId": "m1", "role": "user", "parts": parts,
+        "contextId": "c"});
+    let params = json!({"message": message, "configuration": {"blocking": false}});
+    let sent = legacy("message/send", params.clone()).await;
+    let task = sent["result"].clone();
+    assert_eq!((&task["kind"], &task["status"]["state"]), (&json!("task"), &json!("submitted")));
+    assert_eq!(task["history"][0]["parts"], parts);
+    // The same message in the form of 1.0 is the same task.
+    let modern = json!({"messageId": "m1", "role": "ROLE_USER", "contextId": "c", "parts": [
+        {"text": "Hello."}, {"data": {"n": 1}},
+        {"raw": "eA==", "mediaType": "text/plain", "filename": "a.txt"}]});
+    assert_eq!(send(&server, modern).await["id"], task["id"]);
+    let run = id(&task).to_owned();
+    let fencing = claim(&server, &run).await;
+    say(&server, &run, &fencing, &["It is there."]).await;
+    let output = json!({"content": "It is there.", "structured": [1],
+        "files": [{"name": "b.txt", "url": "https://example.com/b.txt"}]});
+    let args = json!({"id": run, "fencing_token": fencing, "end": "done", "output": output});
+    local(&server, "finish_run", args).await;
+    let body = rpc_body("message/stream", &params);
+    let mut stream = Stream::by(server.request("POST", AGENT).body(body), None).await;
+    let mut all = String::new();
+    while let Some(event) = stream.next().await {
+        let data: JsonValue =
+            serde_json::from_str(event.strip_prefix("data: ").expect("data")).expect("JSON");
+        let result = &data["result"];
+        let (state, artifact) = (&result["status"]["state"], &result["artifact"]);
+        let parts = &artifact["parts"];
+        let _ = writeln!(all, "{} {state} final {} {parts}", result["kind"], result["final"]);
+    }
+    expect![[r#"
+        "task" "submitted" final null null
+        "status-update" "working" final false null
+        "artifact-update" null final null [{"kind":"text","text":"It is there."}]
+        "artifact-update" null final null [{"kind":"text","text":""}]
+        "artifact-update" null final null [{"data":{"value":[1]},"kind":"data"}]
+        "artifact-update" null final null [{"file":{"name":"b.txt","uri":"https://example.com/b.txt"},"kind":"file"}]
+        "status-update" "completed" final true null
+    "#]].assert_eq(&all);
+    let read = legacy("tasks/get", json!({"id": run})).await["result"].clone();
+    assert_eq!(read["status"]["state"], "completed");
+    assert_eq!(read["artifacts"][0]["parts"], json!([{"kind": "text", "text": "It is there."}]));
+    let errors = [
+        legacy("tasks/cancel", json!({"id": run})).await,
+        legacy("tasks/get", json!({"id": "unknown"})).await,
+        legacy("tasks/pushNotificationConfig/list", json!({"id": run})).await,
+        legacy("message/send", json!({"message": "x"})).await,
+        legacy(
+            "message/send",
+            json!({"message": {"messageId": "m", "role": "user", "parts": [{}]}}),
+        )
+        .await,
+        legacy("SendMessage", params).await,
+    ];
+    let codes: Vec<i64> = errors.iter().filter_map(|it| it["error"]["code"].as_i64()).collect();
+    assert_eq!(codes, [-32002, -32001, -32003, -32602, -32602, -32009]);
+    let path = format!("{AGENT}/v0.3/.well-known/agent-card.json");
+    let card = server.get(&path).await.json();
+    let url = format!("http://{}{AGENT}", server.address);
+    assert_eq!((&card["protocolVersion"], &card["url"]), (&json!("0.3.0"), &json!(url)));
+}
+
 /// An answer that starts again with another text replaces its artifact.
 #[tokio::test]
 async fn a_replaced_answer_is_the_same_artifact() {
@@ -360,7 +433,6 @@ async fn bad_requests_are_refused() {
         r#"{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}}"#,
         r#"{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 1}}"#,
         r#"{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}"#,
-        r#"{"jsonrpc": "2.0", "id": 1, "method": "GetExtendedAgentCard"}"#,
         r#"{"jsonrpc": "2.0", "id": 1, "method": "ListTaskPushNotificationConfigs"}"#,
     ] {
         note(&mut all, body, &request(&server, "POST", "", body).send().await);
@@ -377,7 +449,6 @@ async fn bad_requests_are_refused() {
         {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}}: -32602 "id is missing"
         {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 1}}: -32602 "id is not a text"
         {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}: -32001 "there is no task x"
-        {"jsonrpc": "2.0", "id": 1, "method": "GetExtendedAgentCard"}: -32004 "the agent has no extended card"
         {"jsonrpc": "2.0", "id": 1, "method": "ListTaskPushNotificationConfigs"}: -32003 "the agent sends no push notifications"
     "#]]
     .assert_eq(&all);
@@ -515,7 +586,7 @@ async fn tenants_do_not_reach_each_other() {
     let ids: Vec<&str> = listed["tasks"].as_array().expect("a list").iter().map(id).collect();
     assert_eq!((ids, &listed["totalSize"]), (vec![id(&tasks[1])], &json!(1)));
     let card = ask("zetazetaz", "GET", "/.well-known/agent-card.json", "").await.json();
-    assert_eq!(card["securityRequirements"][0]["schemes"], json!({"bearer": {"list": []}}));
+    assert_eq!(card["securityRequirements"][0]["schemes"], json!({"bearer": {}}));
     let own = ask("acmeacmea", "GET", &format!("/tasks/{theirs}"), "").await;
     assert_eq!(own.json()["status"]["state"], "TASK_STATE_SUBMITTED");
 }

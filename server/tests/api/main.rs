@@ -6,6 +6,7 @@ mod test_server;
 mod ws;
 
 mod a2a;
+mod a2a_bindings;
 mod agents;
 mod bad_input;
 mod buffers;
@@ -19,6 +20,7 @@ mod jwts;
 mod mcp;
 mod probes;
 mod prompts;
+mod push;
 mod responses;
 mod runs;
 mod shutdown;

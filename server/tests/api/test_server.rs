@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{Clock, Config, Engine};
 use abide_schema::{Micros, Module};
-use abide_server::{AccessConfig, AgentRegistry};
+use abide_server::{AccessConfig, AgentRegistry, Services};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -71,7 +71,13 @@ impl TestServer {
         modules: Vec<Module>,
         agents: Option<Arc<dyn AgentRegistry>>,
     ) -> TestServer {
-        TestServer::all(access, Config::new(modules), agents).await
+        let services = Services { agents, ..Services::default() };
+        TestServer::all(access, Config::new(modules), services).await
+    }
+
+    /// Serves the built-in modules with these services.
+    pub(crate) async fn with_services(access: AccessConfig, services: Services) -> TestServer {
+        TestServer::all(access, Config::new(abide_reducers::modules()), services).await
     }
 
     /// Serves with these buffer limits.
@@ -82,14 +88,10 @@ impl TestServer {
 
     /// Starts a server with this configuration, without credentials.
     pub(crate) async fn configured(config: Config) -> TestServer {
-        TestServer::all(AccessConfig::loopback(), config, None).await
+        TestServer::all(AccessConfig::loopback(), config, Services::default()).await
     }
 
-    async fn all(
-        access: AccessConfig,
-        config: Config,
-        agents: Option<Arc<dyn AgentRegistry>>,
-    ) -> TestServer {
+    async fn all(access: AccessConfig, config: Config, services: Services) -> TestServer {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let clock = Arc::new(ManualClock::new());
         let mut config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..config };
@@ -98,7 +100,7 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let (shutdown, wanted) = oneshot::channel::<()>();
-        let serving = abide_server::serve_with(engine.clone(), listener, access, agents, async {
+        let serving = abide_server::serve_with(engine.clone(), listener, access, services, async {
             let _ = wanted.await;
         });
         let served = tokio::spawn(serving);

@@ -6,7 +6,7 @@
 //! input.
 //!
 //! `sql` texts of queries · `message` messages of `abide.v1` · `http` raw bytes, including
-//! WebSocket frames · `event` decoders of files and frames · `file` modified databases ·
+//! WebSocket frames · `protocol` messages of A2A, MCP, AG-UI, the AI SDK and Open Responses · `event` decoders of files and frames · `file` modified databases ·
 //! `arguments` arguments of calls · `engine` an engine to run them on.
 
 pub mod arguments;
@@ -15,6 +15,7 @@ pub mod event;
 pub mod file;
 pub mod http;
 pub mod message;
+pub mod protocol;
 pub mod sql;
 
 /// A kind of input and its test.
@@ -27,10 +28,11 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "sql", run: sql::run },
     Target { name: "message", run: message::run },
     Target { name: "http", run: http::run },
+    Target { name: "protocol", run: protocol::run },
     Target { name: "event", run: event::run },
     Target { name: "file", run: file::run },
     Target { name: "arguments", run: arguments::run },

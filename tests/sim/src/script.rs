@@ -264,10 +264,24 @@ impl ScriptRun<'_> {
         self.call("app", "abort_run", json!({"id": "run3"}))?;
         let trace = json!({"id": "run3", "trace_id": "t", "spans": 1, "status": "complete"});
         self.call("agent", "record_trace", trace)?;
+        self.webhooks()?;
         self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
         self.call("app", "resume_run", json!({"id": "run1"}))?;
         let claim = json!({"id": "run1", "driver": "one", "lease_ms": 1_000});
         Ok(token(&self.call("agent", "claim_run", claim)?))
+    }
+
+    /// A webhook is set, fails once, is tried again when its time has come, and is deleted.
+    fn webhooks(&mut self) -> ScriptResult {
+        let put = json!({"run_id": "run1", "name": "w", "url": "https://hooks.example/",
+            "token": "t", "after": 0});
+        self.call("app", "put_webhook", put)?;
+        let set_seq = self.history.acknowledged.last().map_or(0, |(_, reply)| reply.results[0].0.0);
+        let failed = json!({"id": "run1~w", "set_seq": set_seq, "delivered": 1,
+            "error": "no answer", "retry_in_ms": 100});
+        self.call("app", "record_delivery", failed)?;
+        self.pass_ms(200)?;
+        self.call("app", "delete_webhook", json!({"id": "run1~w"})).map(drop)
     }
 
     /// The measurements of an answer, and facts: saved, changed, embedded, forgotten.

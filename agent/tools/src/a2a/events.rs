@@ -30,12 +30,18 @@ struct Source {
     /// The data of the current event.
     data: String,
     max_bytes: usize,
+    is_legacy: bool,
 }
 
 impl A2aEvents {
-    pub(super) fn new(url: Url, response: Response, max_bytes: usize) -> A2aEvents {
+    pub(super) fn new(
+        url: Url,
+        response: Response,
+        max_bytes: usize,
+        is_legacy: bool,
+    ) -> A2aEvents {
         let (bytes, data) = (Vec::new(), String::new());
-        let source = Source { url, response, bytes, searched: 0, data, max_bytes };
+        let source = Source { url, response, bytes, searched: 0, data, max_bytes, is_legacy };
         A2aEvents { source: Some(source), single: None }
     }
 
@@ -60,7 +66,8 @@ impl Source {
         loop {
             while let Some(line) = self.line() {
                 if line.is_empty() && !self.data.is_empty() {
-                    return result_of(&self.url, std::mem::take(&mut self.data)).map(Some);
+                    let data = std::mem::take(&mut self.data);
+                    return result_of(&self.url, data, self.is_legacy).map(Some);
                 }
                 if let Some(data) = line.strip_prefix("data:") {
                     if !self.data.is_empty() {

@@ -34,6 +34,12 @@ const TASK_NOT_FOUND: i64 = -32001;
 const TASK_NOT_CANCELABLE: i64 = -32002;
 
 impl A2aFailure {
+    /// For an operation that the agent's version of the protocol does not have.
+    pub(super) fn unsupported(host: String) -> A2aFailure {
+        let message = "A2A 0.3 does not have the operation".to_owned();
+        A2aFailure::Refused { host, code: UNSUPPORTED[1], message }
+    }
+
     /// Whether another attempt may succeed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {

@@ -5,6 +5,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::failure::A2aFailure;
+use super::legacy;
 
 /// A result, and the text that it came as.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +22,8 @@ pub(super) fn host(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// The result in a response of JSON-RPC.
-pub(super) fn result_of(url: &Url, text: String) -> Result<A2aEvent, A2aFailure> {
+/// The result in a response of JSON-RPC, in the form of 1.0.
+pub(super) fn result_of(url: &Url, text: String, is_legacy: bool) -> Result<A2aEvent, A2aFailure> {
     let host = host(url);
     if let Err(found) = integers::check(&text) {
         let why = format!("the answer of {host} cannot be stored: {found}");
@@ -36,7 +37,10 @@ pub(super) fn result_of(url: &Url, text: String) -> Result<A2aEvent, A2aFailure>
         return Err(A2aFailure::Refused { host, code, message: message.to_owned() });
     }
     match response.get_mut("result").map(Value::take) {
-        Some(result @ Value::Object(_)) => Ok(A2aEvent { raw: text, result }),
+        Some(result @ Value::Object(_)) => {
+            let result = if is_legacy { legacy::result(&result) } else { result };
+            Ok(A2aEvent { raw: text, result })
+        }
         _ => Err(A2aFailure::Invalid(format!("the answer of {host} has no result"))),
     }
 }

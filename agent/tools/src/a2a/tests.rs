@@ -40,9 +40,21 @@ fn a_card_names_the_interface() {
     check(
         &[],
         &card("https://agents.example/rpc", "JSONRPC", "0.3"),
-        expect!["the card of agents.example offers no JSON-RPC of A2A 1.0"],
+        expect!["https://agents.example/rpc streams: true"],
     );
-    check(&[], &json!([]), expect!["the card of agents.example offers no JSON-RPC of A2A 1.0"]);
+    check(
+        &[],
+        &card("https://agents.example/rpc", "HTTP+JSON", "1.0"),
+        expect!["the card of agents.example offers no JSON-RPC of A2A 1.0 or 0.3"],
+    );
+    let none = "the card of agents.example offers no JSON-RPC of A2A 1.0 or 0.3";
+    let read = A2aClient::of_card(
+        A2aHttp::new(&config("https://agents.example/", &[])).expect("it can be built"),
+        &Url::parse("https://agents.example/").expect("it is a URL"),
+        HeaderMap::new(),
+        &json!([]),
+    );
+    assert_eq!(read.map(|client| client.url).map_err(|why| why.to_string()), Err(none.to_owned()));
 }
 
 /// A card comes from elsewhere: it must not direct requests, or credentials, to a place of its choice.
@@ -86,7 +98,7 @@ fn the_address_is_that_of_an_agent_or_of_its_card() {
 #[test]
 fn answers_are_results_or_errors() {
     let url = Url::parse("https://agents.example/rpc").expect("it is a URL");
-    let read = |text: &str| match result_of(&url, text.to_owned()) {
+    let read = |text: &str| match result_of(&url, text.to_owned(), false) {
         Ok(event) => event.result.to_string(),
         Err(failure) => failure.to_string(),
     };

@@ -2,23 +2,29 @@
 //! that needs input decides on the calls that wait for an approval.
 //!
 //! [`operations`] are the same in all bindings; [`rpc`], [`http`] and [`grpc`] are JSON-RPC, HTTP+JSON and gRPC, and [`binding`] is what
-//! they share. The messages of clients
-//! are stored in a collection of their scope ([`records`]), in the transaction that they cause.
+//! they share. [`legacy`] is the form of version 0.3. The messages of clients are stored in a collection of their scope ([`records`]), in
+//! the transaction that they cause. [`push`] configures push notifications, and [`delivery`] sends them.
 
 mod binding;
 mod card;
+mod delivery;
 mod error;
 mod grpc;
 mod http;
+mod legacy;
 mod message;
+mod operation;
 mod operations;
 mod params;
 mod proto;
+mod push;
+mod push_operations;
 mod records;
 mod rpc;
 mod task;
 
-pub(in crate::routes) use card::{card, list};
+pub(in crate::routes) use card::{card, legacy_card, list, signing_keys};
+pub(crate) use delivery::run as deliver;
 pub(in crate::routes) use grpc::call as grpc_call;
 pub(in crate::routes) use http::call as http_call;
 pub(in crate::routes) use rpc::call as rpc_call;

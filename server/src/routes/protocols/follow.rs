@@ -105,6 +105,20 @@ impl Follower {
         Ok(())
     }
 
+    /// The next events that exist and are not read yet, for a caller that adds them to the turn; `None` after the last one.
+    pub(super) async fn existing(&mut self) -> Result<Option<Vec<RunEvent>>, Refusal> {
+        self.count()?;
+        if self.caught_up || self.turn.end.is_some() {
+            return Ok(None);
+        }
+        match self.next().await {
+            Next::Events(events) => Ok(Some(events)),
+            Next::Silence => Ok(Some(Vec::new())),
+            Next::Refused(refusal) => Err(refusal),
+            Next::Stops => Ok(None),
+        }
+    }
+
     /// Reads until the turn has ended, or the server stops.
     pub(super) async fn until_end(&mut self) -> Result<(), Refusal> {
         while self.turn.end.is_none() {

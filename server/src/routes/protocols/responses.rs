@@ -101,7 +101,9 @@ async fn begin(
                 }
             };
             let agent = wanted.model;
-            let new = NewRun { agent, session_id, new_session, before, input, id, record: None };
+            let (record, follow_up) = (None, None);
+            let new =
+                NewRun { agent, session_id, new_session, before, input, id, record, follow_up };
             let run = start::start(app, by, content.bytes(), new, key).await?;
             let turn = 1;
             Ok((run, turn))
@@ -146,7 +148,7 @@ async fn decide(
     turn: i64,
     decisions: Vec<Decision>,
 ) -> Result<(RunRow, i64), Refusal> {
-    let run = start::decide(app, by, run, decisions, None).await?;
+    let run = start::decide(app, by, run, decisions, Vec::new()).await?;
     match run.turn > turn {
         true => Ok((run, turn + 1)),
         // The run waits for something else too, or was aborted.

@@ -177,10 +177,13 @@ pub(super) struct NewRun {
     pub(super) id: Option<String>,
     /// A call that stores something about the request, in the same transaction.
     pub(super) record: Option<BatchCall>,
+    /// A call about the run that has begun, in the same transaction.
+    pub(super) follow_up: Option<BatchCall>,
 }
 
 impl NewRun {
-    fn calls(self) -> Vec<BatchCall> {
+    /// The calls, and the position of the one that begins the run.
+    fn calls(self) -> (Vec<BatchCall>, usize) {
         let mut calls = Vec::new();
         if let Some(NewSession { id, metadata }) = self.new_session {
             let session = json!({"id": id, "agent": self.agent, "metadata": metadata});
@@ -194,7 +197,9 @@ impl NewRun {
         let run = json!({"session_id": self.session_id, "agent": self.agent, "input": self.input,
             "id": self.id});
         calls.push(runs::call("start_run", run));
-        calls
+        let start = calls.len() - 1;
+        calls.extend(self.follow_up);
+        (calls, start)
     }
 }
 
@@ -208,10 +213,12 @@ pub(super) async fn start(
 ) -> Result<RunRow, Refusal> {
     let permit = app.read_limiter.permit(by.quota_key(), bytes).await;
     app.engine.check_room(by, bytes)?;
-    let calls = new.calls();
+    let (calls, start) = new.calls();
     let done = begin(permit, app.engine.batch(by, &calls, key)).await?;
-    let last = done.results.last();
-    let result = last.ok_or_else(|| Refusal::new(Code::Internal, "the batch has no result"))?;
+    let result = done
+        .results
+        .get(start)
+        .ok_or_else(|| Refusal::new(Code::Internal, "the batch has no result"))?;
     Ok(RunRow::of(&serde_json::from_str(&result.result).unwrap_or_default()))
 }
 
@@ -223,14 +230,14 @@ pub(super) struct Decision {
 }
 
 /// Decides on calls of a run, and returns the run. All calls that wait must be decided, because the run continues
-/// when none waits. A repeated request finds the same decisions and changes nothing. `record` stores something about the
+/// when none waits. A repeated request finds the same decisions and changes nothing. `before` stores something about the
 /// request, in the same transaction.
 pub(super) async fn decide(
     app: &AppState,
     by: &Caller,
     run: &RunRow,
     decisions: Vec<Decision>,
-    record: Option<BatchCall>,
+    before: Vec<BatchCall>,
 ) -> Result<RunRow, Refusal> {
     let pending = undecided(&app.engine, by, run).await?;
     let is_decided = |id: &String| decisions.iter().any(|it| it.call_id == *id);
@@ -239,7 +246,7 @@ pub(super) async fn decide(
         let hint = "send the decisions on all calls that wait for one in one request";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
-    decide_some(app, by, run, decisions, record).await
+    decide_some(app, by, run, decisions, before).await
 }
 
 /// The same for some of the calls.
@@ -248,10 +255,10 @@ pub(super) async fn decide_some(
     by: &Caller,
     run: &RunRow,
     decisions: Vec<Decision>,
-    record: Option<BatchCall>,
+    before: Vec<BatchCall>,
 ) -> Result<RunRow, Refusal> {
     let calls = decisions.into_iter().map(decide_call);
-    let calls: Vec<BatchCall> = record.into_iter().chain(calls).collect();
+    let calls: Vec<BatchCall> = before.into_iter().chain(calls).collect();
     app.engine.batch(by, &calls, None).await?;
     find(&app.engine, by, &run.id).await
 }

@@ -37,6 +37,7 @@ pub(super) async fn send(
                 input: text.clone(),
                 id: Some(run_id.clone()),
                 record: None,
+                follow_up: None,
             };
             let session = start::session(&app.engine, by, &thread).await?;
             let made = || NewSession { id: thread.clone(), metadata: None };
@@ -59,7 +60,7 @@ pub(super) async fn send(
                     .hint("send a message first")
             })?;
             let before = run.turn;
-            let run = start::decide(app, by, &run, decisions, None).await?;
+            let run = start::decide(app, by, &run, decisions, Vec::new()).await?;
             let first = (before + 1).min(run.turn);
             let turns = Turn::span(first, run.turn);
             Ok((run, turns))

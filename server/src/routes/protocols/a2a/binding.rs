@@ -12,12 +12,17 @@ use crate::connections::lifecycle::ConnectionPermit;
 /// The version of the protocol.
 pub(super) const VERSION: &str = "1.0";
 
-/// Refuses a request in another version of the protocol. A request without a version is one of 0.3.
-pub(super) fn check_version(headers: &HeaderMap, query: Option<&str>) -> A2aResult<()> {
+/// The version that a request names: the header, or the parameter of its query. Empty if it names none.
+pub(super) fn version<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> &'a str {
     let in_query = query.into_iter().flat_map(|query| query.split('&'));
     let in_query = in_query.filter_map(|pair| pair.strip_prefix("A2A-Version=")).next();
     let in_header = headers.get("a2a-version").and_then(|value| value.to_str().ok());
-    let version = in_header.or(in_query).unwrap_or_default().trim();
+    in_header.or(in_query).unwrap_or_default().trim()
+}
+
+/// Refuses a request in another version of the protocol. A request without a version is one of 0.3.
+pub(super) fn check_version(headers: &HeaderMap, query: Option<&str>) -> A2aResult<()> {
+    let version = version(headers, query);
     // The third number does not count.
     if version == VERSION || version.strip_prefix("1.0.").is_some() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! The cards of agents with `a2a_exposed`.
 
-use abide_schema::{Caller, Code, Refusal, Value};
+use abide_schema::{Caller, Code, Refusal, Value, canonical};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH};
@@ -12,10 +12,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::start::{first_texts, params};
 use super::binding::VERSION;
+use super::legacy;
 use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
 use crate::routes::exchange::{hidden, json as as_json};
 use crate::routes::runs::path;
+use crate::signing_key::SigningKey;
 
 /// The exposed agents that can start runs. Their definitions are read without the restrictions of the caller, who may
 /// not see them; of these only the flag leaves.
@@ -70,10 +72,80 @@ pub(in crate::routes) async fn card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let row = find(&app, &by, &path(agent, "agent")?).await?;
+    let card = of_path(&app, &by, agent, &base(&uri, &headers)).await?;
+    Ok(cached(&headers, signed(&app, card, &base(&uri, &headers)).to_string()))
+}
+
+/// `GET /a2a/{agent}/v0.3/.well-known/agent-card.json`: the card in the form of version 0.3.
+pub(in crate::routes) async fn legacy_card(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    agent: Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let card = of_path(&app, &by, agent, &base(&uri, &headers)).await?;
+    Ok(cached(&headers, legacy::card(&card).to_string()))
+}
+
+async fn of_path(
+    app: &AppState,
+    by: &Caller,
+    agent: Result<Path<String>, PathRejection>,
+    base: &str,
+) -> Result<JsonValue, Problem> {
+    let row = find(app, by, &path(agent, "agent")?).await?;
     let is_secured = app.authenticator.requires_credentials().await?;
-    let card = of_agent(&row, &base(&uri, &headers), is_secured);
-    Ok(cached(&headers, card.to_string()))
+    Ok(of_agent(app, &row, base, is_secured))
+}
+
+/// `GET /.well-known/jwks.json`: the key that verifies signatures of cards and push notifications.
+pub(in crate::routes) async fn signing_keys(
+    State(app): State<AppState>,
+    headers: HeaderMap,
+) -> Response {
+    let keys = app.signing_key.as_ref().map(SigningKey::public_keys);
+    cached(&headers, keys.unwrap_or_else(|| json!({"keys": []})).to_string())
+}
+
+/// The card with what only authenticated clients learn: the tools of the agent that the caller can see, as skills.
+pub(super) async fn extended(
+    app: &AppState,
+    by: &Caller,
+    agent: &str,
+    base: &str,
+) -> Result<JsonValue, Refusal> {
+    let row = find(app, by, agent).await?;
+    let is_secured = app.authenticator.requires_credentials().await?;
+    let mut card = of_agent(app, &row, base, is_secured);
+    let sql = "SELECT t.name, t.description FROM agent_revisions r \
+               JOIN json_each(r.definition, '$.tools') AS named \
+               JOIN tools t ON t.name = named.value \
+               WHERE r.agent = :agent AND r.revision = :revision ORDER BY t.name LIMIT 100";
+    let params = params([("agent", json!(agent)), ("revision", row[2].clone())]);
+    let tools = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    if let Some(skills) = card["skills"].as_array_mut() {
+        skills.extend(tools.rows.iter().filter_map(|row| {
+            let Some(Value::Text(name)) = row.first() else { return None };
+            let description = match row.get(1) {
+                Some(Value::Text(text)) => text.to_string(),
+                _ => format!("The tool {name}."),
+            };
+            Some(json!({"id": format!("{agent}/{name}"), "name": &**name,
+                "description": description, "tags": ["tool"]}))
+        }));
+    }
+    Ok(signed(app, card, base))
+}
+
+/// The card with a signature, if the server has a key.
+fn signed(app: &AppState, mut card: JsonValue, base: &str) -> JsonValue {
+    if let Some(key) = &app.signing_key {
+        let keys = format!("{base}/.well-known/jwks.json");
+        let (protected, signature) = key.sign_detached(&canonical::to_text(&card), &keys);
+        card["signatures"] = json!([{"protected": protected, "signature": signature}]);
+    }
+    card
 }
 
 /// `GET /.well-known/agent-card.json`: the cards of all agents that the caller can see.
@@ -91,12 +163,13 @@ pub(in crate::routes) async fn list(
     let rows = visible.rows.iter().map(|row| row.iter().map(Value::to_json));
     let rows = rows.map(|cells| cells.collect::<JsonValue>());
     let shown = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
-    let cards: Vec<JsonValue> = shown.map(|row| of_agent(&row, &base, is_secured)).collect();
+    let cards = shown.map(|row| signed(&app, of_agent(&app, &row, &base, is_secured), &base));
+    let cards: Vec<JsonValue> = cards.collect();
     Ok(cached(&headers, json!({"agents": cards}).to_string()))
 }
 
 /// The address of this server as the client knows it.
-fn base(uri: &Uri, headers: &HeaderMap) -> String {
+pub(super) fn base(uri: &Uri, headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let host = host.or(uri.authority().map(|it| it.as_str())).unwrap_or("localhost");
@@ -105,7 +178,7 @@ fn base(uri: &Uri, headers: &HeaderMap) -> String {
     format!("{scheme}://{host}")
 }
 
-fn of_agent(row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
+fn of_agent(app: &AppState, row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
     let name = row[0].as_str().unwrap_or_default();
     let description = row[1].as_str().unwrap_or("An agent on Abide.");
     let url = format!("{base}/a2a/{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
@@ -115,13 +188,14 @@ fn of_agent(row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
     let authority = base.split_once("://").map_or(base, |(_, authority)| authority);
     let grpc = json!({"url": authority, "protocolBinding": "GRPC",
         "protocolVersion": VERSION, "tenant": name});
+    let legacy = json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"});
     let mut card = json!({
         "name": name,
         "description": description,
         "version": row[2].to_string(),
-        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON"), grpc],
-        "capabilities": {"streaming": true, "pushNotifications": false,
-            "extendedAgentCard": false},
+        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON"), grpc, legacy],
+        "capabilities": {"streaming": true, "pushNotifications": app.webhooks.is_some(),
+            "extendedAgentCard": true},
         "defaultInputModes": ["text/plain", "application/json"],
         "defaultOutputModes": ["text/plain", "application/json"],
         "skills": [{"id": name, "name": name, "description": description, "tags": ["agent"]}],
@@ -129,7 +203,8 @@ fn of_agent(row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
     if is_secured {
         card["securitySchemes"] =
             json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}});
-        card["securityRequirements"] = json!([{"schemes": {"bearer": {"list": []}}}]);
+        // An empty list is left out in the signed form, so also here.
+        card["securityRequirements"] = json!([{"schemes": {"bearer": {}}}]);
     }
     card
 }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::header::{CONTENT_TYPE, TRAILER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
@@ -21,9 +21,11 @@ use super::super::follow::texts_of_turn;
 use super::binding::{Answer, TaskStream, check_version};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind, Status};
-use super::operations::{Operation, Peer};
+use super::operation::Operation;
+use super::operations::Peer;
 use super::proto::{
-    GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, SEND_REQUEST, SEND_RESPONSE,
+    CARD, EMPTY, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, PUSH_CONFIG,
+    PUSH_CONFIG_REQUEST, PUSH_CONFIGS, PUSH_CONFIGS_REQUEST, SEND_REQUEST, SEND_RESPONSE,
     STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
 };
 use super::task::Framing;
@@ -40,7 +42,11 @@ fn types(operation: Operation) -> (MessageType, MessageType) {
         Operation::ListTasks => (LIST_REQUEST, LIST_RESPONSE),
         Operation::CancelTask => (TASK_REQUEST, TASK),
         Operation::SubscribeToTask => (TASK_REQUEST, STREAM_RESPONSE),
-        Operation::PushNotification | Operation::GetExtendedAgentCard => (TENANT, TENANT),
+        Operation::CreatePushConfig => (PUSH_CONFIG, PUSH_CONFIG),
+        Operation::GetPushConfig => (PUSH_CONFIG_REQUEST, PUSH_CONFIG),
+        Operation::ListPushConfigs => (PUSH_CONFIGS_REQUEST, PUSH_CONFIGS),
+        Operation::DeletePushConfig => (PUSH_CONFIG_REQUEST, EMPTY),
+        Operation::GetExtendedAgentCard => (TENANT, CARD),
     }
 }
 
@@ -50,6 +56,7 @@ pub(in crate::routes) async fn call(
     Extension(session): SessionExtension,
     Extension(place): Extension<ConnectionPermit>,
     Path(method): Path<String>,
+    uri: Uri,
     headers: HeaderMap,
     content: RequestBytes,
 ) -> Response {
@@ -65,7 +72,8 @@ pub(in crate::routes) async fn call(
             Some(tenant) => tenant.to_owned(),
             None => card::only(&app, &session.caller).await?,
         };
-        let peer = Peer { app, session, place, agent, bytes: content.bytes.len() };
+        let base = card::base(&uri, &headers);
+        let peer = Peer { app, session, place, agent, bytes: content.bytes.len(), base };
         drop(content);
         peer.perform(operation, &params, Framing::Lines).await.map(|answer| (answer, response))
     };
@@ -138,7 +146,10 @@ fn items(text: &str) -> Vec<Result<Bytes, Status>> {
 /// The response with these messages until the first status, which is its end.
 fn respond(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static) -> Response {
     let body = GrpcBody { messages: Some(Box::pin(messages)) };
-    ([(CONTENT_TYPE, "application/grpc+proto")], Body::new(body)).into_response()
+    // HTTP/1.1 sends only the trailers that are announced.
+    let trailers = "grpc-status, grpc-message, grpc-status-details-bin";
+    let headers = [(CONTENT_TYPE, "application/grpc+proto"), (TRAILER, trailers)];
+    (headers, Body::new(body)).into_response()
 }
 
 /// The messages of a response.

@@ -9,8 +9,10 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::binding::{Answer, check_content_type, check_version};
+use super::card;
 use super::error::{A2aError, A2aResult, Kind};
-use super::operations::{Operation, Peer};
+use super::operation::Operation;
+use super::operations::Peer;
 use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
@@ -29,7 +31,8 @@ pub(in crate::routes) async fn call(
     let Ok(Path((agent, rest))) = names else {
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
-    let peer = Peer { app, session, place, agent, bytes: content.bytes() };
+    let base = card::base(&head.uri, &head.headers);
+    let peer = Peer { app, session, place, agent, bytes: content.bytes(), base };
     let request = read(&head, &rest, &content);
     drop(content);
     let answer = match request {
@@ -46,7 +49,7 @@ pub(in crate::routes) async fn call(
 /// The operation of a request, and its parameters.
 fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
     let (method, headers, query) = (&head.method, &head.headers, head.uri.query());
-    let (operation, id) = route(method, rest).ok_or_else(|| {
+    let (operation, ids) = route(method, rest).ok_or_else(|| {
         let message = format!("there is no operation {method} {rest}");
         A2aError::new(Kind::MethodNotFound, message)
     })?;
@@ -61,34 +64,65 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
     if !params.is_object() {
         return Err(A2aError::invalid("the body is not a JSON object"));
     }
-    if let Some(id) = id {
-        params["id"] = json!(id);
+    for (name, id) in ids {
+        params[name] = json!(id);
     }
     Ok((operation, params))
 }
 
-/// The operation of a path, and the id of the task in it.
-fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, Option<&'a str>)> {
+/// Parameters in a path.
+type PathIds<'a> = Vec<(&'static str, &'a str)>;
+
+/// The operation of a path, and the ids in it.
+fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
     let (is_get, is_post) = (method == Method::GET, method == Method::POST);
     match rest {
-        "message:send" if is_post => return Some((Operation::SendMessage, None)),
-        "message:stream" if is_post => return Some((Operation::SendStreamingMessage, None)),
-        "extendedAgentCard" if is_get => return Some((Operation::GetExtendedAgentCard, None)),
-        "tasks" if is_get => return Some((Operation::ListTasks, None)),
+        "message:send" if is_post => return Some((Operation::SendMessage, Vec::new())),
+        "message:stream" if is_post => {
+            return Some((Operation::SendStreamingMessage, Vec::new()));
+        }
+        "extendedAgentCard" if is_get => {
+            return Some((Operation::GetExtendedAgentCard, Vec::new()));
+        }
+        "tasks" if is_get => return Some((Operation::ListTasks, Vec::new())),
         _ => {}
     }
     let id = rest.strip_prefix("tasks/").filter(|id| !id.is_empty())?;
-    if let Some((id, _)) = id.split_once("/pushNotificationConfigs") {
-        return Some((Operation::PushNotification, Some(id)));
+    if let Some((task_id, config)) = id.split_once("/pushNotificationConfigs") {
+        return route_of_push_config(method, task_id, config);
     }
     if let Some(id) = id.strip_suffix(":cancel").filter(|_| is_post) {
-        return Some((Operation::CancelTask, Some(id)));
+        return Some((Operation::CancelTask, vec![("id", id)]));
     }
     // 1.0.0 has GET, 1.0.1 has POST.
     if let Some(id) = id.strip_suffix(":subscribe").filter(|_| is_get || is_post) {
-        return Some((Operation::SubscribeToTask, Some(id)));
+        return Some((Operation::SubscribeToTask, vec![("id", id)]));
     }
-    is_get.then_some((Operation::GetTask, Some(id)))
+    is_get.then(|| (Operation::GetTask, vec![("id", id)]))
+}
+
+/// The operation on the configurations of a task, or on one of them.
+fn route_of_push_config<'a>(
+    method: &Method,
+    task_id: &'a str,
+    config: &'a str,
+) -> Option<(Operation, PathIds<'a>)> {
+    let mut ids = vec![("taskId", task_id)];
+    let operation = match config.strip_prefix('/').filter(|id| !id.is_empty()) {
+        None if !config.trim_matches('/').is_empty() => return None,
+        None if method == Method::POST => Operation::CreatePushConfig,
+        None if method == Method::GET => Operation::ListPushConfigs,
+        Some(id) => {
+            ids.push(("id", id));
+            match *method {
+                Method::GET => Operation::GetPushConfig,
+                Method::DELETE => Operation::DeletePushConfig,
+                _ => return None,
+            }
+        }
+        None => return None,
+    };
+    Some((operation, ids))
 }
 
 /// The parameters of a query.

@@ -1,6 +1,9 @@
 //! The operations of A2A, equal in all bindings.
 
+use std::iter;
+
 use abide_schema::limits::A2A_PAGE;
+use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal, Value};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -13,51 +16,19 @@ use super::super::turn::Turn;
 use super::binding::{Answer, TaskStream};
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
+use super::operation::Operation;
 use super::params::{field, flag, number, required, text, time, timestamp};
+use super::push::PushConfig;
 use super::task::{
     CANCELED, COMPLETED, FAILED, Framing, INPUT_REQUIRED, SUBMITTED, TaskEncoder, TaskIds, WORKING,
     task,
 };
-use super::{card, records};
+use super::{card, push, records};
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::limits;
 use crate::routes::exchange::hidden;
-
-/// An operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    SendMessage,
-    SendStreamingMessage,
-    GetTask,
-    ListTasks,
-    CancelTask,
-    SubscribeToTask,
-    /// Those of the configurations of push notifications.
-    PushNotification,
-    GetExtendedAgentCard,
-}
-
-impl Operation {
-    /// The operation with the name of the protocol.
-    pub(super) fn named(name: &str) -> Option<Operation> {
-        Some(match name {
-            "SendMessage" => Operation::SendMessage,
-            "SendStreamingMessage" => Operation::SendStreamingMessage,
-            "GetTask" => Operation::GetTask,
-            "ListTasks" => Operation::ListTasks,
-            "CancelTask" => Operation::CancelTask,
-            "SubscribeToTask" => Operation::SubscribeToTask,
-            "CreateTaskPushNotificationConfig"
-            | "GetTaskPushNotificationConfig"
-            | "ListTaskPushNotificationConfigs"
-            | "DeleteTaskPushNotificationConfig" => Operation::PushNotification,
-            "GetExtendedAgentCard" => Operation::GetExtendedAgentCard,
-            _ => return None,
-        })
-    }
-}
 
 /// A client of an agent.
 pub(super) struct Peer {
@@ -67,10 +38,12 @@ pub(super) struct Peer {
     pub(super) agent: String,
     /// Bytes of its request.
     pub(super) bytes: usize,
+    /// The address of the server as the client knows it.
+    pub(super) base: String,
 }
 
 impl Peer {
-    fn by(&self) -> &Caller {
+    pub(super) fn by(&self) -> &Caller {
         &self.session.caller
     }
 
@@ -89,13 +62,13 @@ impl Peer {
             Operation::ListTasks => self.list(params).await.map(Answer::Value),
             Operation::CancelTask => self.cancel(params).await.map(Answer::Value),
             Operation::SubscribeToTask => self.subscribe(params, framing).await,
-            Operation::PushNotification => {
-                let message = "the agent sends no push notifications";
-                Err(A2aError::new(Kind::PushNotificationNotSupported, message))
-            }
+            Operation::CreatePushConfig => self.create_push_config(params).await.map(Answer::Value),
+            Operation::GetPushConfig => self.get_push_config(params).await.map(Answer::Value),
+            Operation::ListPushConfigs => self.list_push_configs(params).await.map(Answer::Value),
+            Operation::DeletePushConfig => self.delete_push_config(params).await.map(Answer::Value),
             Operation::GetExtendedAgentCard => {
-                let message = "the agent has no extended card";
-                Err(A2aError::new(Kind::UnsupportedOperation, message))
+                let card = card::extended(&self.app, self.by(), &self.agent, &self.base).await?;
+                Ok(Answer::Value(card))
             }
         }
     }
@@ -131,17 +104,14 @@ impl Peer {
     /// Accepts a message: it begins a task, or continues one. The same message is accepted once.
     async fn accept(&self, params: &JsonValue) -> A2aResult<Sent> {
         let configuration = field(params, "configuration");
-        if !field(configuration, "taskPushNotificationConfig").is_null() {
-            let message = "the agent sends no push notifications";
-            return Err(A2aError::new(Kind::PushNotificationNotSupported, message));
-        }
+        let push = field(configuration, "taskPushNotificationConfig");
         let message = Message::parse(field(params, "message"))?;
         if let Some(sent) = self.accepted(&message).await? {
             return Ok(sent);
         }
         let sent = match &message.task_id {
-            Some(task_id) => self.continue_task(&message, task_id).await,
-            None => self.begin_task(&message).await,
+            Some(task_id) => self.continue_task(&message, task_id, push).await,
+            None => self.begin_task(&message, push).await,
         };
         match sent {
             // The same message may have arrived twice at the same time.
@@ -164,10 +134,12 @@ impl Peer {
         Ok(Some(Sent { run, first_turn: record.turn }))
     }
 
-    async fn begin_task(&self, message: &Message) -> A2aResult<Sent> {
+    async fn begin_task(&self, message: &Message, push: &JsonValue) -> A2aResult<Sent> {
         let input = message.prompt()?;
         let name = json!([self.agent, message.id]).to_string();
         let id = start::derived_id("run_", self.by(), "a2a", &name);
+        // From the first event on.
+        let push = self.push_call(push, &id, &id, Some(0))?;
         let context = message.context_id.clone();
         let session_id =
             context.unwrap_or_else(|| start::derived_id("s_", self.by(), "a2a", &name));
@@ -180,6 +152,7 @@ impl Peer {
             input: input.clone(),
             id: Some(id.clone()),
             record: Some(records::write(&self.agent, message, &id, 1)),
+            follow_up: push.clone(),
         };
         let made = NewSession { id: session_id.clone(), metadata: None };
         let first = new(session.is_none().then_some(made));
@@ -194,7 +167,27 @@ impl Peer {
         Ok(Sent { run, first_turn: 1 })
     }
 
-    async fn continue_task(&self, message: &Message, task_id: &str) -> A2aResult<Sent> {
+    /// The call that configures the push notifications of a message, if it does.
+    fn push_call(
+        &self,
+        push: &JsonValue,
+        run_id: &str,
+        task_id: &str,
+        after: Option<i64>,
+    ) -> A2aResult<Option<BatchCall>> {
+        if push.is_null() {
+            return Ok(None);
+        }
+        let config = PushConfig::parse(push, push::sender(&self.app)?, task_id)?;
+        Ok(Some(config.call(run_id, after)))
+    }
+
+    async fn continue_task(
+        &self,
+        message: &Message,
+        task_id: &str,
+        push: &JsonValue,
+    ) -> A2aResult<Sent> {
         let run = self.find(task_id).await?;
         let ids = self.ids(&run);
         if message.context_id.as_ref().is_some_and(|id| *id != ids.context) {
@@ -214,8 +207,10 @@ impl Peer {
         }
         let decisions = message.decisions(&pending)?;
         let record = records::write(&self.agent, message, &ids.task, run.turn + 1);
+        let push = self.push_call(push, &run.id, &ids.task, None)?;
+        let calls = iter::once(record).chain(push).collect();
         let before = run.turn;
-        let run = start::decide(&self.app, self.by(), &run, decisions, Some(record)).await?;
+        let run = start::decide(&self.app, self.by(), &run, decisions, calls).await?;
         let first_turn = (before + 1).min(run.turn);
         Ok(Sent { run, first_turn })
     }
@@ -314,7 +309,7 @@ impl Peer {
     }
 
     /// A run of the agent that the caller can see and that no other run has delegated.
-    async fn find(&self, task_id: &str) -> A2aResult<RunRow> {
+    pub(super) async fn find(&self, task_id: &str) -> A2aResult<RunRow> {
         let run = start::find(&self.app.engine, self.by(), task_id).await;
         let missing = |refusal: Refusal| match refusal.code {
             Code::NotFound => A2aError::no_task(task_id),
@@ -328,7 +323,7 @@ impl Peer {
     }
 
     /// The ids without the namespace of the caller, which finds them either way.
-    fn ids(&self, run: &RunRow) -> TaskIds {
+    pub(super) fn ids(&self, run: &RunRow) -> TaskIds {
         let namespace = self.by().namespace();
         let shown = |id: &str| id.strip_prefix(namespace).unwrap_or(id).to_owned();
         TaskIds { task: shown(&run.id), context: shown(&run.session_id) }

@@ -23,6 +23,8 @@ enum Type {
     Value,
     /// `google.protobuf.Timestamp`: a text.
     Timestamp,
+    /// A map from texts to messages. Only written.
+    Map(&'static [Field]),
 }
 
 /// A field of a message.
@@ -132,6 +134,23 @@ const PUSH_CONFIG_FIELDS: &[Field] = &[
     one(5, "token", Text),
     one(6, "authentication", Message(AUTHENTICATION)),
 ];
+const INTERFACE: &[Field] = &[
+    one(1, "url", Text),
+    one(2, "protocolBinding", Text),
+    one(3, "tenant", Text),
+    one(4, "protocolVersion", Text),
+];
+const CAPABILITIES: &[Field] = &[
+    one(1, "streaming", Bool),
+    one(2, "pushNotifications", Bool),
+    one(4, "extendedAgentCard", Bool),
+];
+const SECURITY_SCHEME: &[Field] =
+    &[one(2, "httpAuthSecurityScheme", Message(&[one(2, "scheme", Text)]))];
+const SECURITY_REQUIREMENT: &[Field] = &[one(1, "schemes", Type::Map(&[list(1, "list", Text)]))];
+const SKILL: &[Field] =
+    &[one(1, "id", Text), one(2, "name", Text), one(3, "description", Text), list(4, "tags", Text)];
+const SIGNATURE: &[Field] = &[one(1, "protected", Text), one(2, "signature", Text)];
 const CONFIGURATION: &[Field] = &[
     list(1, "acceptedOutputModes", Text),
     one(2, "taskPushNotificationConfig", Message(PUSH_CONFIG_FIELDS)),
@@ -175,7 +194,29 @@ pub(super) const STREAM_RESPONSE: MessageType = MessageType(&[
     one(3, "statusUpdate", Message(STATUS_UPDATE)),
     one(4, "artifactUpdate", Message(ARTIFACT_UPDATE)),
 ]);
-/// Of all requests, of which the fields besides this one do not matter.
+pub(super) const PUSH_CONFIG: MessageType = MessageType(PUSH_CONFIG_FIELDS);
+/// To read a configuration, or to delete it.
+pub(super) const PUSH_CONFIG_REQUEST: MessageType =
+    MessageType(&[one(1, "tenant", Text), one(2, "taskId", Text), one(3, "id", Text)]);
+pub(super) const PUSH_CONFIGS_REQUEST: MessageType =
+    MessageType(&[one(1, "taskId", Text), one(4, "tenant", Text)]);
+pub(super) const PUSH_CONFIGS: MessageType =
+    MessageType(&[list(1, "configs", Message(PUSH_CONFIG_FIELDS)), one(2, "nextPageToken", Text)]);
+pub(super) const EMPTY: MessageType = MessageType(&[]);
+pub(super) const CARD: MessageType = MessageType(&[
+    one(1, "name", Text),
+    one(2, "description", Text),
+    list(3, "supportedInterfaces", Message(INTERFACE)),
+    one(5, "version", Text),
+    one(7, "capabilities", Message(CAPABILITIES)),
+    one(8, "securitySchemes", Type::Map(SECURITY_SCHEME)),
+    list(9, "securityRequirements", Message(SECURITY_REQUIREMENT)),
+    list(10, "defaultInputModes", Text),
+    list(11, "defaultOutputModes", Text),
+    list(12, "skills", Message(SKILL)),
+    list(13, "signatures", Message(SIGNATURE)),
+]);
+/// Of a request of which the other fields do not matter.
 pub(super) const TENANT: MessageType = MessageType(&[one(1, "tenant", Text)]);
 
 impl MessageType {
@@ -221,6 +262,14 @@ fn value_of(kind: &Type, number: u32, value: &JsonValue, out: &mut Vec<u8>) {
             number_of(number, position.unwrap_or_default() as u64, out);
         }
         Message(types) => nested(number, out, |out| fields(types, value, out)),
+        Type::Map(types) => {
+            for (name, value) in value.as_object().into_iter().flatten() {
+                nested(number, out, |out| {
+                    bytes_of(1, name.as_bytes(), out);
+                    nested(2, out, |out| fields(types, value, out));
+                });
+            }
+        }
         Struct => nested(number, out, |out| struct_of(value, out)),
         Type::Value => nested(number, out, |out| json_of(value, out)),
         Timestamp => nested(number, out, |out| {

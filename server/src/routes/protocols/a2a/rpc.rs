@@ -1,15 +1,17 @@
 //! The binding JSON-RPC: `POST /a2a/{agent}`.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, RawQuery, State};
-use axum::http::HeaderMap;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde_json::{Value as JsonValue, json};
 
-use super::binding::{Answer, check_content_type, check_version};
+use super::binding::{Answer, check_content_type, check_version, version};
 use super::error::{A2aError, A2aResult, Kind};
-use super::operations::{Operation, Peer};
+use super::operation::Operation;
+use super::operations::Peer;
 use super::task::Framing;
+use super::{card, legacy};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -23,20 +25,29 @@ pub(in crate::routes) async fn call(
     Extension(session): SessionExtension,
     Extension(place): Extension<ConnectionPermit>,
     agent: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
+    uri: Uri,
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
-    let peer = Peer { app, session, place, agent, bytes: content.bytes() };
+    let base = card::base(&uri, &headers);
+    let peer = Peer { app, session, place, agent, bytes: content.bytes(), base };
     let mut id = JsonValue::Null;
     let request = check_content_type(&headers).and_then(|()| read(&content, &mut id));
     drop(content);
     let answer = match request {
-        Ok((method, params)) => match check_version(&headers, query.as_deref()) {
-            Ok(()) => perform(peer, &method, &params, &id).await,
-            Err(error) => Err(error),
-        },
+        Ok((method, params)) => {
+            let version = version(&headers, uri.query());
+            // A request without a version is one of 0.3. Its methods have other names than those of 1.0.
+            let is_legacy = version.is_empty() || version == "0.3" || version.starts_with("0.3.");
+            match legacy::operation(&method).filter(|_| is_legacy) {
+                Some(operation) => perform_legacy(peer, operation, &params, &id).await,
+                None => match check_version(&headers, uri.query()) {
+                    Ok(()) => perform(peer, &method, &params, &id).await,
+                    Err(error) => Err(error),
+                },
+            }
+        }
         Err(error) => Err(error),
     };
     Ok(match answer {
@@ -60,6 +71,20 @@ async fn perform(
     let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
     let operation = Operation::named(method).ok_or_else(unknown)?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await
+}
+
+/// Performs a request of version 0.3.
+async fn perform_legacy(
+    peer: Peer,
+    operation: Operation,
+    params: &JsonValue,
+    id: &JsonValue,
+) -> A2aResult<Answer> {
+    let params = legacy::params(operation, params);
+    match peer.perform(operation, &params, Framing::LegacyRpc(id.clone())).await? {
+        Answer::Value(value) => Ok(Answer::Value(legacy::result(operation, &value))),
+        stream => Ok(stream),
+    }
 }
 
 /// The method and the parameters of a request. `id` is set as soon as it is known.

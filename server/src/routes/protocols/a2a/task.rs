@@ -9,6 +9,7 @@ use serde_json::{Value as JsonValue, json};
 use super::super::follow::Encoder;
 use super::super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use super::error::A2aError;
+use super::legacy;
 use super::params::timestamp;
 
 /// The ids of a task, as its client knows them.
@@ -151,6 +152,8 @@ pub(super) fn task(
 pub(super) enum Framing {
     /// JSON-RPC responses with this id, as server-sent events.
     Rpc(JsonValue),
+    /// The same in the form of version 0.3.
+    LegacyRpc(JsonValue),
     /// Server-sent events.
     Http,
     /// One object per line, with an error as `error`, for gRPC.
@@ -161,6 +164,9 @@ impl Framing {
     fn write(&self, event: JsonValue, out: &mut String) {
         let text = match self {
             Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "result": event}),
+            Framing::LegacyRpc(id) => {
+                json!({"jsonrpc": "2.0", "id": id, "result": legacy::event(&event)})
+            }
             Framing::Http => event,
             Framing::Lines => return out.push_str(&format!("{event}\n")),
         };
@@ -169,7 +175,9 @@ impl Framing {
 
     fn refuse(&self, error: &A2aError, out: &mut String) {
         let text = match self {
-            Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()}),
+            Framing::Rpc(id) | Framing::LegacyRpc(id) => {
+                json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()})
+            }
             Framing::Http => error.to_http(),
             Framing::Lines => return out.push_str(&format!("{}\n", error.to_line())),
         };
@@ -184,6 +192,8 @@ pub(super) struct TaskEncoder {
     pub(super) framing: Framing,
     /// The turns before this one are in the first event.
     pub(super) first_turn: i64,
+    /// Each piece of a text is an event. Otherwise the whole text is one.
+    pub(super) has_pieces: bool,
     begun: bool,
     /// The task is in the state of its first event.
     submitted: bool,
@@ -199,6 +209,7 @@ impl TaskEncoder {
             history,
             framing,
             first_turn: 1,
+            has_pieces: true,
             begun: false,
             submitted: false,
             shown: HashSet::new(),
@@ -239,8 +250,9 @@ impl TaskEncoder {
     }
 }
 
-impl Encoder for TaskEncoder {
-    fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String) {
+impl TaskEncoder {
+    /// Appends the events for a change.
+    pub(super) fn encode_change(&mut self, turn: &Turn, change: &Change, out: &mut String) {
         if !self.begun {
             // The first event of a turn; an aborted run has only its end.
             if turn.event_turn >= self.first_turn || *change == Change::Ended {
@@ -253,9 +265,15 @@ impl Encoder for TaskEncoder {
             self.status_working(turn, out);
         }
         match change {
-            Change::Text(at, text) if turn.items[*at].is_message() => {
+            Change::Text(at, text) if self.has_pieces && turn.items[*at].is_message() => {
                 let append = !self.shown.insert(*at);
                 self.artifact(answer(turn, *at, text), append, false, out);
+            }
+            Change::Closed(at) if !self.has_pieces && turn.items[*at].is_message() => {
+                let text = turn.items[*at].text();
+                if turn.items[*at].state != ItemState::Void && !text.is_empty() {
+                    self.artifact(answer(turn, *at, text), false, true, out);
+                }
             }
             Change::Closed(at) if turn.items[*at].is_message() && self.shown.contains(at) => {
                 if turn.items[*at].state != ItemState::Void {
@@ -267,6 +285,12 @@ impl Encoder for TaskEncoder {
             Change::Ended => self.ended(turn, out),
             Change::Started | Change::Opened(_) | Change::Text(..) | Change::Closed(_) => {}
         }
+    }
+}
+
+impl Encoder for TaskEncoder {
+    fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String) {
+        self.encode_change(turn, change, out);
     }
 
     fn refuse(&mut self, refusal: &Refusal, out: &mut String) {

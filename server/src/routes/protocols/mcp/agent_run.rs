@@ -24,7 +24,8 @@ pub(super) async fn decide(
     if decided.decisions.is_empty() {
         return Ok((run, decided.dismissed));
     }
-    let run = start::decide_some(app, by, &run, decided.decisions, None).await.map_err(refused)?;
+    let decided_run = start::decide_some(app, by, &run, decided.decisions, Vec::new());
+    let run = decided_run.await.map_err(refused)?;
     Ok((run, decided.dismissed))
 }
 

@@ -104,8 +104,16 @@ pub(super) async fn call(
     };
     let id = key.map(|key| start::derived_id("run_", by, "mcp", key));
     let input = input.to_owned();
-    let new =
-        NewRun { agent, session_id, new_session, before: Vec::new(), input, id, record: None };
+    let new = NewRun {
+        agent,
+        session_id,
+        new_session,
+        before: Vec::new(),
+        input,
+        id,
+        record: None,
+        follow_up: None,
+    };
     let run = match start::start(&exchange.app, by, exchange.content.bytes(), new, key).await {
         Ok(run) => run,
         Err(refusal) => return Ok(refusal_result(refusal)),

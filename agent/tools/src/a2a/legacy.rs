@@ -1,0 +1,196 @@
+//! A2A 0.3: its methods, and its form of messages, tasks and cards. Requests are converted from the form of 1.0, and results to it.
+
+use serde_json::{Map, Value, json};
+
+/// The header of requests.
+pub(super) const VERSION: &str = "0.3";
+
+/// The name of a method; `None` if 0.3 does not have it.
+pub(super) fn method(of: &str) -> Option<&'static str> {
+    Some(match of {
+        "SendMessage" => "message/send",
+        "SendStreamingMessage" => "message/stream",
+        "GetTask" => "tasks/get",
+        "CancelTask" => "tasks/cancel",
+        "SubscribeToTask" => "tasks/resubscribe",
+        _ => return None,
+    })
+}
+
+/// The address of the JSON-RPC interface in a card of 0.3.
+pub(super) fn interface(card: &Value) -> Option<&str> {
+    let is_legacy = |version: &Value| {
+        version.as_str().is_some_and(|version| version == "0.3" || version.starts_with("0.3."))
+    };
+    let all = |name: &str| card[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let listed = all("supportedInterfaces").iter();
+    let mut listed = listed.filter(|it| it["protocolBinding"] == "JSONRPC");
+    if let Some(found) = listed.find(|it| is_legacy(&it["protocolVersion"])) {
+        return found["url"].as_str();
+    }
+    if !is_legacy(&card["protocolVersion"]) {
+        return None;
+    }
+    match card["preferredTransport"].as_str() {
+        None | Some("JSONRPC") => card["url"].as_str(),
+        Some(_) => {
+            let mut others = all("additionalInterfaces").iter();
+            others.find(|it| it["transport"] == "JSONRPC")?["url"].as_str()
+        }
+    }
+}
+
+/// The parameters of a request.
+pub(super) fn params(params: Value) -> Value {
+    let Value::Object(mut params) = params else { return params };
+    params.remove("tenant");
+    if let Some(message) = params.get("message") {
+        let message = message_to(message);
+        params.insert("message".to_owned(), message);
+    }
+    if let Some(configuration) = params.get("configuration") {
+        let returns = configuration["returnImmediately"] == true;
+        params.insert("configuration".to_owned(), json!({"blocking": !returns}));
+    }
+    params.into()
+}
+
+fn message_to(message: &Value) -> Value {
+    let mut new = message.clone();
+    new["kind"] = json!("message");
+    new["role"] = json!("user");
+    let parts = message["parts"].as_array().into_iter().flatten();
+    let parts = parts.map(|part| match part.get("data") {
+        Some(data) => json!({"kind": "data", "data": data}),
+        None => json!({"kind": "text", "text": part["text"]}),
+    });
+    new["parts"] = parts.collect();
+    new
+}
+
+/// A result in the form of 1.0.
+pub(super) fn result(result: &Value) -> Value {
+    match result["kind"].as_str() {
+        Some("message") => json!({"message": with_parts(result)}),
+        Some("status-update") => {
+            let mut new = result.clone();
+            new["status"] = status(&result["status"]);
+            json!({"statusUpdate": new})
+        }
+        Some("artifact-update") => {
+            let mut new = result.clone();
+            new["artifact"] = with_parts(&result["artifact"]);
+            json!({"artifactUpdate": new})
+        }
+        _ => {
+            let mut new = result.clone();
+            new["status"] = status(&result["status"]);
+            let artifacts = result["artifacts"].as_array().into_iter().flatten();
+            new["artifacts"] = artifacts.map(with_parts).collect();
+            json!({"task": new})
+        }
+    }
+}
+
+fn status(status: &Value) -> Value {
+    let state = status["state"].as_str().unwrap_or_default();
+    let state = format!("TASK_STATE_{}", state.to_ascii_uppercase().replace('-', "_"));
+    let mut new = json!({"state": state, "timestamp": status["timestamp"]});
+    if status["message"].is_object() {
+        new["message"] = with_parts(&status["message"]);
+    }
+    new
+}
+
+fn with_parts(of: &Value) -> Value {
+    if !of.is_object() {
+        return of.clone();
+    }
+    let mut new = of.clone();
+    new["parts"] = of["parts"].as_array().into_iter().flatten().map(part).collect();
+    new
+}
+
+fn part(part: &Value) -> Value {
+    let file = &part["file"];
+    let pairs = [
+        ("text", &part["text"]),
+        ("data", &part["data"]),
+        ("raw", &file["bytes"]),
+        ("url", &file["uri"]),
+        ("mediaType", &file["mimeType"]),
+        ("filename", &file["name"]),
+    ];
+    let known = pairs.into_iter().filter(|(_, value)| !value.is_null());
+    known.map(|(name, value)| (name.to_owned(), value.clone())).collect::<Map<_, _>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_form_of_0_3() {
+        let message = json!({"messageId": "m", "role": "ROLE_USER", "contextId": "c",
+            "parts": [{"text": "Hello."}, {"data": {"n": 1}}]});
+        let request = json!({"message": message, "tenant": "t", "configuration":
+            {"returnImmediately": true}});
+        let expected = json!({"message": {"kind": "message", "messageId": "m", "role": "user",
+            "contextId": "c", "parts": [{"kind": "text", "text": "Hello."},
+                {"kind": "data", "data": {"n": 1}}]},
+            "configuration": {"blocking": false}});
+        assert_eq!(params(request), expected);
+        assert_eq!(method("SubscribeToTask"), Some("tasks/resubscribe"));
+        assert_eq!(method("ListTasks"), None);
+    }
+
+    #[test]
+    fn results_have_the_form_of_1_0() {
+        let file = json!({"kind": "file", "file": {"uri": "http://x/", "name": "a.txt"}});
+        let task = json!({"kind": "task", "id": "t", "contextId": "c", "artifacts":
+            [{"artifactId": "a", "parts": [{"kind": "text", "text": "x"}, file]}],
+            "status": {"state": "input-required", "message":
+                {"kind": "message", "parts": [{"kind": "data", "data": {"n": 1}}]}}});
+        let task = &result(&task)["task"];
+        assert_eq!(task["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
+        assert_eq!(task["status"]["message"]["parts"], json!([{"data": {"n": 1}}]));
+        let parts = json!([{"text": "x"}, {"url": "http://x/", "filename": "a.txt"}]);
+        assert_eq!(task["artifacts"][0]["parts"], parts);
+        let update = json!({"kind": "status-update", "taskId": "t", "final": true,
+            "status": {"state": "completed"}});
+        let status = &result(&update)["statusUpdate"]["status"];
+        assert_eq!(status["state"], "TASK_STATE_COMPLETED");
+        let piece = json!({"kind": "artifact-update", "taskId": "t", "append": true,
+            "artifact": {"artifactId": "a", "parts": [{"kind": "text", "text": "y"}]}});
+        assert_eq!(result(&piece)["artifactUpdate"]["artifact"]["parts"], json!([{"text": "y"}]));
+        let said = json!({"kind": "message", "parts": [{"kind": "text", "text": "Hello."}]});
+        assert_eq!(result(&said)["message"]["parts"], json!([{"text": "Hello."}]));
+        for odd in [json!({}), json!({"kind": "artifact-update"}), json!({"kind": 7, "status": 7})]
+        {
+            result(&odd);
+        }
+    }
+
+    #[test]
+    fn a_card_of_0_3_names_the_interface() {
+        let cards = [
+            (json!({"protocolVersion": "0.3.0", "url": "https://a/"}), Some("https://a/")),
+            (
+                json!({"protocolVersion": "0.3.0", "url": "https://a/",
+                    "preferredTransport": "GRPC",
+                    "additionalInterfaces": [{"transport": "JSONRPC", "url": "https://b/"}]}),
+                Some("https://b/"),
+            ),
+            (
+                json!({"supportedInterfaces": [{"protocolBinding": "JSONRPC",
+                    "protocolVersion": "0.3", "url": "https://c/"}]}),
+                Some("https://c/"),
+            ),
+            (json!({"protocolVersion": "0.2.6", "url": "https://a/"}), None),
+            (json!([]), None),
+        ];
+        for (card, expected) in cards {
+            assert_eq!(interface(&card), expected, "{card}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Sends the requests of the server to webhooks, with the client of the tools.
+
+use abide_schema::{Code, Refusal};
+use abide_server::{WebhookFuture, WebhookRequest, WebhookSender};
+use abide_tools::WebhookClient;
+
+/// The sender of `abide serve`.
+#[derive(Debug)]
+pub(super) struct Webhooks(WebhookClient);
+
+impl Webhooks {
+    /// A sender that may also connect to these hosts.
+    pub(super) fn new(allow_private: &[String]) -> Result<Webhooks, Refusal> {
+        let client = WebhookClient::new(allow_private.iter().cloned());
+        let client = client.map_err(|why| Refusal::new(Code::Internal, why))?;
+        Ok(Webhooks(client))
+    }
+}
+
+impl WebhookSender for Webhooks {
+    fn check(&self, url: &str) -> Result<(), String> {
+        self.0.check(url)
+    }
+
+    fn send(&self, request: WebhookRequest) -> WebhookFuture<'_> {
+        let WebhookRequest { url, headers, body } = request;
+        Box::pin(async move { self.0.post(&url, headers, body).await })
+    }
+}
