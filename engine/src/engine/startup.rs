@@ -41,14 +41,13 @@ use crate::subscriptions::hub::Hub;
 use crate::subscriptions::rerun::SharedReruns;
 use crate::threads::Threads;
 
-/// The recovered state of a file, and all connections, opened before any thread starts: a waiting thread
+/// The recovered state of a file, and the first connections, opened before any thread starts: a waiting thread
 /// would outlive a failed open.
 struct Recovered {
     writer: Writer,
     checkpointer: Checkpointer,
-    readers: Vec<Reader>,
-    /// For credential lookups.
-    lookups: Reader,
+    /// The first of the pool. Opening it shows that the others can be opened.
+    first_reader: Reader,
     /// The writer's own.
     reader: Reader,
     head: LogHead,
@@ -75,16 +74,13 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     store.sync_wal().map_err(|why| io_error(&why))?;
     let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
     let checkpointer = store.checkpointer()?;
-    let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
-    let readers = readers.collect::<Result<Vec<_>, _>>()?;
-    let (lookups, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
+    let (first_reader, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
     let policies = Policies::load(store.layout(), &writer)?;
     let former = writer.last_before(&store.layout().modules)?;
     Ok(Recovered {
         writer,
         checkpointer,
-        readers,
-        lookups,
+        first_reader,
         reader,
         head,
         chain,
@@ -113,7 +109,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let shared = Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler);
     let Shared { store, hub, metrics, threads, visible, .. } = &shared;
     metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
-    let pools = ReaderPools::start(&shared, found.readers, found.lookups);
+    let pools = ReaderPools::start(&shared, found.first_reader);
     let mut handles = pools.handles;
     let queries =
         query_service(&shared, pools.readers, pools.lookups, &found.policies, &durable_seen);
@@ -221,15 +217,17 @@ struct ReaderPools {
 }
 
 impl ReaderPools {
-    fn start(shared: &Shared, readers: Vec<Reader>, lookups: Reader) -> ReaderPools {
+    fn start(shared: &Shared, first: Reader) -> ReaderPools {
         let (store, set_up) = (Arc::clone(&shared.store), shared.set_up.clone());
         let open: Arc<OpenReader> = Arc::new(move || open_reader(&store, &set_up));
         let visible = &shared.visible;
+        let later = (1..limits::READERS).map(|_| None);
+        let readers = [Some(first)].into_iter().chain(later).collect();
         let (readers, mut handles) =
             Readers::start("reader", readers, &open, visible, &shared.threads);
         let undirected = Threads { scheduler: Arc::new(FreeRunning), ..shared.threads.clone() };
         let (lookups, handle) =
-            Readers::start("credentials", vec![lookups], &open, visible, &undirected);
+            Readers::start("credentials", vec![None], &open, visible, &undirected);
         handles.extend(handle);
         ReaderPools { readers, lookups, handles }
     }
