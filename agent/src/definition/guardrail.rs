@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use abide_tools::Parameters;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -80,6 +80,9 @@ pub struct VerdictRule {
     pub model: Option<String>,
 }
 
+/// Bytes of a compiled pattern. Ordinary ones take some kilobytes; a repetition such as `\\w{200}` takes megabytes.
+const PATTERN_BYTES: usize = 1 << 20;
+
 /// A regular expression. An invalid one is refused with the definition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -97,7 +100,8 @@ impl TryFrom<String> for Pattern {
     type Error = String;
 
     fn try_from(text: String) -> Result<Pattern, String> {
-        Regex::new(&text).map(Pattern).map_err(|why| why.to_string())
+        let compiled = RegexBuilder::new(&text).size_limit(PATTERN_BYTES).build();
+        compiled.map(Pattern).map_err(|why| why.to_string())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs tool calls that belong to no run, such as those that clients of MCP request. Each call is a row: it waits for its
 //! approval, is retried, and ends like a call of a run, also if the process was killed in between.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,11 +28,13 @@ const OF_A_SCOPE: usize = 16;
 /// Pause after a refused claim, unless the refusal says when it may succeed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The calls that wait for a worker, the oldest first. Calls of runs belong to the drivers of the runs.
-const WAITING: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.created_seq, s.id, s.scope \
-    FROM tool_calls c JOIN sessions s ON s.id = c.session_id \
+/// The calls that wait for a worker. Calls of runs belong to the drivers of the runs.
+const WAITING: &str = "FROM tool_calls c JOIN sessions s ON s.id = c.session_id \
     WHERE s.agent = :agent AND c.status = 'pending' AND c.retry_at IS NULL \
     AND c.call_id NOT LIKE '%~%'";
+
+/// Waiting calls that are read at once: the oldest of each session.
+const READ: usize = 20_000;
 
 /// Runs the calls of some tools in the sessions of one agent name.
 #[derive(Clone)]
@@ -47,8 +49,8 @@ struct Shared {
     agent: String,
 }
 
-/// A call that waits.
-type Waiting = (String, String, String, i64, String, Json);
+/// A call that waits: its id, its session, its tool, and the scope of the session.
+type Waiting = (String, String, String, Json);
 
 impl ToolWorker {
     /// A worker for the calls of these tools in the sessions of `agent`.
@@ -64,19 +66,21 @@ impl ToolWorker {
     /// [`Error`] if the connection is lost.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
         let Shared { abide, agent, .. } = &*self.shared;
-        let mut waiting = abide.subscribe(WAITING).param("agent", agent).await?;
+        // One row: a tenant can have any number of waiting calls.
+        let newest = format!("SELECT count(*), max(c.created_seq) {WAITING}");
+        let mut changes = abide.subscribe(newest).param("agent", agent).await?;
         let mut running = RunningCalls::default();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                update = waiting.next() => if update.is_none() {
-                    return Err(waiting.error().cloned().unwrap_or(Error::Closed));
+                update = changes.next() => if update.is_none() {
+                    return Err(changes.error().cloned().unwrap_or(Error::Closed));
                 },
                 () = running.one_ended() => {}
             }
-            let mut calls: Vec<Waiting> = waiting.typed_rows()?;
-            calls.sort_by_key(|(.., created, _, _)| *created);
-            for (call_id, session_id, tool, .., scope) in calls {
+            let calls = self.waiting().await?;
+            running.share_by(&calls);
+            for (call_id, session_id, tool, scope) in calls {
                 let place = CallPlace { call_id, session_id, scope };
                 if self.shared.tools.get(&tool).is_some() && running.have_room(&place) {
                     let work = self.clone().work(place.clone(), stop.clone());
@@ -88,6 +92,19 @@ impl ToolWorker {
             running.one_ended().await;
         }
         Ok(())
+    }
+
+    /// The oldest waiting calls of each session, the oldest first.
+    async fn waiting(&self) -> Result<Vec<Waiting>, Error> {
+        let Shared { abide, agent, .. } = &*self.shared;
+        let sql = format!(
+            "SELECT call_id, session_id, tool_name, scope FROM (SELECT c.call_id, c.session_id, \
+             c.tool_name, c.created_seq, s.scope, \
+             row_number() OVER (PARTITION BY c.session_id ORDER BY c.created_seq) AS nth {WAITING}) \
+             WHERE nth <= :each ORDER BY nth, created_seq LIMIT :most"
+        );
+        let query = abide.sql(sql).param("agent", agent);
+        query.param("each", OF_A_SESSION).param("most", READ).fetch().await
     }
 
     async fn work(self, place: CallPlace, stop: CancellationToken) {
@@ -154,6 +171,9 @@ struct RunningCalls {
     tasks: JoinSet<()>,
     /// The call of each task.
     calls: HashMap<Id, CallPlace>,
+    /// The keys that every scope has, such as `tenant`: scopes with the same values of these share their places, because a
+    /// tenant can narrow its own scope as often as it likes.
+    shared_keys: BTreeSet<String>,
 }
 
 /// A call, and what it shares the worker with.
@@ -170,10 +190,34 @@ impl RunningCalls {
         self.calls.insert(task.id(), place);
     }
 
+    /// Sets the keys that distinguish tenants.
+    fn share_by(&mut self, waiting: &[Waiting]) {
+        let waiting = waiting.iter().map(|(.., scope)| scope);
+        let running = self.calls.values().map(|place| &place.scope);
+        let keys = waiting.chain(running).filter_map(|scope| match scope.value() {
+            Value::Object(members) if !members.is_empty() => {
+                Some(members.into_iter().map(|(key, _)| key).collect::<BTreeSet<String>>())
+            }
+            _ => None,
+        });
+        let common = keys.reduce(|one, other| one.intersection(&other).cloned().collect());
+        self.shared_keys = common.unwrap_or_default();
+    }
+
+    /// What the calls of a scope share their places by.
+    fn share_of(&self, scope: &Json) -> Vec<Value> {
+        let members = scope.value();
+        match self.shared_keys.is_empty() {
+            true => vec![members],
+            false => self.shared_keys.iter().map(|key| members[key].clone()).collect(),
+        }
+    }
+
     fn have_room(&self, place: &CallPlace) -> bool {
         let calls = || self.calls.values();
         let of_session = calls().filter(|it| it.session_id == place.session_id).count();
-        let of_scope = calls().filter(|it| it.scope.as_str() == place.scope.as_str()).count();
+        let share = self.share_of(&place.scope);
+        let of_scope = calls().filter(|it| self.share_of(&it.scope) == share).count();
         // The sessions without a scope are those of the operator.
         let scope_has_room = of_scope < OF_A_SCOPE || place.scope.as_str() == "{}";
         let is_new = calls().all(|it| it.call_id != place.call_id);

@@ -154,3 +154,29 @@ async fn a_session_has_a_share_of_the_worker() {
     stop.cancel();
     worker.await.expect("no panic");
 }
+
+/// A tenant that narrows its scope in each of its sessions has one share, whatever other tenants do.
+#[tokio::test]
+async fn a_tenant_with_narrower_scopes_has_one_share() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let home = Home::open(folder.path()).await;
+    for n in 0..6 {
+        let scope = json!({"tenant": "b", "k": n.to_string()});
+        let session = CreateSession::new("mcp").id(format!("b{n}")).scope(scope);
+        home.abide.call(session).await.expect("a session");
+        for call in 0..8 {
+            home.request(&format!("b{n}-{call}"), &format!("b{n}"), "look").await;
+        }
+    }
+    let session = CreateSession::new("mcp").id("a").scope(json!({"tenant": "a"}));
+    home.abide.call(session).await.expect("a session");
+    home.request("a", "a", "look").await;
+    let stop = CancellationToken::new();
+    let worker = home.worker(&stop);
+    home.until_begun(17).await;
+    assert!(home.begun.lock().expect("no panic").contains(&"a".to_owned()));
+    home.gate.send_replace(true);
+    assert_eq!(home.until("succeeded", 49).await.len(), 49);
+    stop.cancel();
+    worker.await.expect("no panic");
+}

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_agent::{
     AgentMetrics, AgentProject, Catalog, Environment, FolderChange, FolderChanges, Launcher,
     McpStatus, Problem, ProjectError, Runtime, RuntimeError, Settings, ToolWorker, Tools,
 };
-use abide_client::{Abide, Error};
+use abide_client::Abide;
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
 use serde_json::json;
@@ -94,7 +95,7 @@ pub(crate) struct AgentHost {
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
     /// Runs the calls of MCP clients, in the process that has the engine.
-    worker: Option<JoinHandle<Result<(), Error>>>,
+    worker: Option<JoinHandle<()>>,
 }
 
 /// What the interface of the server needs.
@@ -209,7 +210,7 @@ impl AgentHost {
         let stopped = stop.clone();
         let runtime = tokio::spawn(async move { runtime.run(stopped).await });
         let stopped = stop.clone();
-        let worker = worker.map(|worker| tokio::spawn(async move { worker.run(stopped).await }));
+        let worker = worker.map(|worker| tokio::spawn(run_calls(worker, stopped)));
         Ok(AgentHost { abide, loaded, registry, stop, runtime, worker })
     }
 
@@ -223,9 +224,22 @@ impl AgentHost {
         }
         let Some(worker) = self.worker else { return };
         match worker.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "calls of MCP clients no longer run"),
+            Ok(()) => {}
             Err(error) => tracing::error!(%error, "the worker of MCP calls panicked"),
+        }
+    }
+}
+
+/// Pause before the calls of MCP clients run again after an error.
+const WORKER_PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs the calls of MCP clients until stopped.
+async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
+    while let Err(error) = worker.run(stop.clone()).await {
+        tracing::warn!(%error, "calls of MCP clients do not run; trying again");
+        tokio::select! {
+            () = tokio::time::sleep(WORKER_PAUSE) => {}
+            () = stop.cancelled() => return,
         }
     }
 }

@@ -188,6 +188,7 @@ async fn register(
         let detail = "this server accepts no agent definitions";
         return Err(Refusal::new(Code::NotFound, detail).hint(NO_AGENTS));
     };
+    refuse_without_permission(&app.engine, by, &definition).await?;
     let mut registrations = match by.scope().is_empty() {
         true => {
             // Checking reads prompts, and files of prompts and skills.
@@ -197,7 +198,7 @@ async fn register(
                 Refusal::new(Code::Internal, format!("the definition could not be checked: {why}"))
             })??
         }
-        // The reducer refuses the caller. A check would tell it which prompts exist.
+        // The reducer refuses the caller.
         false => vec![json!({"name": definition["name"], "definition": definition})],
     };
     let Some(own) = registrations.last_mut() else {
@@ -213,6 +214,24 @@ async fn register(
     let calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
     app.engine.batch(by, &calls, key).await?;
     Ok(name)
+}
+
+/// Refuses a caller that may not register agents, before the definition is checked: a check takes time and memory, and
+/// its result tells which prompts and tools exist.
+async fn refuse_without_permission(
+    engine: &Engine,
+    by: &Caller,
+    definition: &JsonValue,
+) -> Result<(), Refusal> {
+    if by.is_unbounded() {
+        return Ok(());
+    }
+    // No agent has this revision, so nothing is registered: a caller with the permission gets a conflict.
+    let args = json!({"name": definition["name"], "definition": {}, "expected_revision": -1});
+    match engine.call(by, "register_agent", &args, None).await {
+        Err(refusal) if refusal.code == Code::Denied => Err(refusal),
+        _ => Ok(()),
+    }
 }
 
 const NO_AGENTS: &str = "start it with  abide serve --agents FOLDER";
