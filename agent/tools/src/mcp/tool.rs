@@ -8,13 +8,12 @@ use abide_json_integers as integers;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rmcp::ServiceError;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, RequestMetaObject,
-};
+use rmcp::model::{CallToolResult, ErrorCode};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::call::McpCall;
 use super::connection::Connection;
 use super::rendering;
 use super::server::Server;
@@ -24,9 +23,6 @@ use crate::tool::{Invocation, Tool, ToolDeclaration};
 
 /// Maximum number of tools per server. A longer list is not usable for a model.
 const TOOLS_MAX: usize = 1_000;
-
-/// The member of `_meta` with the context of a call.
-const CONTEXT: &str = "abide/context";
 
 /// A tool of a server.
 pub(super) struct McpTool {
@@ -99,69 +95,44 @@ impl Tool for McpTool {
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome> {
-        let (server, name) = (Arc::clone(&self.server), self.name.clone());
         let known_as = self.declaration.name.clone();
+        let timeout = self.server.timeout;
+        let call = McpCall::new(&self.server, &self.name, self.declaration.effect, invocation);
         async move {
-            let cancel = invocation.cancel.clone();
-            let context = server.sends_context.then(|| invocation.context_json());
-            let call = call(&server, name, invocation.arguments, context);
+            let cancel = call.invocation.cancel.clone();
             // Dropping the call sends a cancellation to the server.
-            tokio::select! {
+            let done = tokio::select! {
                 biased;
-                () = cancel.cancelled() => {
+                () = cancel.cancelled() => None,
+                done = tokio::time::timeout(timeout, call.run()) => Some(done),
+            };
+            match done {
+                Some(done) => {
+                    done.unwrap_or_else(|_| crate::function::timed_out(&known_as, timeout))
+                }
+                None => {
+                    call.cancel().await;
                     ToolOutcome::failed(Failure::Cancelled, format!("{known_as} was cancelled"))
                 }
-                done = tokio::time::timeout(server.timeout, call) => {
-                    done.unwrap_or_else(|_| crate::function::timed_out(&known_as, server.timeout))
-                }
+            }
+        }
+        .boxed()
+    }
+
+    fn cancel_task(&self, data: Value) -> BoxFuture<'static, Result<(), String>> {
+        let server = Arc::clone(&self.server);
+        async move {
+            match data["task_id"].as_str() {
+                Some(task_id) => server.cancel_task(task_id).await,
+                None => Ok(()),
             }
         }
         .boxed()
     }
 }
 
-async fn call(
-    server: &Arc<Server>,
-    name: String,
-    arguments: Value,
-    context: Option<Value>,
-) -> ToolOutcome {
-    let connection = match server.connection().await {
-        Ok(connection) => connection,
-        Err(why) => {
-            let text = format!("MCP server {} is unavailable: {why}", server.name);
-            return ToolOutcome::failed(Failure::Unavailable, text);
-        }
-    };
-    let arguments = match arguments {
-        Value::Object(members) => members,
-        Value::Null => Map::new(),
-        _ => {
-            let text = "the arguments of an MCP tool must be an object".to_owned();
-            return ToolOutcome::failed(Failure::Arguments, text);
-        }
-    };
-    let mut params = CallToolRequestParams::new(name).with_arguments(arguments);
-    if let Some(context) = context {
-        let mut meta = RequestMetaObject::default();
-        meta.0.0.insert(CONTEXT.to_owned(), context);
-        params.meta = Some(meta);
-    }
-    match connection.peer().call_tool_once(params).await {
-        Ok(CallToolResponse::Complete(result)) => outcome(server, &result),
-        Ok(_) => {
-            let text = format!(
-                "MCP server {} requests input during the call, which is not supported",
-                server.name
-            );
-            ToolOutcome::failed(Failure::Tool, text)
-        }
-        Err(error) => failure(server, &connection, error).await,
-    }
-}
-
 /// An answer, complete and as text.
-fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
+pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     let is_error = result.is_error.unwrap_or(false);
     let content = serde_json::to_value(result).expect("the result can be serialized");
     if let Some((pointer, number)) = inexact(&content, String::new()) {
@@ -204,7 +175,11 @@ fn inexact(value: &Value, pointer: String) -> Option<(String, String)> {
     }
 }
 
-async fn failure(server: &Server, connection: &Connection, error: ServiceError) -> ToolOutcome {
+pub(super) async fn failure(
+    server: &Server,
+    connection: &Connection,
+    error: ServiceError,
+) -> ToolOutcome {
     let name = &server.name;
     match error {
         ServiceError::McpError(error) => {
