@@ -438,8 +438,9 @@ impl McpCall {
                     let call_id = &self.invocation.call_id;
                     let connection = Arc::clone(&parked.connection);
                     let parking = self.server.parked.park(call_id, parked, question);
-                    if let Err((back, question)) = parking {
-                        parked = *back;
+                    if let Err(refused) = parking {
+                        let (back, question) = *refused;
+                        parked = back;
                         parked.decline(question);
                         continue;
                     }

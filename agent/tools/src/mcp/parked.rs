@@ -96,10 +96,10 @@ impl ParkedCalls {
         call_id: &str,
         mut call: ParkedCall,
         question: Elicitation,
-    ) -> Result<(), (Box<ParkedCall>, Elicitation)> {
+    ) -> Result<(), Box<(ParkedCall, Elicitation)>> {
         let mut calls = self.calls();
         if calls.len() >= PARKED {
-            return Err((Box::new(call), question));
+            return Err(Box::new((call, question)));
         }
         call.reply = Some(question.reply);
         calls.insert(call_id.to_owned(), call);
