@@ -106,7 +106,7 @@ mod tests {
             reader.feed(piece).expect("it has fewer bytes");
             assert_eq!(reader.next_event(), None);
         }
-        let refused = reader.feed(b"data: 89abcd").unwrap_err();
+        let refused = reader.feed(b"data: 89abcd").expect_err("it is too large");
         assert_eq!(refused.to_string(), "an event has more than 20 bytes");
     }
 }
