@@ -81,13 +81,6 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "retryable": true}),
         ),
         ("acknowledge_cancel", json!({"call_id": "c1", "fencing_token": call})),
-        (
-            "record_exchange",
-            json!({"call_id": "c1", "fencing_token": call,
-            "entries": [{"kind": "task", "data": {"task_id": "forged"}}]}),
-        ),
-        ("suspend_tool_call", json!({"call_id": "c1", "fencing_token": call, "retry_ms": 5})),
-        ("close_exchange", json!({"call_id": "c1", "fencing_token": call})),
         ("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60_000})),
         ("heartbeat_run", json!({"id": "r1", "fencing_token": run, "lease_ms": 70_000})),
         ("record_run", json!({"id": "r1", "fencing_token": run, "spent": {"iteration": true}})),
@@ -138,6 +131,7 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         ),
     ];
     uses.extend(uses_of_agents(run));
+    uses.extend(uses_of_exchanges(call));
     uses
 }
 
@@ -157,6 +151,19 @@ fn uses_of_agents(run: i64) -> [(&'static str, JsonValue); 3] {
             "run_id": "r1", "fencing_token": run}),
         ),
         ("forget_memories", json!({"space": "support@/", "run_id": "r1", "fencing_token": run})),
+    ]
+}
+
+/// The reducers for the exchange of a call with a server.
+fn uses_of_exchanges(call: i64) -> [(&'static str, JsonValue); 3] {
+    [
+        (
+            "record_exchange",
+            json!({"call_id": "c1", "fencing_token": call,
+            "entries": [{"kind": "task", "data": {"task_id": "forged"}}]}),
+        ),
+        ("suspend_tool_call", json!({"call_id": "c1", "fencing_token": call, "retry_ms": 5})),
+        ("close_exchange", json!({"call_id": "c1", "fencing_token": call})),
     ]
 }
 

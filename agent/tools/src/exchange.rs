@@ -99,7 +99,7 @@ pub struct Exchange {
     pub steps: Vec<ExchangeStep>,
     /// The answers to the questions of the last step, in their order.
     pub answers: Vec<InputAnswer>,
-    /// Records the next steps. Without it, the call cannot be suspended, and its server is told that there is no input.
+    /// Records the next steps. Without it, the call cannot be suspended: questions of its server are cancelled.
     pub log: Option<Arc<dyn ExchangeLog>>,
 }
 

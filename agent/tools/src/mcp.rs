@@ -9,6 +9,7 @@ mod call;
 mod connection;
 mod lines;
 mod open_calls;
+mod outcome;
 mod parked;
 mod rendering;
 mod server;

@@ -190,7 +190,10 @@ fn of_request(refusal: Refusal) -> Refusal {
 
 /// The reply to a request for a call that waits for decisions.
 fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
-    let approval = |it: &ToolCall| json!({"tool_call_id": it.call_id, "tool_name": it.tool_name, "args": it.arguments.value()});
+    let approval = |it: &ToolCall| {
+        let args = it.arguments.value();
+        json!({"tool_call_id": it.call_id, "tool_name": it.tool_name, "args": args})
+    };
     let text = format!("The call {} of {} waits for a decision.", call.call_id, call.tool_name);
     let result = result(call, &text, false);
     McpReply::Waiting { approvals: undecided.iter().map(approval).collect(), result }

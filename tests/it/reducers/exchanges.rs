@@ -18,7 +18,11 @@ fn check_begun(script: &str, expected: expect_test::Expect) {
     expected.assert_eq(&after);
 }
 
-const ASK: &str = r#"suspend_tool_call call_id=c1 fencing_token=4 entries=[{"kind":"asked","data":{"state":"x"}}] inputs=[{"message":"Who?","schema":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}]"#;
+const ASK: &str = concat!(
+    "suspend_tool_call call_id=c1 fencing_token=4 ",
+    r#"entries=[{"kind":"asked","data":{"state":"x"}}] inputs=[{"message":"Who?","schema":"#,
+    r#"{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}]"#
+);
 
 #[test]
 fn a_call_waits_for_an_answer_without_a_worker() {

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::open_calls::Elicitation;
+use super::outcome::{failure, outcome};
 use super::parked::ParkedCall;
 use super::server::Server;
-use super::tool::{failure, outcome};
 use crate::exchange::{ExchangeLog, ExchangeStep, InputAnswer};
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
@@ -512,5 +512,27 @@ impl Connection {
     fn is_of_older_era(&self) -> bool {
         let info = self.peer().peer_info();
         info.is_none_or(|info| info.protocol_version < ProtocolVersion::NO_INITIALIZE)
+    }
+}
+
+impl Server {
+    /// Ends a parked call when it is cancelled, and withdraws its question when the server no longer waits for the answer.
+    pub(super) fn watch_parked(self: &Arc<Server>, call_id: &str, log: Arc<dyn ExchangeLog>) {
+        let Some(mut ended) = self.parked.ended(call_id) else { return };
+        let (server, call_id) = (Arc::downgrade(self), call_id.to_owned());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = log.until_ended() => {
+                    if let Some(server) = server.upgrade() {
+                        drop(server.parked.take(&call_id));
+                    }
+                }
+                has_ended = async { ended.wait_for(|ended| *ended).await.is_ok() } => {
+                    if has_ended {
+                        log.withdraw().await;
+                    }
+                }
+            }
+        });
     }
 }

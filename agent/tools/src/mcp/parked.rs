@@ -11,8 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::connection::Connection;
 use super::open_calls::{Elicitation, OpenCall};
-use super::server::Server;
-use crate::exchange::{ExchangeLog, InputAnswer};
+use crate::exchange::InputAnswer;
 
 /// Calls of a server that wait at the same time. Each keeps a connection, which can be a process.
 const PARKED: usize = 16;
@@ -116,33 +115,12 @@ impl ParkedCalls {
         self.calls().clear();
     }
 
-    fn ended(&self, call_id: &str) -> Option<watch::Receiver<bool>> {
+    /// Becomes true with the answer to a parked call.
+    pub(super) fn ended(&self, call_id: &str) -> Option<watch::Receiver<bool>> {
         self.calls().get(call_id).map(|call| call.ended.clone())
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<String, ParkedCall>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Server {
-    /// Ends a parked call when it is cancelled, and withdraws its question when the server no longer waits for the answer.
-    pub(super) fn watch_parked(self: &Arc<Server>, call_id: &str, log: Arc<dyn ExchangeLog>) {
-        let Some(mut ended) = self.parked.ended(call_id) else { return };
-        let (server, call_id) = (Arc::downgrade(self), call_id.to_owned());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = log.until_ended() => {
-                    if let Some(server) = server.upgrade() {
-                        drop(server.parked.take(&call_id));
-                    }
-                }
-                has_ended = async { ended.wait_for(|ended| *ended).await.is_ok() } => {
-                    if has_ended {
-                        log.withdraw().await;
-                    }
-                }
-            }
-        });
     }
 }
