@@ -54,7 +54,7 @@ macro_rules! reducers_of {
 }
 
 /// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
-const EXPORTED: [&str; 71] = reducers_of![
+const EXPORTED: [&str; 74] = reducers_of![
     AbortRun,
     AcknowledgeCancel,
     AppendMessage,
@@ -67,6 +67,7 @@ const EXPORTED: [&str; 71] = reducers_of![
     ClaimNextToolCall,
     ClaimRun,
     ClaimToolCall,
+    CloseExchange,
     CompleteSession,
     CompleteToolCall,
     CreateIdentity,
@@ -95,6 +96,7 @@ const EXPORTED: [&str; 71] = reducers_of![
     PutPrompt,
     PutWebhook,
     RecordDelivery,
+    RecordExchange,
     RecordHealth,
     RecordPause,
     RecordRun,
@@ -121,6 +123,7 @@ const EXPORTED: [&str; 71] = reducers_of![
     StartChildRun,
     StartRun,
     SuspendSession,
+    SuspendToolCall,
     UnlabelPrompt,
     WaitRun,
     WithholdAnswer,

@@ -13,9 +13,9 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
-use crate::tool::Tool;
+use crate::tool::{ApprovalPolicy, Tool};
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
-use crate::{check, run, session};
+use crate::{check, exchange, run, session};
 
 /// Status of an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -118,7 +118,8 @@ pub fn module() -> Module {
 
 /// Approves or rejects a call. The first decision wins; an identical one changes nothing. With
 /// `approved_arguments` the call runs with these instead: they are validated against the tool's schema as well,
-/// and both are kept. With `arguments_hash` the decision is valid only for arguments with that hash.
+/// and both are kept. A call of `tool_input` is a question: its `approved_arguments` are `{"answer": …}`, and the answer must
+/// fit the schema in its arguments. With `arguments_hash` the decision is valid only for arguments with that hash.
 #[reducer]
 pub fn decide_approval(
     ctx: &mut Context<'_>,
@@ -161,22 +162,28 @@ pub fn decide_approval(
     // A caller who can see the approval may decide, even if it cannot see the call.
     ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.without_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
-    if let Some(arguments) = approved_arguments.map(Arc::new) {
-        let tool = tool_call::pinned(ctx, &call)?;
-        tool.check_arguments(ctx, &arguments)?;
-    }
-    if let Some(arguments) = &approved_arguments_text {
-        call.arguments = arguments.clone();
-    }
     let by = ctx.caller.id().to_owned();
     match decision {
-        Decision::Approve => call.status = ToolCallStatus::Pending,
+        Decision::Approve if exchange::rows::asker(&call).is_some() => {
+            let (answer, comment) = (approved_arguments.as_ref(), comment.as_deref());
+            call.result = Some(exchange::answer::accepted(ctx, &call, answer, comment)?);
+            call.status = ToolCallStatus::Succeeded;
+        }
+        Decision::Approve => {
+            if let Some(arguments) = approved_arguments.map(Arc::new) {
+                let tool = tool_call::pinned(ctx, &call)?;
+                tool.check_arguments(ctx, &arguments)?;
+                call.arguments = Json::of(&arguments);
+            }
+            call.status = ToolCallStatus::Pending;
+        }
         Decision::Reject => {
             call.status = ToolCallStatus::Rejected;
             call.error = comment.clone().or_else(|| Some(format!("rejected by {by}")));
         }
     }
-    ctx.without_policies(|ctx| tool_call::save(ctx, call))?;
+    let call = ctx.without_policies(|ctx| tool_call::save(ctx, call))?;
+    exchange::rows::answered(ctx, &call)?;
     approval.status = status;
     approval.approved_arguments = approved_arguments_text;
     approval.decided_by = Some(by);
@@ -200,7 +207,8 @@ pub fn expire_approval(
     let mut call = tool_call::find(ctx, &approval.call_id)?;
     call.status = ToolCallStatus::Rejected;
     call.error = Some("nobody decided in time".to_owned());
-    tool_call::save(ctx, call)?;
+    let call = tool_call::save(ctx, call)?;
+    exchange::rows::answered(ctx, &call)?;
     run::wake(ctx, &approval.session_id)?;
     approval.status = ApprovalStatus::Expired;
     save(ctx, approval)
@@ -208,7 +216,16 @@ pub fn expire_approval(
 
 /// Requests a decision on a call.
 pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Result<(), Abort> {
-    let (id, now, seq, policy) = (ctx.new_id("ap"), ctx.now, ctx.seq, tool.approval());
+    request_with(ctx, tool.approval(), call)
+}
+
+/// The same with settings that belong to this call.
+pub(crate) fn request_with(
+    ctx: &mut Context<'_>,
+    policy: ApprovalPolicy,
+    call: &ToolCall,
+) -> Result<(), Abort> {
+    let (id, now, seq) = (ctx.new_id("ap"), ctx.now, ctx.seq);
     let arguments_hash = ctx.digest(call.arguments.as_str());
     let approval = ctx.insert(Approval {
         id,

@@ -11,6 +11,7 @@ pub use crate::agent::{RegisterAgent, RetireAgent};
 pub use crate::approval::DecideApproval;
 pub use crate::collection::{DeleteEntries, WriteEntries};
 pub use crate::delegation::StartChildRun;
+pub use crate::exchange::{CloseExchange, RecordExchange, SuspendToolCall};
 pub use crate::handoff::{
     ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,
     ResolveHandoff,

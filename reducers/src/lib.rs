@@ -13,6 +13,7 @@ pub mod budget;
 pub mod cleanup;
 pub mod collection;
 pub mod delegation;
+pub mod exchange;
 pub mod handoff;
 pub mod health;
 pub mod memory;
@@ -54,6 +55,7 @@ pub use budget::{Reservation, RunBudget};
 pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
+pub use exchange::{ExchangeKind, NewExchange, NewInput, ToolExchange};
 pub use handoff::{HandoffRequest, HandoffStatus};
 pub use health::{HealthAction, NewHealth, RunHealth, WatchdogActions};
 pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
@@ -108,5 +110,6 @@ pub fn modules() -> Vec<Module> {
         plan::module(),
         prompt::module(),
         webhook::module(),
+        exchange::module(),
     ]
 }

@@ -10,8 +10,8 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
-use crate::check;
 use crate::session::scope;
+use crate::{check, policy};
 
 const VERSIONS_STAY: &str = "CREATE TRIGGER prompt_versions_stay BEFORE UPDATE ON prompt_versions
 BEGIN SELECT RAISE(FAIL, 'conflict: a version of a prompt cannot be changed'); END";
@@ -93,10 +93,16 @@ pub fn prompt_version(at: &str) -> i64 {
     at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0)
 }
 
+const MODULE: &str = "prompt";
+
+/// Version 2 changes no table: a text that the caller may not read always gets a new version.
+const GUESSES: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("prompt")
+    Module::new(MODULE)
+        .step(GUESSES)
         .visible::<Prompt>(RowVisibility::InScope)
         .visible::<PromptVersion>(RowVisibility::InScope)
         .visible::<PromptLabel>(RowVisibility::InScope)
@@ -107,7 +113,8 @@ pub fn module() -> Module {
         .reducer(unlabel_prompt::definition())
 }
 
-/// Adds a version to a prompt, and creates the prompt if there is none. A text that is equal to the newest version adds no version.
+/// Adds a version to a prompt, and creates the prompt if there is none. A text that is equal to the newest version adds no version, if the
+/// caller may read that version.
 /// `labels` then point to the newest version.
 #[reducer]
 pub fn put_prompt(
@@ -137,12 +144,7 @@ pub fn put_prompt(
         let hint = "read it again and retry the change";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
-    let newest = match version {
-        0 => None,
-        version => {
-            ctx.without_policies(|ctx| ctx.get::<PromptVersion>((name.as_str(), version)))?
-        }
-    };
+    let newest = newest_known(ctx, &name, version)?;
     let is_new_text = newest.is_none_or(|newest| newest.text != text);
     let prompt = match &before {
         Some(before) => Prompt {
@@ -218,6 +220,22 @@ pub fn unlabel_prompt(
     ctx.delete::<PromptLabel>((name.as_str(), label.as_str()))?;
     ctx.update(&Prompt { updated_at: ctx.now, seq: ctx.seq, ..prompt })?;
     Ok(removed)
+}
+
+/// The newest version, if the caller may read its text. Otherwise a comparison would confirm a guess of it.
+fn newest_known(
+    ctx: &mut Context<'_>,
+    name: &str,
+    version: i64,
+) -> Result<Option<PromptVersion>, Abort> {
+    let key = (name, version);
+    if ctx.is_before(MODULE, 2) {
+        return ctx.without_policies(|ctx| ctx.get::<PromptVersion>(key));
+    }
+    if version == 0 || policy::hides(ctx, "prompt_versions", "text")? {
+        return Ok(None);
+    }
+    ctx.get::<PromptVersion>(key)
 }
 
 /// A prompt that does not exist yet.

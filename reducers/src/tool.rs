@@ -16,6 +16,8 @@ use crate::check;
 
 mod arguments;
 
+pub(crate) use arguments::check_schema;
+
 /// Whether a tool can safely run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum Effect {
@@ -239,6 +241,16 @@ impl Tool {
     }
 }
 
+/// Checks a value against a schema that belongs to one call of a tool.
+pub(crate) fn check_value(
+    ctx: &mut Context<'_>,
+    tool: &str,
+    schema: &Json,
+    value: &Arc<JsonValue>,
+) -> Result<(), Abort> {
+    arguments::check(ctx, (tool, 0), schema, value)
+}
+
 /// Parses a column whose value was validated when it was written.
 fn read<T: for<'de> Deserialize<'de> + Default>(stored: Option<&Json>) -> T {
     stored.and_then(|json| serde_json::from_str(json.as_str()).ok()).unwrap_or_default()
@@ -288,7 +300,7 @@ pub fn register_tool(
     check_policies(timeout_ms, retry.as_ref(), approval.as_ref(), limits.as_ref())?;
     let input_schema = input_schema.map(Json::from);
     if let Some(schema) = &input_schema {
-        arguments::check_schema(ctx, &name, schema)?;
+        check_schema(ctx, &name, schema)?;
     }
     let annotations = annotations.map(JsonValue::Object);
     let effect = effect.or_else(|| annotations.as_ref().map(Effect::of_annotations));

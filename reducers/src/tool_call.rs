@@ -86,6 +86,7 @@ const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
     ("plan_steps", "evidence"),
     ("plan_versions", "steps"),
     ("context_summaries", "summary"),
+    ("tool_exchanges", "data"),
 ];
 
 /// A tool's result is copied into a message.
@@ -95,6 +96,7 @@ const COPIES_OF_RESULTS: &[ColumnName] = &[
     ("lost_leases", "result"),
     ("run_events", "data"),
     ("context_summaries", "summary"),
+    ("tool_exchanges", "data"),
 ];
 
 const COPIES_OF_ERRORS: &[ColumnName] = &[

@@ -22,6 +22,20 @@ pub const RUN_DESCENDANTS: i64 = 256;
 /// Agents examined to detect a delegation cycle.
 pub const DELEGATED_AGENTS: usize = 1_000;
 
+/// Steps of the exchange of one tool call with its server. A server can ask this often before it gives a result; each
+/// question also needs a decision, so a person notices earlier.
+pub const EXCHANGES_OF_A_CALL: i64 = 100;
+
+/// Bytes of one of these steps: a server's questions with their forms, or the answers. A server chooses most of it, and it is
+/// stored in the log.
+pub const EXCHANGE_BYTES: usize = 256 << 10;
+
+/// Questions that a server can ask at a time. Each is a call with an approval.
+pub const INPUTS_AT_ONCE: usize = 8;
+
+/// Bytes of a question's text, and of its URL: a person reads it.
+pub const INPUT_MESSAGE_BYTES: usize = 8 << 10;
+
 /// Calls in one `/v1/batch`: all of them share one transaction, which no other call can join.
 pub const BATCH_CALLS: usize = 1_000;
 

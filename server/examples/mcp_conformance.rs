@@ -8,7 +8,7 @@ use std::time::Duration;
 use abide_engine::{Config, Engine};
 use abide_schema::Refusal;
 use abide_server::{
-    AccessConfig, AgentRegistry, McpFailure, McpFuture, McpHost, McpItems, McpReply, McpRequest,
+    AccessConfig, AgentRegistry, McpFailure, McpFuture, McpHandler, McpItems, McpReply, McpRequest,
     McpRevisions, Services,
 };
 use serde_json::{Map, Value as JsonValue, json};
@@ -40,7 +40,7 @@ impl AgentRegistry for Fixtures {
         json!({})
     }
 
-    fn mcp(&self) -> Option<Arc<dyn McpHost>> {
+    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
         Some(Arc::new(Fixtures { revisions: self.revisions.clone() }))
     }
 }
@@ -94,7 +94,7 @@ fn prompt(name: &str, arguments: &[&str]) -> JsonValue {
     json!({"name": name, "description": format!("Fixture {name}."), "arguments": arguments})
 }
 
-impl McpHost for Fixtures {
+impl McpHandler for Fixtures {
     fn items(&self, items: McpItems) -> Vec<JsonValue> {
         let resource = |uri: &str, mime: &str| {
             json!({

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abide_schema::Refusal;
 use serde_json::Value as JsonValue;
 
-use crate::mcp_host::McpHost;
+use crate::mcp_handler::McpHandler;
 
 /// An agent host, as the server uses it.
 pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
@@ -27,7 +27,7 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     }
 
     /// What it adds to the MCP server.
-    fn mcp(&self) -> Option<Arc<dyn McpHost>> {
+    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
         None
     }
 }

@@ -21,7 +21,7 @@ mod connections;
 mod frames;
 mod limits;
 mod listener;
-mod mcp_host;
+mod mcp_handler;
 mod metrics;
 mod openapi;
 mod page;
@@ -45,8 +45,8 @@ pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use listener::SharedListener;
-pub use mcp_host::{
-    McpFailure, McpFuture, McpHost, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
+pub use mcp_handler::{
+    McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
 };
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
 pub use signing_key::SigningKey;

@@ -10,6 +10,7 @@ mod probe;
 mod prompts;
 mod protocols;
 mod reducer_route;
+mod rows;
 mod runs;
 mod snapshots;
 mod sql;

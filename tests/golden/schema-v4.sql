@@ -799,6 +799,22 @@ CREATE TABLE tool_claims (
   PRIMARY KEY (tool_name, seq)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE tool_exchanges (
+  call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
+  number INTEGER NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  kind TEXT NOT NULL CHECK (kind = 'asked' OR kind = 'answered' OR kind = 'task'),
+  data TEXT NOT NULL,
+  ended_at INTEGER,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (call_id, number)
+) STRICT;
+
+CREATE INDEX tool_exchanges_call_id ON tool_exchanges (call_id) WHERE kind = 'task' AND ended_at IS NULL;
+
+CREATE INDEX tool_exchanges_session_id ON tool_exchanges (session_id);
+
 CREATE TABLE tool_versions (
   name TEXT NOT NULL REFERENCES tools(name) DEFERRABLE INITIALLY DEFERRED,
   version INTEGER NOT NULL,

@@ -131,6 +131,7 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         ),
     ];
     uses.extend(uses_of_agents(run));
+    uses.extend(uses_of_exchanges(call));
     uses
 }
 
@@ -150,6 +151,19 @@ fn uses_of_agents(run: i64) -> [(&'static str, JsonValue); 3] {
             "run_id": "r1", "fencing_token": run}),
         ),
         ("forget_memories", json!({"space": "support@/", "run_id": "r1", "fencing_token": run})),
+    ]
+}
+
+/// The reducers for the exchange of a call with a server.
+fn uses_of_exchanges(call: i64) -> [(&'static str, JsonValue); 3] {
+    [
+        (
+            "record_exchange",
+            json!({"call_id": "c1", "fencing_token": call,
+            "entries": [{"kind": "task", "data": {"task_id": "forged"}}]}),
+        ),
+        ("suspend_tool_call", json!({"call_id": "c1", "fencing_token": call, "retry_ms": 5})),
+        ("close_exchange", json!({"call_id": "c1", "fencing_token": call})),
     ]
 }
 

@@ -227,20 +227,23 @@ fn a_cancelled_call_stops_its_run() {
     let (_folder, options) = agents();
     let home = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(&home.path().join("a.db"), &options);
+    let url = server.url();
+    let watch = ["watch", "--json", "--url", &url, "SELECT id, status FROM runs"];
+    let runs = Process::spawn(abide().args(watch));
     for is_modern in [true, false] {
-        let mut client = Client::start(&["--url", &server.url()], is_modern);
+        let mut client = Client::start(&["--url", &url], is_modern);
         let params = json!({"name": "agent_writer", "arguments": {"message": "Write."},
             "_meta": {"progressToken": "p"}});
         client.begin(7, "tools/call", params);
         while client.next()["params"]["message"] != "writes" {}
         client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
             "params": {"requestId": 7}}));
-        let until = "SELECT 1 FROM runs WHERE status IN ('running', 'waiting')";
-        while server.run(&["sql", "--json", until]).json()["rows"] != json!([]) {}
+        while !runs.line().contains("\"aborted\"") {}
         client.end();
     }
     let ended = server.run(&["sql", "--json", "SELECT status FROM runs"]).json();
     assert_eq!(ended["rows"], json!([["aborted"], ["aborted"]]));
+    drop(runs);
     server.stop();
 }
 

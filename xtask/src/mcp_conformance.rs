@@ -1,6 +1,6 @@
-//! `cargo xtask mcp-conformance`: the conformance suite of MCP (`tests/mcp_conformance/`) against the MCP server, for each
-//! version of the protocol, and the command line of MCP Inspector. All required scenarios must pass. Of the others,
-//! exactly those fail that `expected-<version>.yml` names, with the reason.
+//! `cargo xtask mcp-conformance`: the conformance suite of MCP (`tests/mcp_conformance/`) against the MCP server and the MCP
+//! client, for each version of the protocol, and the command line of MCP Inspector. Exactly those scenarios fail that
+//! `expected-<version>.yml` names, with the reason.
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -24,6 +24,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     // With the features of the tests, so that nothing is built twice.
     let mut build = command::cargo(root);
     build.args(["build", "--workspace", "--bin", "abide", "--example", "mcp_conformance"]);
+    build.args(["--example", "mcp_conformance_client"]);
     succeed(&mut build, "cargo build")?;
     // The suite and the inspector need a newer Node than the SDKs.
     let own = folder.join("node_modules/node/bin");
@@ -41,6 +42,18 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
         let (good, output) = printed(suite.current_dir(&folder).env("PATH", &paths))?;
         println!("figure  scenarios of MCP {version} that the server passes: {}", passed(&output));
         let name = format!("server, {version}");
+        results.push(StepResult { name, good, took: started.elapsed() });
+    }
+    for version in VERSIONS {
+        let started = Instant::now();
+        let client = command::target(root).join("debug/examples/mcp_conformance_client");
+        let mut suite = Command::new(folder.join("node_modules/.bin/conformance"));
+        suite.args(["client", "--command"]).arg(client).args(["--requirements", version]);
+        suite.args(["--expected-failures", &format!("expected-{version}.yml"), "-o"]);
+        suite.arg(command::target(root).join("mcp_conformance").join(format!("client-{version}")));
+        let (good, output) = printed(suite.current_dir(&folder).env("PATH", &paths))?;
+        println!("figure  scenarios of MCP {version} that the client passes: {}", passed(&output));
+        let name = format!("client, {version}");
         results.push(StepResult { name, good, took: started.elapsed() });
     }
     let started = Instant::now();

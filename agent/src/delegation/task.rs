@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::definition::agent_tool::{AgentToolKind, TASK};
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
+use crate::tools;
 
 /// The declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
@@ -188,6 +189,7 @@ pub(crate) async fn undecided(driver: &Driver, waiting: Vec<Run>) -> Result<Unde
                    AND status IN ('awaiting_approval', 'unknown') ORDER BY rowid";
         let calls: Vec<ToolCall> =
             driver.abide.sql(sql).param("sid", &run.session_id).fetch().await?;
+        let calls = tools::exchange::to_decide(&driver.abide, &run.session_id, calls).await?;
         let sql = "SELECT r.* FROM delegations AS d JOIN runs AS r ON r.id = d.run_id \
                    WHERE d.parent_id = :id AND r.status = 'waiting'";
         let below: Vec<Run> = driver.abide.sql(sql).param("id", &run.id).fetch().await?;

@@ -190,7 +190,10 @@ impl Driver {
         reason: &str,
     ) -> Step<bool> {
         let below = task::undecided(self, waiting).await?;
-        let own = undecided.iter().filter(|call| !task::starts_run(self, call) || is_open(call));
+        let undecided = undecided.to_vec();
+        let session_id = &self.run.session_id;
+        let own = tools::exchange::to_decide(&self.abide, session_id, undecided).await?;
+        let own = own.iter().filter(|call| !task::starts_run(self, call) || is_open(call));
         let own = own.map(|call| (&self.run, call));
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();

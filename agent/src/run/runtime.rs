@@ -31,6 +31,7 @@ use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
 use crate::run::settings::Settings;
+use crate::tools::left_tasks::LeftTasks;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
 use crate::{definition, delegation, memory, plan, program, remote_agent, run, tools};
@@ -197,6 +198,7 @@ impl Runtime {
             tools::response::declaration(),
             program::approvals::declaration(),
             remote_agent::input::declaration(),
+            tools::exchange::declaration(),
         ];
         // Only an agent with a memory has these tools; others may use tools of the same names.
         let mut of_memory = memory::tools::declarations().to_vec();
@@ -298,6 +300,8 @@ impl Runtime {
         let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shared.tools.revision();
         let cancels = Arc::new(RemoteCancels::default());
+        let left_tasks = Arc::new(LeftTasks::default());
+        let mut sweeping: Option<JoinHandle<()>> = None;
         let mut cancelling: Option<JoinHandle<()>> = None;
         // At most one reload at a time. It can wait for other servers, and leases are renewed meanwhile.
         let mut reloads = FuturesUnordered::new();
@@ -317,6 +321,7 @@ impl Runtime {
                     // ignored because the driver was still active.
                     for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
                     self.cancel_remote_tasks(&cancels, &mut cancelling);
+                    self.cancel_left_tasks(&left_tasks, &mut sweeping);
                 }
                 // At most one renewal at a time: if one is slow, a second one would only add load.
                 _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
@@ -334,6 +339,7 @@ impl Runtime {
                         reloads.push(self.reload());
                     }
                     self.cancel_remote_tasks(&cancels, &mut cancelling);
+                    self.cancel_left_tasks(&left_tasks, &mut sweeping);
                 }
                 Some(()) = reloads.next(), if !reloads.is_empty() => {}
             }
@@ -408,6 +414,23 @@ impl Runtime {
         *cancelling = Some(tokio::spawn(async move {
             if let Err(error) = cancels.sweep(&shared).await {
                 tracing::warn!(%error, "tasks of remote agents could not be cancelled");
+            }
+        }));
+    }
+
+    /// Cancels the tasks that calls have left on the servers of tools, unless that is in progress.
+    fn cancel_left_tasks(
+        &self,
+        left_tasks: &Arc<LeftTasks>,
+        sweeping: &mut Option<JoinHandle<()>>,
+    ) {
+        if sweeping.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (shared, left_tasks) = (Arc::clone(&self.shared), Arc::clone(left_tasks));
+        *sweeping = Some(tokio::spawn(async move {
+            if let Err(error) = left_tasks.sweep(&shared).await {
+                tracing::warn!(%error, "tasks of tools could not be cancelled");
             }
         }));
     }

@@ -4,7 +4,7 @@ use abide_client::arguments::{
     CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
 use abide_client::{Call, Code, Error, Json, Session, ToolCall, ToolCallStatus};
-use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation};
+use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
@@ -20,6 +20,7 @@ use crate::run::lease::{fencing_token, millis};
 use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::tools::claimed::{ClaimedCall, result_of};
+use crate::tools::exchange::CallLog;
 use crate::{delegation, memory, middleware, tools};
 
 /// The tools of the run's agent.
@@ -129,11 +130,22 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
         };
     }
     let cancel = stop.child_token();
-    let running = invoke(driver, session, &claimed, &cancel);
+    let log = CallLog::of(&driver.abide, &claimed);
     let timer = ToolTimer::start(driver);
-    let outcome = held(driver, &claimed).keep(running, &cancel).await;
-    timer.ended(&claimed.tool_name, &outcome);
-    report(driver, &claimed, outcome).await
+    let outcome = match log.load(settings, &claimed).await? {
+        Ok(exchange) => {
+            let running = invoke(driver, session, &claimed, exchange, &cancel);
+            held(driver, &claimed).keep(running, &cancel).await
+        }
+        Err(outcome) => outcome,
+    };
+    match outcome.failure {
+        Some(Failure::Suspended) => Ok(()),
+        _ => {
+            timer.ended(&claimed.tool_name, &outcome);
+            report_with(driver, &claimed, outcome, Some(&log)).await
+        }
+    }
 }
 
 /// Changes the plan and publishes the change, atomically.
@@ -181,6 +193,7 @@ async fn invoke(
     driver: &Driver,
     session: &Session,
     claimed: &ToolCall,
+    exchange: Exchange,
     cancel: &CancellationToken,
 ) -> ToolOutcome {
     let name = claimed.tool_name.as_str();
@@ -203,6 +216,7 @@ async fn invoke(
                 arguments: admitted.arguments,
                 context: driver.context(session),
                 cancel: cancel.clone(),
+                exchange,
             };
             admitted.tool.run(invocation).await
         }
@@ -210,13 +224,23 @@ async fn invoke(
     }
 }
 
-async fn report(driver: &Driver, claimed: &ToolCall, mut outcome: ToolOutcome) -> Step {
+async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
+    report_with(driver, claimed, outcome, None).await
+}
+
+async fn report_with(
+    driver: &Driver,
+    claimed: &ToolCall,
+    mut outcome: ToolOutcome,
+    exchange: Option<&CallLog>,
+) -> Step {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
     let effect = effect(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
     let delivery = delivery(driver, claimed, &outcome);
-    let recorded = held(driver, claimed).record(&outcome, effect, again, delivery).await;
+    let held = ClaimedCall { exchange, ..held(driver, claimed) };
+    let recorded = held.record(&outcome, effect, again, delivery).await;
     recorded.map_err(StepError::Refused)
 }
 
@@ -241,7 +265,8 @@ fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Vec<C
 }
 
 fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
-    ClaimedCall { abide: &driver.abide, settings: &driver.shared.settings, call }
+    let settings = &driver.shared.settings;
+    ClaimedCall { abide: &driver.abide, settings, call, exchange: None }
 }
 
 /// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call

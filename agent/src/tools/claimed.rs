@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::run::lease::{fencing_token, millis};
 use crate::run::settings::Settings;
+use crate::tools::exchange::CallLog;
 
 /// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in
 /// `schema/src/limits.rs`), minus room for the other arguments.
@@ -25,6 +26,8 @@ pub(crate) struct ClaimedCall<'a> {
     pub(crate) abide: &'a Abide,
     pub(crate) settings: &'a Settings,
     pub(crate) call: &'a ToolCall,
+    /// What the call exchanges with a server.
+    pub(crate) exchange: Option<&'a CallLog>,
 }
 
 impl ClaimedCall<'_> {
@@ -79,9 +82,17 @@ impl ClaimedCall<'_> {
         let failure = outcome.failure;
         let recorded = match failure {
             None if !outcome.is_error => self.complete(result_of(outcome), delivery).await,
+            // It has no outcome yet.
+            Some(Failure::Suspended) => return Ok(()),
             // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
             // the call becomes `unknown`.
-            Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
+            Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => {
+                // A task that cannot be followed does not keep the call from becoming unknown.
+                match self.closing(outcome.failure) {
+                    Some(closing) => self.abide.batch([closing]).await.map(drop),
+                    None => return Ok(()),
+                }
+            }
             // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
             Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
                 let acknowledge = AcknowledgeCancel::new(call_id, token);
@@ -96,7 +107,10 @@ impl ClaimedCall<'_> {
                     _ if retries => failed.retryable(true),
                     _ => failed,
                 };
-                self.abide.call(failed).await.map(drop)
+                match self.closing(outcome.failure) {
+                    Some(closing) => self.abide.batch([closing, failed.into()]).await.map(drop),
+                    None => self.abide.call(failed).await.map(drop),
+                }
             }
         };
         match recorded {
@@ -142,18 +156,30 @@ impl ClaimedCall<'_> {
         delivery: Vec<Call>,
     ) -> Result<(), Error> {
         if !delivery.is_empty() {
-            let both = [Call::of(done.clone())].into_iter().chain(delivery);
+            let both =
+                self.closing(None).into_iter().chain([Call::of(done.clone())]).chain(delivery);
             match self.abide.batch(both).await {
                 Err(error) if error.code().is_some() => {}
                 delivered => return delivered.map(drop),
             }
         }
-        self.abide.call(done).await.map(drop)
+        match self.closing(None) {
+            Some(closing) => self.abide.batch([closing, done.into()]).await.map(drop),
+            None => self.abide.call(done).await.map(drop),
+        }
     }
 
     async fn fail(self, error: String) -> Result<(), Error> {
         let failed = FailToolCall::new(&self.call.call_id, fencing_token(self.call), error);
-        self.abide.call(failed).await.map(drop)
+        match self.closing(None) {
+            Some(closing) => self.abide.batch([closing, failed.into()]).await.map(drop),
+            None => self.abide.call(failed).await.map(drop),
+        }
+    }
+
+    /// The call that reports the end of the exchange with a server, in the same commit as the outcome.
+    fn closing(self, failure: Option<Failure>) -> Option<Call> {
+        self.exchange.and_then(|exchange| exchange.closing(failure))
     }
 }
 

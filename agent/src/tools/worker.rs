@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::run::lease::millis;
 use crate::run::settings::Settings;
 use crate::tools::claimed::ClaimedCall;
+use crate::tools::exchange::CallLog;
 
 /// Calls that run at the same time. Programs of calls use the memory of this machine.
 const AT_ONCE: usize = 64;
@@ -134,11 +135,17 @@ impl ToolWorker {
         let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
         let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();
         let effect = tools.get(&call.tool_name).map(|tool| tool.declaration().effect);
-        let held = ClaimedCall { abide, settings, call: &call };
+        let log = CallLog::of(abide, &call);
+        let held = ClaimedCall { abide, settings, call: &call, exchange: Some(&log) };
+        let exchange = log.load(settings, &call).await?;
         let running = async {
-            match tools.admit_value(&call.tool_name, call.arguments.value()) {
-                Ok(admitted) => admitted.run_until(&call.call_id, context, cancel.clone()).await,
-                Err(refused) => refused,
+            let admitted = tools.admit_value(&call.tool_name, call.arguments.value());
+            match (admitted, exchange) {
+                (Ok(admitted), Ok(exchange)) => {
+                    let id = &call.call_id;
+                    admitted.continue_until(id, context, cancel.clone(), exchange).await
+                }
+                (Err(refused), _) | (_, Err(refused)) => refused,
             }
         };
         let outcome = held.keep(running, cancel).await;

@@ -13,6 +13,7 @@ mod inline;
 mod killed;
 mod limits;
 mod lives;
+mod mcp_servers;
 mod memory;
 mod middleware;
 mod moved;

@@ -8,14 +8,15 @@ use std::io::Write;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, DiscoverResult,
-    ErrorCode, ErrorData, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-    ServerCapabilities, ServerConfig, Tool,
+    ElicitRequest, ErrorCode, ErrorData, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    ServerCapabilities, ServerConfig, ServerRequest, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt};
-use rmcp::{ServerHandler, transport};
+use rmcp::{ServerHandler, ServiceError, transport};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -90,7 +91,7 @@ impl ServerHandler for Faulty {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut names = vec!["die", "flood", "fail", "refuse", "grow", "hang", "cancelled", "big"];
-        names.extend(["nonsense", "kinds", "unsigned", "long", "context"]);
+        names.extend(["nonsense", "kinds", "unsigned", "long", "context", "ask", "hasty"]);
         if self.grown.load(Ordering::Relaxed) {
             names.push("late");
         }
@@ -157,9 +158,32 @@ impl ServerHandler for Faulty {
                 let meta = serde_json::to_value(&context.meta).expect("it is JSON");
                 Ok(text_result(&meta["abide/context"].to_string()))
             }
+            "ask" => Ok(text_result(&ask(&context).await.unwrap_or_else(|why| why.message.into()))),
+            // It does not wait for the answer.
+            "hasty" => {
+                tokio::select! {
+                    answer = ask(&context) => Ok(text_result(&format!("{answer:?}"))),
+                    () = tokio::time::sleep(Duration::from_millis(200)) => {
+                        Ok(text_result("there was no time for an answer"))
+                    }
+                }
+            }
             "pid" => Ok(text_result(&process::id().to_string())),
             other => Ok(text_result(other)),
         }
+    }
+}
+
+/// Asks for a name, with a request of its own.
+async fn ask(context: &RequestContext<RoleServer>) -> Result<String, ErrorData> {
+    let form = json!({"mode": "form", "message": "Who travels?", "requestedSchema":
+        {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}});
+    let params = serde_json::from_value(form).expect("it is a form");
+    let request = ServerRequest::ElicitRequest(ElicitRequest::new(params));
+    match context.peer.send_request(request).await {
+        Ok(answer) => Ok(serde_json::to_string(&answer).expect("it is JSON")),
+        Err(ServiceError::McpError(error)) => Err(error),
+        Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
     }
 }
 

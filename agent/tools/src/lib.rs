@@ -35,7 +35,7 @@
 //!
 //! **Outcomes are complete.** They are shortened only for the model.
 //!
-//! In reading order: `tool` the trait · `outcome` the result of a call · `registry` all tools, and those that an
+//! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
 //! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `webhook` requests to them that the server makes · `truncate` shortening of long results for the model.
 
@@ -46,6 +46,8 @@ mod capture;
 mod config;
 mod context;
 mod environment;
+mod event_reader;
+mod exchange;
 mod function;
 mod http;
 mod mcp;
@@ -62,7 +64,9 @@ mod truncate;
 mod webhook;
 
 pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
-pub use abide_client::{ApprovalPolicy, Effect, Rate, Retry, ToolLimits};
+pub use abide_client::{
+    ApprovalPolicy, Effect, ExchangeKind, NewExchange, NewInput, Rate, Retry, ToolLimits,
+};
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
 pub use builtin::{
     BrowserConfig, BuiltinError, BuiltinToolsConfig, ExecuteConfig, PackagesConfig, SearchConfig,
@@ -70,6 +74,8 @@ pub use builtin::{
 };
 pub use config::ConfigError;
 pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
+pub use event_reader::{EventReader, EventTooLarge};
+pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer};

@@ -5,8 +5,12 @@
 //! that reason, and the server is restarted for the next call: immediately the first time, then with a backoff
 //! while it keeps failing. When it reports that its tools have changed, they are listed again.
 
+mod call;
 mod connection;
 mod lines;
+mod open_calls;
+mod outcome;
+mod parked;
 mod rendering;
 mod server;
 mod status;
@@ -26,6 +30,7 @@ use crate::config::{self, ConfigError};
 use crate::environment::{Environment, Inherit, Setting};
 use crate::registry::{Tools, ToolsError};
 use connection::Endpoint;
+use parked::ParkedCalls;
 use server::Server;
 pub use status::McpStatus;
 
@@ -75,6 +80,9 @@ pub struct McpServerConfig {
     /// Timeout of a call, in milliseconds; the default is 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Maximum time for a task of the server, in milliseconds; the default is one day.
+    #[serde(default = "one_day")]
+    pub task_timeout_ms: u64,
     /// Timeout for the start and the listing of tools, in milliseconds; the default is 30,000.
     #[serde(default = "half_a_minute")]
     pub connect_timeout_ms: u64,
@@ -89,6 +97,10 @@ pub struct McpServerConfig {
 
 fn yes() -> bool {
     true
+}
+
+fn one_day() -> u64 {
+    24 * 3600 * 1_000
 }
 
 fn half_a_minute() -> u64 {
@@ -131,6 +143,7 @@ impl McpServerConfig {
             needs_approval: Vec::new(),
             effects: BTreeMap::new(),
             timeout_ms: None,
+            task_timeout_ms: one_day(),
             connect_timeout_ms: half_a_minute(),
             send_context: None,
             max_message_bytes: message_bytes(),
@@ -218,9 +231,11 @@ impl PreparedMcpServer {
             effects: config.effects,
             sends_context: config.send_context.unwrap_or(is_program),
             timeout,
+            task_timeout: Duration::from_millis(config.task_timeout_ms),
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             tools: tools.clone(),
             link: Mutex::default(),
+            parked: ParkedCalls::default(),
             closing: CancellationToken::new(),
             prefix,
             name,
@@ -300,6 +315,7 @@ impl McpServer {
     /// Removes its tools and stops it: its stdin is closed, and it is killed if it does not exit.
     pub async fn close(self) {
         self.server.closing.cancel();
+        self.server.parked.clear();
         let connection = self.server.link.lock().await.connection.take();
         if let Some(connection) = connection {
             connection.end().await;
@@ -311,6 +327,7 @@ impl Drop for McpServer {
     fn drop(&mut self) {
         // The tools hold references to the server, so they are removed first.
         self.server.closing.cancel();
+        self.server.parked.clear();
         if !self.has_left {
             self.server.tools.withdraw(&self.server.name);
         }

@@ -41,6 +41,8 @@ pub enum Failure {
     Panicked,
     /// The result exceeds the maximum size. The tool ran.
     TooLarge,
+    /// The call was put back: it waits for input, or for a task of its server. It has no outcome yet.
+    Suspended,
 }
 
 impl Failure {
@@ -57,6 +59,7 @@ impl Failure {
             Failure::Lost => "lost",
             Failure::Panicked => "panicked",
             Failure::TooLarge => "too_large",
+            Failure::Suspended => "suspended",
         }
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use crate::exchange::Exchange;
 use crate::outcome::ToolOutcome;
 
 /// The default timeout of a call. Most answers take seconds, and users wait for the agent meanwhile.
@@ -26,6 +27,11 @@ pub trait Tool: Send + Sync + 'static {
     /// The future completes within [`ToolDeclaration::timeout`], and soon after the invocation is cancelled.
     /// Dropping it also stops the tool, as far as possible.
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome>;
+
+    /// Cancels a task that a call has left on the tool's server, from the data of its step. An error is temporary.
+    fn cancel_task(&self, _data: Value) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// The declaration of a tool.
@@ -127,12 +133,20 @@ pub struct Invocation {
     pub context: ToolContext,
     /// Cancelled when the outcome is no longer needed.
     pub cancel: CancellationToken,
+    /// What the call has exchanged with a server so far.
+    pub exchange: Exchange,
 }
 
 impl Invocation {
     /// A call that is never cancelled.
     #[must_use]
     pub fn new(call_id: impl Into<String>, arguments: Value, context: ToolContext) -> Invocation {
-        Invocation { call_id: call_id.into(), arguments, context, cancel: CancellationToken::new() }
+        Invocation {
+            call_id: call_id.into(),
+            arguments,
+            context,
+            cancel: CancellationToken::new(),
+            exchange: Exchange::default(),
+        }
     }
 }

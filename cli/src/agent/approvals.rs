@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use abide_agent::AgentEvent;
 use abide_client::arguments::{DecideApproval, SettleToolCall};
-use abide_client::{Abide, Decision, Error, Outcome, RunEventKind};
+use abide_client::{Abide, Decision, Error, INPUT_TOOL, Outcome, RunEventKind};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value, json};
 
@@ -114,6 +114,12 @@ pub(super) async fn decide(
         }
         let status = request["status"].as_str().unwrap_or_default();
         let is_interrupted = match status {
+            "awaiting_approval" if request["tool_name"] == INPUT_TOOL => {
+                match answer(abide, decider, call_id, request).await? {
+                    Ok(()) => continue,
+                    Err(is_interrupted) => is_interrupted,
+                }
+            }
             "awaiting_approval" => match decider.approves(&asked(request)).await? {
                 Ok(decision) => {
                     let decision = DecideApproval::new(decision).call_id(call_id);
@@ -137,6 +143,53 @@ pub(super) async fn decide(
         return Err(Failure::Waits(waits.hint(hint.of_call(call_id, status))));
     }
     Ok(Decided::All)
+}
+
+/// Answers the question of a tool; `Err` as in [`Decider::approves`]. An answer that does not fit the form is asked for again.
+async fn answer(
+    abide: &Abide,
+    decider: &mut Decider<'_>,
+    call_id: &str,
+    request: &Value,
+) -> Result<Result<(), bool>, Failure> {
+    let decide = |decision| DecideApproval::new(decision).call_id(call_id);
+    if matches!(decider, Decider::All) {
+        unless_decided(abide.call(decide(Decision::Approve)).await)?;
+        return Ok(Ok(()));
+    }
+    let args = &request["args"];
+    let [tool, message, url] =
+        ["tool", "message", "url"].map(|name| args[name].as_str().unwrap_or_default());
+    let fields: Vec<&str> = args["schema"]["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(it, _)| &**it)
+        .collect();
+    let form = match (fields.as_slice(), url) {
+        ([], "") => "y to accept".to_owned(),
+        ([], url) => format!("{url} ; y when it is done"),
+        ([only], _) => (*only).to_owned(),
+        (fields, _) => format!("JSON with {}", fields.join(", ")),
+    };
+    loop {
+        let question = format!("{tool} asks: {message}  [{form}; Enter declines] ");
+        let decision = match decider.ask(&question).await? {
+            Answer::Interrupted => return Ok(Err(true)),
+            Answer::None => return Ok(Err(false)),
+            Answer::Text(text) if text.trim().is_empty() => decide(Decision::Reject),
+            Answer::Text(text) => decide(Decision::Approve).comment(text.trim()),
+        };
+        match abide.call(decision).await {
+            Err(error) if error.code() == Some(Code::BadArguments) => {
+                note(Printable::line(&error.to_string()));
+            }
+            decided => {
+                unless_decided(decided)?;
+                return Ok(Ok(()));
+            }
+        }
+    }
 }
 
 /// The outcome of a call whose outcome is unknown, if a person knows it; `Err` as in [`Decider::approves`]. Only a

@@ -6,12 +6,12 @@ use std::fmt;
 use std::pin::Pin;
 
 use abide_agent::{McpExposure, ToolDeclaration, ToolView};
-use abide_client::{Abide, Effect, Error, ToolCall, ToolCallStatus};
+use abide_client::{Abide, Effect, Error, INPUT_TOOL, ToolCall, ToolCallStatus, asked_by};
 use abide_engine::Engine;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal};
 use abide_server::{
-    McpFailure, McpFuture, McpHost, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
+    McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -146,6 +146,9 @@ impl McpTools {
         let mut steps = 0.0;
         while rows.next().await.is_some() {
             let Some(call) = rows.typed_rows::<ToolCall>()?.pop() else { continue };
+            if call.status == ToolCallStatus::AwaitingApproval {
+                return Ok(waiting(&call, &self.to_decide(&call).await?));
+            }
             if let Some(reply) = reply(&call) {
                 return Ok(reply);
             }
@@ -155,7 +158,19 @@ impl McpTools {
         }
         Err(rows.error().cloned().unwrap_or(Error::Closed))
     }
+
+    /// The calls to decide on: this call, or the questions of its server.
+    async fn to_decide(&self, call: &ToolCall) -> Result<Vec<ToolCall>, Error> {
+        let query = self.abide.sql(QUESTIONS).param("sid", &call.session_id);
+        let mut asked: Vec<ToolCall> = query.param("tool", INPUT_TOOL).fetch().await?;
+        asked.retain(|it| asked_by(&it.call_id) == Some(&call.call_id));
+        Ok(if asked.is_empty() { vec![call.clone()] } else { asked })
+    }
 }
+
+/// The questions of a call that waits for answers.
+const QUESTIONS: &str = "SELECT * FROM tool_calls WHERE session_id = :sid \
+    AND status = 'awaiting_approval' AND tool_name = :tool ORDER BY rowid";
 
 /// Counts the changes of the tools.
 async fn follow(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpRevisions>) {
@@ -173,17 +188,22 @@ fn of_request(refusal: Refusal) -> Refusal {
     Refusal { detail: detail.unwrap_or_else(|| refusal.detail.clone()), ..refusal }
 }
 
-/// The reply to a request for a call, unless the call is about to run.
+/// The reply to a request for a call that waits for decisions.
+fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
+    let approval = |it: &ToolCall| {
+        let args = it.arguments.value();
+        json!({"tool_call_id": it.call_id, "tool_name": it.tool_name, "args": args})
+    };
+    let text = format!("The call {} of {} waits for a decision.", call.call_id, call.tool_name);
+    let result = result(call, &text, false);
+    McpReply::Waiting { approvals: undecided.iter().map(approval).collect(), result }
+}
+
+/// The reply to a request for a call that has ended.
 fn reply(call: &ToolCall) -> Option<McpReply> {
-    let (id, tool) = (&call.call_id, &call.tool_name);
     let result = match call.status {
-        ToolCallStatus::Pending | ToolCallStatus::Claimed => return None,
-        ToolCallStatus::AwaitingApproval => {
-            let approval =
-                json!({"tool_call_id": id, "tool_name": tool, "args": call.arguments.value()});
-            let text = format!("The call {id} of {tool} waits for a decision.");
-            let result = result(call, &text, false);
-            return Some(McpReply::Waiting { approvals: vec![approval], result });
+        ToolCallStatus::Pending | ToolCallStatus::Claimed | ToolCallStatus::AwaitingApproval => {
+            return None;
         }
         ToolCallStatus::Succeeded => succeeded(call),
         ToolCallStatus::Unknown => {
@@ -227,7 +247,7 @@ fn failed(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }
 
-impl McpHost for McpTools {
+impl McpHandler for McpTools {
     fn items(&self, items: McpItems) -> Vec<Value> {
         match items {
             McpItems::Tools => self.declarations().map(listed).collect(),

@@ -8,7 +8,7 @@ use abide_agent::{
     MetricSample, Middleware, Tools, available_backends,
 };
 use abide_schema::{Code, Refusal};
-use abide_server::{AgentMetricFamily, AgentMetricSample, AgentRegistry, McpHost};
+use abide_server::{AgentMetricFamily, AgentMetricSample, AgentRegistry, McpHandler};
 use serde_json::{Value, json};
 
 use super::mcp_tools::McpTools;
@@ -82,8 +82,8 @@ impl AgentRegistry for CatalogRegistry {
         self.metrics.families().into_iter().map(family).collect()
     }
 
-    fn mcp(&self) -> Option<Arc<dyn McpHost>> {
-        self.mcp.clone().map(|mcp| mcp as Arc<dyn McpHost>)
+    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
+        self.mcp.clone().map(|mcp| mcp as Arc<dyn McpHandler>)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use abide_agent::EventReader;
+use abide_schema::limits::MESSAGE_BYTES;
 use abide_schema::{Code, Refusal};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
@@ -101,7 +103,7 @@ pub(super) struct Answer {
     pub(super) session: Option<String>,
     only: Option<JsonValue>,
     stream: Option<Response>,
-    unread: Vec<u8>,
+    events: EventReader,
 }
 
 impl Answer {
@@ -111,12 +113,13 @@ impl Answer {
         let is_stream =
             header(CONTENT_TYPE.as_str()).is_some_and(|it| it.starts_with("text/event-stream"));
         let status = response.status();
-        let mut answer = Answer { session, only: None, stream: None, unread: Vec::new() };
+        let events = EventReader::new(MESSAGE_BYTES);
+        let mut answer = Answer { session, only: None, stream: None, events };
         if is_stream {
             answer.stream = Some(response);
             return Ok(answer);
         }
-        let body = response.bytes().await?;
+        let body = body_of(response).await?;
         if status == StatusCode::ACCEPTED {
             return Ok(answer);
         }
@@ -135,26 +138,30 @@ impl Answer {
     pub(super) async fn next(&mut self) -> Result<Option<JsonValue>, SendError> {
         let Some(stream) = &mut self.stream else { return Ok(self.only.take()) };
         loop {
-            if let Some(end) = self.unread.windows(2).position(|bytes| bytes == b"\n\n") {
-                let event: Vec<u8> = self.unread.drain(..end + 2).collect();
-                match message_of(&event) {
-                    Some(message) => return Ok(Some(message)),
-                    None => continue,
+            if let Some(event) = self.events.next_event() {
+                match serde_json::from_str(&event) {
+                    Ok(message) => return Ok(Some(message)),
+                    Err(_) => continue,
                 }
             }
-            match stream.chunk().await? {
-                Some(part) => self.unread.extend_from_slice(&part),
-                None => return Ok(None),
-            }
+            let Some(part) = stream.chunk().await? else { return Ok(None) };
+            let fed = self.events.feed(&part);
+            fed.map_err(|why| SendError::Refused(format!("the server's answer: {why}")))?;
         }
     }
 }
 
-/// The message of a server-sent event. A comment has none.
-fn message_of(event: &[u8]) -> Option<JsonValue> {
-    let text = std::str::from_utf8(event).ok()?;
-    let data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data:")).collect();
-    serde_json::from_str(&data.join("\n")).ok()
+/// A whole body, unless it is larger than any message of the server.
+async fn body_of(mut response: Response) -> Result<Vec<u8>, SendError> {
+    let mut body = Vec::new();
+    while let Some(part) = response.chunk().await? {
+        if body.len() + part.len() > MESSAGE_BYTES {
+            let why = format!("the server's answer has more than {MESSAGE_BYTES} bytes");
+            return Err(SendError::Refused(why));
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body)
 }
 
 /// A refusal before the message was handled, such as that of a token.

@@ -1033,6 +1033,25 @@ export interface BuiltinTables {
     /** The event of the last change. */
     seq: number;
   };
+  /** A step of the exchange between a tool and its server during one call. The request is the call itself, and the last answer is its result; the steps between them are here, so that another worker can continue. */
+  tool_exchanges: {
+    /** The call. */
+    call_id: string;
+    /** Its number in the call, from 1. */
+    number: number;
+    /** The call's session. */
+    session_id: string;
+    /** What it records. */
+    kind: string;
+    /** Its data. The tool defines the structure. JSON text. */
+    data: string;
+    /** When the task has ended, or was cancelled. */
+    ended_at: number | null;
+    /** When it was recorded. */
+    created_at: number;
+    /** The event that last changed it. */
+    seq: number;
+  };
   /** The append-only log: one row for every call with an effect, chained by hash. */
   events: {
     /** Its position: 1, 2, 3 … without gaps. */
@@ -1256,6 +1275,14 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
+  /** Records that the tasks of a call have ended, or were cancelled. The holder of the call closes them with the outcome; without a token, the call must have ended. */
+  close_exchange: {
+    args: {
+      call_id: string;
+      fencing_token?: number | bigint | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
   /** Completes a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop. */
   complete_session: {
     args: {
@@ -1323,7 +1350,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tokens"];
   };
-  /** Approves or rejects a call. The first decision wins; an identical one changes nothing. With `approved_arguments` the call runs with these instead: they are validated against the tool's schema as well, and both are kept. With `arguments_hash` the decision is valid only for arguments with that hash. */
+  /** Approves or rejects a call. The first decision wins; an identical one changes nothing. With `approved_arguments` the call runs with these instead: they are validated against the tool's schema as well, and both are kept. A call of `tool_input` is a question: its `approved_arguments` are `{"answer": …}`, and the answer must fit the schema in its arguments. With `arguments_hash` the decision is valid only for arguments with that hash. */
   decide_approval: {
     args: {
       approved_arguments?: unknown | undefined;
@@ -1961,7 +1988,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["pauses"];
   };
-  /** Adds a version to a prompt, and creates the prompt if there is none. A text that is equal to the newest version adds no version. `labels` then point to the newest version. */
+  /** Adds a version to a prompt, and creates the prompt if there is none. A text that is equal to the newest version adds no version, if the caller may read that version. `labels` then point to the newest version. */
   put_prompt: {
     args: {
       description?: string | null | undefined;
@@ -2022,6 +2049,20 @@ export interface BuiltinReducers {
       /** Its status. */
       status: "active" | "done" | "failed";
     };
+  };
+  /** Records steps of the exchange of a claimed call. */
+  record_exchange: {
+    args: {
+      call_id: string;
+      entries: ({
+        /** Its data. */
+        data: unknown;
+        /** What it records. */
+        kind: "asked" | "answered" | "task";
+      })[];
+      fencing_token: number | bigint;
+    };
+    result: BuiltinTables["tool_calls"];
   };
   /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
   record_health: {
@@ -2533,6 +2574,29 @@ export interface BuiltinReducers {
       session_id: string;
     };
     result: BuiltinTables["sessions"];
+  };
+  /** Puts a claimed call back, because its server has asked for input, or continues it as a task. With `inputs` the call waits for a decision on each of them; with `retry_ms` it is claimed again after that time. Steps are recorded with it. */
+  suspend_tool_call: {
+    args: {
+      call_id: string;
+      entries?: ({
+        /** Its data. */
+        data: unknown;
+        /** What it records. */
+        kind: "asked" | "answered" | "task";
+      })[] | null | undefined;
+      fencing_token: number | bigint;
+      inputs?: ({
+        /** What it asks, for a person. */
+        message: string;
+        /** The JSON Schema of the answer, an object. */
+        schema?: unknown | undefined;
+        /** Where the person answers, if not here. */
+        url?: string | null | undefined;
+      })[] | null | undefined;
+      retry_ms?: number | bigint | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
   };
   /** Removes a label of a prompt. */
   unlabel_prompt: {

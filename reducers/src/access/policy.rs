@@ -106,6 +106,21 @@ pub fn set_policy(
     ctx.insert(policy).map(ReducerResult::Fresh)
 }
 
+/// Whether a policy hides a column of a table from the caller.
+pub(crate) fn hides(ctx: &mut Context<'_>, table: &str, column: &str) -> Result<bool, Abort> {
+    if ctx.caller.is_unbounded() {
+        return Ok(false);
+    }
+    let params = [Value::from(table), Value::from(ctx.caller.role())];
+    let of_role = "WHERE table_name = ?1 AND (role = ?2 OR role = '*')";
+    let policies = ctx.without_policies(|ctx| ctx.find::<Policy>(of_role, &params))?;
+    let names = |policy: &Policy| serde_json::from_str(policy.hidden.as_str()).unwrap_or_default();
+    Ok(policies.iter().any(|policy| {
+        let hidden: Vec<String> = names(policy);
+        hidden.iter().any(|name| name.eq_ignore_ascii_case(column))
+    }))
+}
+
 /// Deletes a policy.
 #[reducer]
 pub fn drop_policy(

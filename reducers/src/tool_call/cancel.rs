@@ -5,7 +5,7 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
-use crate::{approval, lease, run};
+use crate::{approval, exchange, lease, run};
 
 /// Cancels a call. A worker that runs it is asked to stop.
 #[reducer]
@@ -19,7 +19,11 @@ pub fn cancel_tool_call(
     match call.status {
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval => {
             call.error = reason.or(call.error);
+            let questions = exchange::rows::questions(ctx, &call)?;
             let call = drop_waiting(ctx, call)?;
+            for question in questions {
+                drop_waiting(ctx, question)?;
+            }
             run::wake(ctx, &call.session_id)?;
             Ok(ReducerResult::Fresh(call))
         }
@@ -111,7 +115,9 @@ fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, A
     call.status = ToolCallStatus::Cancelled;
     call.cancel_requested_at = Some(ctx.now);
     call.retry_at = None;
-    save(ctx, call)
+    let call = save(ctx, call)?;
+    exchange::rows::answered(ctx, &call)?;
+    Ok(call)
 }
 
 fn ask_to_stop(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {

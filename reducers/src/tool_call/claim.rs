@@ -8,7 +8,7 @@ use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
 use crate::waiting::{self, QueueHead};
-use crate::{check, cleanup, delegation};
+use crate::{check, cleanup, delegation, exchange};
 
 /// Default lease of a claim, in milliseconds (protocol.md).
 const LEASE_MS: i64 = 30_000;
@@ -32,7 +32,8 @@ pub fn claim_tool_call(
     let (call, pinned) = if lapsed {
         // The lease has expired but its deadline has not run yet. If the call can be retried, claim it now.
         let pinned = pinned(ctx, &call)?;
-        let after = finish::after_lapse(&pinned, &call, ctx.now);
+        let progress = exchange::rows::progress(ctx, &call.call_id)?;
+        let after = finish::after_lapse(&pinned, &call, &progress, ctx.now);
         if after.status != ToolCallStatus::Pending || after.retry_at.is_some() {
             return Err(not_to_be_claimed(&call).into());
         }

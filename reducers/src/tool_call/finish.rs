@@ -9,6 +9,7 @@ use super::{
     LostLease, Outcome, ToolCall, ToolCallStatus, find, is_held, lease_lost, lost_lease, pinned,
     refusal, save,
 };
+use crate::exchange::rows::{self, Progress};
 use crate::tool::{self, Tool};
 use crate::{check, lease, run, session};
 
@@ -76,7 +77,7 @@ pub fn fail_tool_call(
     call.error = report.error;
     call.status = match retryable {
         Some(true) if call.cancel_requested_at.is_some() => ToolCallStatus::Cancelled,
-        Some(true) if call.attempt < retry.max_attempts() => {
+        Some(true) if attempts(ctx, &call)? < retry.max_attempts() => {
             call = put_back(call, &retry, ctx.now);
             ToolCallStatus::Pending
         }
@@ -168,19 +169,28 @@ pub fn lapse_tool_call(
     }
     note_lost(ctx, &call)?;
     let tool = pinned(ctx, &call)?;
-    let after = after_lapse(&tool, &call, ctx.now);
+    let progress = rows::progress(ctx, &call.call_id)?;
+    let after = after_lapse(&tool, &call, &progress, ctx.now);
     end(ctx, after)
 }
 
 /// The status of a claimed call after its lease expired, by the policy of its tool: a call that must not run
-/// twice is unknown; otherwise it is retried, unless it was cancelled or has no attempts left.
-pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCall {
+/// twice is unknown; otherwise it is retried, unless it was cancelled or has no attempts left. A call whose server works on
+/// a task does not run again: the next worker continues with the task.
+pub(super) fn after_lapse(
+    pinned: &Tool,
+    call: &ToolCall,
+    progress: &Progress,
+    now: Micros,
+) -> ToolCall {
     let (mut after, retry) = (call.clone(), pinned.retry());
-    after.status = if !pinned.effect.may_run_again() && !makes(SeededBug::EffectRetried) {
+    let may_go_on =
+        progress.has_task || pinned.effect.may_run_again() || makes(SeededBug::EffectRetried);
+    after.status = if !may_go_on {
         ToolCallStatus::Unknown
     } else if call.cancel_requested_at.is_some() {
         ToolCallStatus::Cancelled
-    } else if call.attempt < retry.max_attempts() {
+    } else if progress.has_task || call.attempt - progress.asked < retry.max_attempts() {
         after = put_back(after, &retry, now);
         ToolCallStatus::Pending
     } else {
@@ -217,6 +227,11 @@ pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abo
         session::stopped(ctx, &call.session_id)?;
     }
     Ok(call)
+}
+
+/// The attempts of a call, without those that only continued it with answers.
+fn attempts(ctx: &mut Context<'_>, call: &ToolCall) -> Result<i64, Abort> {
+    Ok(call.attempt - rows::progress(ctx, &call.call_id)?.asked)
 }
 
 fn put_back(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {

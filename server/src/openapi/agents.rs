@@ -111,12 +111,19 @@ fn checkpoints(id: JsonValue) -> JsonValue {
     );
     let all = object(
         json!({"seq": schema_ref("seq"), "session_id": {"type": "string"},
-            "checkpoints": {"type": "array", "items": one}}),
-        &["seq", "session_id", "checkpoints"],
+            "checkpoints": {"type": "array", "items": one},
+            "next": {"type": ["integer", "null"], "description": "`after` of the next page."}}),
+        &["seq", "session_id", "checkpoints", "next"],
     );
-    let meaning = "Lists the points from which a run can be continued. `at` is for the state of \
-        its session.";
-    with(operation("run_checkpoints", meaning, all), id)
+    let meaning = "Lists the points from which a run can be continued, at most 500. `at` is for \
+        the state of its session.";
+    let mut list = with(operation("run_checkpoints", meaning, all), id);
+    let after = parameter("after", "query", "integer", "Only checkpoints with more events.");
+    match list["parameters"].as_array_mut() {
+        Some(parameters) => parameters.push(after),
+        None => list["parameters"] = json!([after]),
+    }
+    list
 }
 
 fn state() -> JsonValue {

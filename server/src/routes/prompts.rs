@@ -9,10 +9,11 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Map, Value as JsonValue, json};
+use serde_json::{Value as JsonValue, json};
 
-use super::exchange::{hidden, json as as_json};
+use super::exchange::json as as_json;
 use super::reducer_route::{ReducerRoute, arguments};
+use super::rows::{Object, rows, stored_ids};
 use super::runs::path;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -40,8 +41,8 @@ const LABELS: &str = "SELECT label, version FROM prompt_labels WHERE prompt = :n
 /// The newest version.
 pub(in crate::routes) const LATEST: &str = "latest";
 
-/// A row as an object. Columns with JSON are values.
-pub(in crate::routes) type Object = Map<String, JsonValue>;
+/// Columns that are JSON values, stored as text.
+const JSON_COLUMNS: [&str; 2] = ["variables", "scope"];
 
 /// A page of the prompts that a caller may see, in the order of their names.
 pub(in crate::routes) async fn page(
@@ -50,7 +51,7 @@ pub(in crate::routes) async fn page(
     after: &str,
 ) -> Result<(Seq, Vec<Object>), Refusal> {
     let params = [("after", json!(after)), ("limit", json!(PAGE + 1))];
-    rows(engine, by, LIST, params).await
+    rows(engine, by, LIST, params, None, &JSON_COLUMNS).await
 }
 
 /// A version of a prompt, by its number or a label.
@@ -61,16 +62,12 @@ pub(in crate::routes) async fn find(
     at: &str,
 ) -> Result<(Seq, Object), Refusal> {
     let number = at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0_i64);
-    let mut names = vec![name.to_owned()];
-    // As in reducers: a name chosen by a caller with a scope is stored in the namespace of that scope.
-    if !by.namespace().is_empty() {
-        names.push(format!("{}{name}", by.namespace()));
-    }
-    for stored in names {
+    for stored in stored_ids(by, name) {
         let params = [("name", json!(stored)), ("version", json!(number)), ("at", json!(at))];
-        let (seq, found) = rows(engine, by, ONE, params).await?;
+        let (seq, found) = rows(engine, by, ONE, params, None, &JSON_COLUMNS).await?;
         if let Some(mut prompt) = found.into_iter().next() {
-            let (_, labels) = rows(engine, by, LABELS, [("name", json!(stored))]).await?;
+            let of_prompt = [("name", json!(stored))];
+            let (_, labels) = rows(engine, by, LABELS, of_prompt, None, &[]).await?;
             let pairs = labels.into_iter().filter_map(|mut row| {
                 Some((row.remove("label")?.as_str()?.to_owned(), row.remove("version")?))
             });
@@ -98,29 +95,6 @@ pub(in crate::routes) fn rendered(
         Refusal::new(Code::BadArguments, why.to_string())
             .hint("give each variable of the prompt a text, and nothing else")
     })
-}
-
-async fn rows<const N: usize>(
-    engine: &Engine,
-    by: &Caller,
-    sql: &str,
-    params: [(&str, JsonValue); N],
-) -> Result<(Seq, Vec<Object>), Refusal> {
-    let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
-    let object = |row: &abide_schema::Row| {
-        let cells = row.iter().zip(&found.columns).map(|(cell, name)| {
-            let value = match (name.as_str(), cell.to_json()) {
-                ("variables" | "scope", JsonValue::String(text)) => {
-                    serde_json::from_str(&text).unwrap_or_default()
-                }
-                (_, value) => value,
-            };
-            (name.clone(), value)
-        });
-        cells.collect()
-    };
-    Ok((found.seq, found.rows.iter().map(object).collect()))
 }
 
 /// Which version is meant.

@@ -6,7 +6,7 @@ pub(super) mod invoke;
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Refusal, Seq, Value};
+use abide_schema::{Code, Refusal, Seq};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
@@ -17,11 +17,12 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use super::exchange::json as as_json;
+use super::rows::{rows, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
 use crate::problem::Problem;
-use crate::routes::exchange::{hidden, idempotency_key};
+use crate::routes::exchange::idempotency_key;
 
 /// A request for a run.
 #[derive(Debug, Deserialize)]
@@ -238,30 +239,15 @@ pub(super) async fn find(
     id: &str,
 ) -> Result<(Seq, JsonValue), Refusal> {
     let sql = "SELECT * FROM runs WHERE id = :id";
-    let query = async |id: &str| {
-        let params = Map::from_iter([("id".to_owned(), json!(id))]);
-        engine.query(by, sql, &params, None).await.map_err(hidden)
-    };
-    let mut answer = query(id).await?;
-    // As in reducers: an id chosen by a caller with a scope is stored in the namespace of that scope.
-    if answer.rows.is_empty() && !by.namespace().is_empty() {
-        answer = query(&format!("{}{id}", by.namespace())).await?;
+    for stored in stored_ids(by, id) {
+        let of_run = [("id", json!(stored))];
+        let (seq, found) = rows(engine, by, sql, of_run, None, &["output"]).await?;
+        if let Some(run) = found.into_iter().next() {
+            return Ok((seq, JsonValue::Object(run)));
+        }
     }
-    // As in reducers.
-    let missing = || {
-        Refusal::new(Code::NotFound, format!("there is no run {id}"))
-            .hint("SELECT id, session_id, status FROM runs  lists them")
-    };
-    let row = answer.rows.first().ok_or_else(missing)?;
-    let cells = answer.columns.iter().zip(row.iter()).map(|(name, cell)| {
-        let value = match (name.as_str(), cell) {
-            // A JSON value, stored as text.
-            ("output", Value::Text(text)) => serde_json::from_str(text).unwrap_or_default(),
-            (_, cell) => cell.to_json(),
-        };
-        (name.clone(), value)
-    });
-    Ok((answer.seq, JsonValue::Object(cells.collect())))
+    Err(Refusal::new(Code::NotFound, format!("there is no run {id}"))
+        .hint("SELECT id, session_id, status FROM runs  lists them"))
 }
 
 /// Encodes an id as one path segment.

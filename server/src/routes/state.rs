@@ -2,15 +2,16 @@
 
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Refusal, Row, Seq, Value};
+use abide_schema::{Code, Refusal, Seq};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Map, Value as JsonValue, json};
+use serde_json::{Value as JsonValue, json};
 
-use super::exchange::{hidden, idempotency_key, json as as_json};
+use super::exchange::{idempotency_key, json as as_json};
+use super::rows::{rows, stored_ids};
 use super::runs::{abort_reason, call, find, path};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -29,10 +30,16 @@ const MESSAGES: &str =
 const ACTIVE: &str =
     "SELECT id FROM runs WHERE session_id = :id AND status IN ('running', 'waiting')";
 
-/// The commits that recorded events of a run, and whether its state after them is a checkpoint.
-const STEPS: &str = "SELECT seq, turn, MAX(number) AS events, MAX(kind IN \
-      ('usage', 'tool_result', 'interrupt', 'done', 'error')) AS counts \
-    FROM run_events WHERE run_id = :id GROUP BY seq ORDER BY seq";
+/// The commits after which the state of a run is a checkpoint, and the event of the next step.
+const STEPS: &str = "SELECT s.seq, s.turn, s.events, \
+      (SELECT n.seq FROM run_events n WHERE n.run_id = :id AND n.number = s.events + 1) AS next \
+    FROM (SELECT seq, turn, MAX(number) AS events FROM run_events \
+      WHERE run_id = :id AND number > :after GROUP BY seq \
+      HAVING MAX(kind IN ('usage', 'tool_result', 'interrupt', 'done', 'error')) = 1) AS s \
+    ORDER BY s.seq LIMIT :limit";
+
+/// Checkpoints in one answer.
+const CHECKPOINTS: usize = 500;
 
 /// Messages in a state without `last`, and at most.
 const LAST: usize = 100;
@@ -67,9 +74,10 @@ pub(super) async fn get(
     let (seq, session) = session(&app.engine, &by, &id, at.map(Seq)).await?;
     // The other queries read the same point in time.
     let of_session = [("id", session["id"].clone())];
-    let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq)).await?;
+    let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq), &JSON_COLUMNS).await?;
     let of_messages = [("id", session["id"].clone()), ("last", json!(last))];
-    let (_, mut messages) = rows(&app.engine, &by, MESSAGES, of_messages, Some(seq)).await?;
+    let (_, mut messages) =
+        rows(&app.engine, &by, MESSAGES, of_messages, Some(seq), &JSON_COLUMNS).await?;
     messages.reverse();
     let run = runs.into_iter().next();
     let reply = json!({"seq": seq, "session": session, "run": run, "messages": messages});
@@ -82,22 +90,45 @@ fn odd_query() -> Refusal {
     )
 }
 
-/// Lists the checkpoints of a run.
+/// Where a page of checkpoints begins.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckpointsQuery {
+    /// The number of events at the last checkpoint of the page before.
+    after: Option<i64>,
+}
+
+/// Lists the checkpoints of a run, a page at a time.
 pub(super) async fn checkpoints(
     State(app): State<AppState>,
     by: CallerExtension,
     id: Result<Path<String>, PathRejection>,
+    query: Result<Query<CheckpointsQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
+    let Query(CheckpointsQuery { after }) = query.map_err(|_| {
+        let detail = "the query of the address is not one of this route";
+        let hint = "omit it, or send ?after= with next of the last answer";
+        Refusal::new(Code::BadArguments, detail).hint(hint)
+    })?;
     let (_, run) = find(&app.engine, &by, &id).await?;
-    let (seq, steps) = rows(&app.engine, &by, STEPS, [("id", run["id"].clone())], None).await?;
+    let of_run = [
+        ("id", run["id"].clone()),
+        ("after", json!(after.unwrap_or(0))),
+        ("limit", json!(CHECKPOINTS + 1)),
+    ];
+    let (seq, mut found) = rows(&app.engine, &by, STEPS, of_run, None, &[]).await?;
+    let has_more = found.len() > CHECKPOINTS;
+    found.truncate(CHECKPOINTS);
+    let next = found.last().filter(|_| has_more).map(|last| last["events"].clone());
     // Other rows of a step follow its events in the log. They are present at the last event before the next step.
-    let next = steps.iter().skip(1).map(|step| step["seq"].as_i64().unwrap_or_default() - 1);
-    let all = steps.iter().zip(next.chain([seq.0])).filter(|(step, _)| step["counts"] == 1);
-    let all: Vec<JsonValue> = all
-        .map(|(step, at)| json!({"at": at, "turn": step["turn"], "events": step["events"]}))
+    let at = |next: &JsonValue| next.as_i64().map_or(seq.0, |next| next - 1);
+    let all: Vec<JsonValue> = found
+        .iter()
+        .map(|it| json!({"at": at(&it["next"]), "turn": it["turn"], "events": it["events"]}))
         .collect();
-    let reply = json!({"seq": seq, "session_id": run["session_id"], "checkpoints": all});
+    let reply = json!({"seq": seq, "session_id": run["session_id"], "checkpoints": all,
+        "next": next});
     Ok(as_json(reply.to_string()))
 }
 
@@ -119,7 +150,7 @@ pub(super) async fn abort(
     }
     let (seq, session) = session(&app.engine, &by, &id, None).await?;
     let of_session = [("id", session["id"].clone())];
-    let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None).await?;
+    let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None, &[]).await?;
     let mut reply = json!({"seq": seq, "aborted": false, "run": null});
     if let Some(run) = active.first() {
         let abort = call("abort_run", json!({"id": run["id"], "reason": reason}));
@@ -142,41 +173,13 @@ async fn session(
     id: &str,
     at: Option<Seq>,
 ) -> Result<(Seq, JsonValue), Refusal> {
-    let mut names = vec![id.to_owned()];
-    // As in reducers: an id chosen by a caller with a scope is stored in the namespace of that scope.
-    if !by.namespace().is_empty() {
-        names.push(format!("{}{id}", by.namespace()));
-    }
-    for name in names {
-        let (seq, found) = rows(engine, by, SESSION, [("id", json!(name))], at).await?;
+    for stored in stored_ids(by, id) {
+        let of_session = [("id", json!(stored))];
+        let (seq, found) = rows(engine, by, SESSION, of_session, at, &JSON_COLUMNS).await?;
         if let Some(session) = found.into_iter().next() {
-            return Ok((seq, session));
+            return Ok((seq, JsonValue::Object(session)));
         }
     }
     Err(Refusal::new(Code::NotFound, format!("there is no session {id}"))
         .hint("SELECT id, status FROM sessions  lists them"))
-}
-
-async fn rows<const N: usize>(
-    engine: &Engine,
-    by: &Caller,
-    sql: &str,
-    params: [(&str, JsonValue); N],
-    at: Option<Seq>,
-) -> Result<(Seq, Vec<JsonValue>), Refusal> {
-    let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let found = engine.query(by, sql, &params, at).await.map_err(hidden)?;
-    let object = |row: &Row| {
-        let cells = found.columns.iter().zip(row.iter()).map(|(name, cell)| {
-            let value = match cell {
-                Value::Text(text) if JSON_COLUMNS.contains(&name.as_str()) => {
-                    serde_json::from_str(text).unwrap_or_default()
-                }
-                cell => cell.to_json(),
-            };
-            (name.clone(), value)
-        });
-        JsonValue::Object(cells.collect::<Map<_, _>>())
-    };
-    Ok((found.seq, found.rows.iter().map(object).collect()))
 }

@@ -156,6 +156,42 @@ async fn the_state_at_a_checkpoint_stays() {
 }
 
 #[tokio::test]
+async fn checkpoints_are_listed_in_pages() {
+    let server = with_clerk().await;
+    server.post(INVOKE, r#"{"input": "x", "id": "r1", "wait_ms": 0}"#).await;
+    let fencing = claim(&server, "r1").await;
+    let event = |kind: &str| {
+        let event = json!({"kind": kind, "data": {}});
+        json!({"reducer": "record_run",
+            "args": {"id": "r1", "fencing_token": fencing, "events": [event]}})
+    };
+    // Every second step is a checkpoint.
+    let calls: Vec<JsonValue> = (0..501).flat_map(|_| [event("usage"), event("status")]).collect();
+    for some in calls.chunks(500) {
+        let done = server.post("/v1/batch", &json!({"calls": some}).to_string()).await;
+        assert_eq!(done.status, 200, "{done:?}");
+    }
+    let path = "/v1/runs/r1/checkpoints";
+    let (first, next) = {
+        let page = server.get(path).await.json();
+        (page["checkpoints"].as_array().expect("a list").clone(), page["next"].clone())
+    };
+    assert_eq!((first.len(), &next), (500, &first[499]["events"]));
+    // The state of a checkpoint is that before the next step.
+    let steps = first[1]["at"].as_i64().zip(first[0]["at"].as_i64());
+    assert_eq!(steps.map(|(second, first)| second - first), Some(2));
+    let last = server.get(&format!("{path}?after={next}")).await.json();
+    assert_eq!(
+        (last["checkpoints"].as_array().map(Vec::len), &last["next"]),
+        (Some(1), &json!(null))
+    );
+    for query in ["?after=x", "?before=1"] {
+        let refused = server.get(&format!("{path}{query}")).await;
+        assert_eq!(refused.status, 422, "{query}: {refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_session_aborts_its_active_run() {
     let server = with_clerk().await;
     server.post(INVOKE, r#"{"input": "x", "id": "r1", "wait_ms": 0}"#).await;

@@ -140,3 +140,26 @@ fn a_tenant_has_prompts_of_its_own() {
         "#]],
     );
 }
+
+/// Regression: an equal text added no version, so a caller that may not read the text could confirm a guess of it.
+#[test]
+fn a_guess_of_a_hidden_text_is_not_confirmed() {
+    let heard = play(
+        r#"
+        put_prompt name=pin text="1234"
+        set_policy table=prompt_versions role=app hidden=["text"]
+        who eve app
+        put_prompt name=pin text="1234" as=eve
+        put_prompt name=pin text="1234" as=eve
+        put_prompt name=pin text="1234"
+        replay
+        "#,
+    );
+    let versions = |line: &str| line.contains("name: pin").then(|| line.to_owned());
+    let lines: Vec<String> = heard.lines().filter_map(versions).collect();
+    let seen: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split("version: ").nth(1)?.split([',', '}']).next())
+        .collect();
+    assert_eq!(seen, ["1", "2", "3", "3"], "{heard}");
+}

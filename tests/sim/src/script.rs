@@ -46,6 +46,7 @@ impl ScriptRun<'_> {
         self.sessions()?;
         self.tools()?;
         self.workers()?;
+        self.exchanges()?;
         self.decisions()?;
         self.handoffs()?;
         self.authority()?;
@@ -137,6 +138,39 @@ impl ScriptRun<'_> {
         self.call("app", "cancel_tool_call", json!({"call_id": "c4"}))?;
         let stopped = json!({"call_id": "c4", "fencing_token": token});
         self.call("worker", "acknowledge_cancel", stopped).map(drop)
+    }
+
+    /// A server asks during a call, and then makes a task of it that outlives a worker.
+    fn exchanges(&mut self) -> ScriptResult {
+        self.call("app", "register_tool", json!({"name": "tool_input"}))?;
+        self.request("c8", "pay")?;
+        let token = self.claim("c8")?;
+        let form = json!({"type": "object", "properties": {"to": {"type": "string"}}});
+        let asked = json!({"kind": "asked", "data": {"state": "x".repeat(3_000)}});
+        let ask = json!({"call_id": "c8", "fencing_token": token, "entries": [asked],
+            "inputs": [{"message": "Where to?", "schema": form}, {"message": "When?"}]});
+        self.call("worker", "suspend_tool_call", ask)?;
+        let answer = json!({"call_id": "c8~input.1.1", "decision": "approve",
+            "approved_arguments": {"answer": {"to": "Vienna"}}});
+        self.call("supervisor", "decide_approval", answer)?;
+        self.checkpoint();
+        let declined = json!({"call_id": "c8~input.1.2", "decision": "reject"});
+        self.call("supervisor", "decide_approval", declined)?;
+        let token = self.claim("c8")?;
+        let begun = json!([{"kind": "answered", "data": {}}, {"kind": "task", "data": {"id": 7}}]);
+        let record = json!({"call_id": "c8", "fencing_token": token, "entries": begun});
+        self.call("worker", "record_exchange", record)?;
+        // Its worker crashes, and another one continues.
+        self.pass_ms(31_000)?;
+        let token = self.claim("c8")?;
+        let later = json!({"call_id": "c8", "fencing_token": token, "retry_ms": 500});
+        self.call("worker", "suspend_tool_call", later)?;
+        self.pass_ms(700)?;
+        let token = self.claim("c8")?;
+        let close = json!({"call_id": "c8", "fencing_token": token});
+        self.call("worker", "close_exchange", close)?;
+        let done = json!({"call_id": "c8", "fencing_token": token, "result": "sent"});
+        self.call("worker", "complete_tool_call", done).map(drop)
     }
 
     fn decisions(&mut self) -> ScriptResult {

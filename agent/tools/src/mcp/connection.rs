@@ -8,23 +8,25 @@ use std::time::Duration;
 use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, ServerNotification,
-    SubscriptionFilter, Tool,
+    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability,
+    FormElicitationCapability, Implementation, ProtocolVersion, ServerNotification,
+    SubscriptionFilter, TASKS_EXTENSION_ID, Tool, UrlElicitationCapability,
 };
 use rmcp::service::{
-    ClientInitializeError, ClientLifecycleMode, NotificationContext, RoleClient, RunningService,
-    serve_client_with_lifecycle,
+    ClientInitializeError, ClientLifecycleMode, NotificationContext, RequestContext, RoleClient,
+    RunningService, serve_client_with_lifecycle,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use rmcp::{ClientHandler, Peer};
+use rmcp::{ClientHandler, ErrorData, Peer};
 use tokio::process::{Child, ChildStderr};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::lines::{BoundedLines, StreamError};
+use super::open_calls::OpenCalls;
 use super::status::McpStatus;
 use crate::config::ConfigError;
 use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
@@ -81,12 +83,14 @@ pub(super) struct Connection {
     process: Option<Process>,
     note: StreamError,
     changed: watch::Sender<u64>,
+    pub(super) open_calls: OpenCalls,
 }
 
-/// The client side of the protocol: the server may report changes of its tools, but not send requests.
+/// The client side of the protocol: the server may report changes of its tools, and ask for input during a call.
 struct Listener {
     config: ClientConfig,
     changed: watch::Sender<u64>,
+    open_calls: OpenCalls,
 }
 
 impl ClientHandler for Listener {
@@ -97,6 +101,30 @@ impl ClientHandler for Listener {
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.changed.send_modify(|changes| *changes += 1);
     }
+
+    async fn create_elicitation(
+        &self,
+        params: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let refused = |why: String| ErrorData::invalid_request(why, None);
+        let answer = self.open_calls.ask(params).map_err(refused)?;
+        tokio::select! {
+            answer = answer => answer.map_err(|_| refused("the call has ended".to_owned())),
+            () = context.ct.cancelled() => Err(refused("the question was withdrawn".to_owned())),
+        }
+    }
+}
+
+/// What this client can do: ask a person, and follow tasks.
+fn capabilities() -> ClientCapabilities {
+    let mut capabilities = ClientCapabilities::default();
+    let form = FormElicitationCapability::new().with_schema_validation(true);
+    let elicitation = ElicitationCapability::new().with_form(form);
+    capabilities.elicitation = Some(elicitation.with_url(UrlElicitationCapability::default()));
+    let tasks = [(TASKS_EXTENSION_ID.to_owned(), serde_json::Map::new())];
+    capabilities.extensions = Some(tasks.into_iter().collect());
+    capabilities
 }
 
 impl Connection {
@@ -127,9 +155,11 @@ impl Connection {
         let (changed, _) = watch::channel(0);
         let us = Implementation::new("abide", env!("CARGO_PKG_VERSION"));
         // Used for `initialize`, which the newest protocol does not have.
-        let config = ClientConfig::new(ClientCapabilities::default(), us)
+        let config = ClientConfig::new(capabilities(), us)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
-        let listener = Listener { config, changed: changed.clone() };
+        let open_calls = OpenCalls::default();
+        let listener =
+            Listener { config, changed: changed.clone(), open_calls: open_calls.clone() };
         let note = StreamError::default();
         let (process, made) = match endpoint {
             Endpoint::Program { launch, most } => {
@@ -155,7 +185,7 @@ impl Connection {
         };
         let mut failed = match made {
             Ok(Ok(running)) => {
-                let connection = Connection { running, process, note, changed };
+                let connection = Connection { running, process, note, changed, open_calls };
                 connection.subscribe();
                 return Ok(connection);
             }

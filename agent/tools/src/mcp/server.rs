@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::Effect;
+use rmcp::ServiceError;
+use rmcp::model::CancelTaskParams;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, Endpoint};
+use super::parked::ParkedCalls;
 use crate::registry::Tools;
 
 /// Delay after the second consecutive failure; it doubles up to the maximum below.
@@ -27,10 +30,14 @@ pub(super) struct Server {
     /// Whether calls have their context in `_meta`.
     pub(super) sends_context: bool,
     pub(super) timeout: Duration,
+    /// Maximum time for a task.
+    pub(super) task_timeout: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) tools: Tools,
     pub(super) link: Mutex<ConnectionState>,
     pub(super) closing: CancellationToken,
+    /// The calls whose questions wait for an answer.
+    pub(super) parked: ParkedCalls,
 }
 
 /// The connection, if there is one.
@@ -92,6 +99,29 @@ impl Server {
                 link.why.clone_from(&why);
                 Err(why)
             }
+        }
+    }
+
+    /// Leaves a connection to the call that waits on it: later calls open a new one.
+    pub(super) async fn retire(&self, connection: &Arc<Connection>) {
+        let mut link = self.link.lock().await;
+        if link.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            link.connection = None;
+            link.why = "its connection belongs to a call that waits for input".to_owned();
+        }
+    }
+
+    /// Cancels a task. A server that does not know it has nothing to cancel.
+    ///
+    /// # Errors
+    /// Why the server cannot be reached.
+    pub(super) async fn cancel_task(self: &Arc<Server>, task_id: &str) -> Result<(), String> {
+        let connection = self.connection().await?;
+        match connection.peer().cancel_task(CancelTaskParams::new(task_id)).await {
+            Err(error @ (ServiceError::TransportSend(_) | ServiceError::TransportClosed)) => {
+                Err(error.to_string())
+            }
+            _ => Ok(()),
         }
     }
 

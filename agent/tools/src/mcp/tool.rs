@@ -1,22 +1,14 @@
 //! A tool of an MCP server.
 
-use std::error::Error;
 use std::sync::Arc;
 
 use abide_client::Effect;
-use abide_json_integers as integers;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rmcp::ServiceError;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, RequestMetaObject,
-};
-use rmcp::transport::streamable_http_client::StreamableHttpError;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::connection::Connection;
-use super::rendering;
+use super::call::McpCall;
 use super::server::Server;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::registry::{NAME_CHARS, matches_any};
@@ -24,9 +16,6 @@ use crate::tool::{Invocation, Tool, ToolDeclaration};
 
 /// Maximum number of tools per server. A longer list is not usable for a model.
 const TOOLS_MAX: usize = 1_000;
-
-/// The member of `_meta` with the context of a call.
-const CONTEXT: &str = "abide/context";
 
 /// A tool of a server.
 pub(super) struct McpTool {
@@ -99,179 +88,38 @@ impl Tool for McpTool {
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome> {
-        let (server, name) = (Arc::clone(&self.server), self.name.clone());
         let known_as = self.declaration.name.clone();
+        let timeout = self.server.timeout;
+        let call = McpCall::new(&self.server, &self.name, self.declaration.effect, invocation);
         async move {
-            let cancel = invocation.cancel.clone();
-            let context = server.sends_context.then(|| invocation.context_json());
-            let call = call(&server, name, invocation.arguments, context);
+            let cancel = call.invocation.cancel.clone();
             // Dropping the call sends a cancellation to the server.
-            tokio::select! {
+            let done = tokio::select! {
                 biased;
-                () = cancel.cancelled() => {
-                    ToolOutcome::failed(Failure::Cancelled, format!("{known_as} was cancelled"))
+                () = cancel.cancelled() => None,
+                done = tokio::time::timeout(timeout, call.run()) => Some(done),
+            };
+            match done {
+                Some(done) => {
+                    done.unwrap_or_else(|_| crate::function::timed_out(&known_as, timeout))
                 }
-                done = tokio::time::timeout(server.timeout, call) => {
-                    done.unwrap_or_else(|_| crate::function::timed_out(&known_as, server.timeout))
+                None => {
+                    call.cancel().await;
+                    ToolOutcome::failed(Failure::Cancelled, format!("{known_as} was cancelled"))
                 }
             }
         }
         .boxed()
     }
-}
 
-async fn call(
-    server: &Arc<Server>,
-    name: String,
-    arguments: Value,
-    context: Option<Value>,
-) -> ToolOutcome {
-    let connection = match server.connection().await {
-        Ok(connection) => connection,
-        Err(why) => {
-            let text = format!("MCP server {} is unavailable: {why}", server.name);
-            return ToolOutcome::failed(Failure::Unavailable, text);
-        }
-    };
-    let arguments = match arguments {
-        Value::Object(members) => members,
-        Value::Null => Map::new(),
-        _ => {
-            let text = "the arguments of an MCP tool must be an object".to_owned();
-            return ToolOutcome::failed(Failure::Arguments, text);
-        }
-    };
-    let mut params = CallToolRequestParams::new(name).with_arguments(arguments);
-    if let Some(context) = context {
-        let mut meta = RequestMetaObject::default();
-        meta.0.0.insert(CONTEXT.to_owned(), context);
-        params.meta = Some(meta);
-    }
-    match connection.peer().call_tool_once(params).await {
-        Ok(CallToolResponse::Complete(result)) => outcome(server, &result),
-        Ok(_) => {
-            let text = format!(
-                "MCP server {} requests input during the call, which is not supported",
-                server.name
-            );
-            ToolOutcome::failed(Failure::Tool, text)
-        }
-        Err(error) => failure(server, &connection, error).await,
-    }
-}
-
-/// An answer, complete and as text.
-fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
-    let is_error = result.is_error.unwrap_or(false);
-    let content = serde_json::to_value(result).expect("the result can be serialized");
-    if let Some((pointer, number)) = inexact(&content, String::new()) {
-        let text = format!(
-            "the tool ran, but the answer of MCP server {} cannot be stored: the number {number} at {pointer} may be \
-             an integer that does not fit a signed 64-bit integer",
-            server.name
-        );
-        return ToolOutcome::failed(Failure::Tool, text);
-    }
-    ToolOutcome {
-        content,
-        text: rendering::text_of(result),
-        is_error,
-        exit_code: i32::from(is_error),
-        failure: is_error.then_some(Failure::Tool),
-    }
-}
-
-/// The first number of an answer that may have lost digits. The SDK has already parsed the text: an integer beyond
-/// 64 bits has become a double, and so has a number with an exponent. Both are refused.
-fn inexact(value: &Value, pointer: String) -> Option<(String, String)> {
-    match value {
-        Value::Number(number) => {
-            let is_large = |x: f64| x.abs() >= -(i64::MIN as f64);
-            let literal = number.to_string();
-            let is_lost = number.is_f64() && number.as_f64().is_some_and(is_large);
-            let is_out = is_lost || integers::check(&literal).is_err();
-            is_out.then_some((pointer, literal))
-        }
-        Value::Array(items) => {
-            let mut items = items.iter().enumerate();
-            items.find_map(|(index, item)| inexact(item, format!("{pointer}/{index}")))
-        }
-        Value::Object(members) => members.iter().find_map(|(name, value)| {
-            let name = name.replace('~', "~0").replace('/', "~1");
-            inexact(value, format!("{pointer}/{name}"))
-        }),
-        _ => None,
-    }
-}
-
-async fn failure(server: &Server, connection: &Connection, error: ServiceError) -> ToolOutcome {
-    let name = &server.name;
-    match error {
-        ServiceError::McpError(error) => {
-            let failure = match error.code {
-                ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => Failure::Arguments,
-                _ => Failure::Tool,
-            };
-            let text = format!("MCP server {name} returned an error: {}", error.message);
-            ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
-        }
-        ServiceError::TransportSend(error) if too_large(&error).is_some() => {
-            let most = too_large(&error).unwrap_or_default();
-            let text = format!("the answer of MCP server {name} has more than {most} bytes");
-            ToolOutcome::failed(Failure::TooLarge, text)
-        }
-        ServiceError::TransportSend(error) if refused(&error) => {
-            let text = format!("MCP server {name} cannot be reached");
-            ToolOutcome::failed(Failure::Unavailable, text)
-        }
-        ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
-            // The same call would produce the same oversized message, so it must not be repeated.
-            if let Some(why) = connection.too_large() {
-                let text = format!("the connection to MCP server {name} was closed: {why}");
-                return ToolOutcome::failed(Failure::TooLarge, text);
+    fn cancel_task(&self, data: Value) -> BoxFuture<'static, Result<(), String>> {
+        let server = Arc::clone(&self.server);
+        async move {
+            match data["task_id"].as_str() {
+                Some(task_id) => server.cancel_task(task_id).await,
+                None => Ok(()),
             }
-            let how = connection.how_it_ended().await;
-            let text =
-                format!("the connection to MCP server {name} was lost during the call: {how}");
-            ToolOutcome::failed(Failure::Lost, text)
         }
-        other => {
-            let text = format!("invalid answer of MCP server {name}: {other}");
-            ToolOutcome::failed(Failure::Lost, text)
-        }
+        .boxed()
     }
-}
-
-/// The size limit that the answer exceeded, if that is the reason of the error.
-fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
-    let mut cause = Some(error);
-    while let Some(one) = cause {
-        let of_transport = one.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-        if let Some(StreamableHttpError::ResponseBodyTooLarge { max_size }) = of_transport {
-            return Some(*max_size);
-        }
-        cause = one.source();
-    }
-    None
-}
-
-/// Whether the request was refused at the connection level.
-fn refused(error: &(dyn Error + 'static)) -> bool {
-    let is_refusal = |error: &(dyn Error + 'static)| {
-        // This error does not report its cause through `source`.
-        let of_transport = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-        let client = match of_transport {
-            Some(StreamableHttpError::Client(error)) => Some(error),
-            _ => error.downcast_ref::<reqwest::Error>(),
-        };
-        client.is_some_and(reqwest::Error::is_connect)
-    };
-    let mut cause = Some(error);
-    while let Some(one) = cause {
-        if is_refusal(one) {
-            return true;
-        }
-        cause = one.source();
-    }
-    false
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Entry, RegistryState, Tools, ToolsError};
 use crate::arguments::{ArgumentsError, CheckedArguments};
+use crate::exchange::Exchange;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
 
@@ -211,7 +212,19 @@ impl AdmittedCall {
         context: ToolContext,
         cancel: CancellationToken,
     ) -> BoxFuture<'static, ToolOutcome> {
+        self.continue_until(call_id, context, cancel, Exchange::default())
+    }
+
+    /// The same for a call with an exchange: it may be a call that was suspended.
+    #[must_use]
+    pub fn continue_until(
+        self,
+        call_id: &str,
+        context: ToolContext,
+        cancel: CancellationToken,
+        exchange: Exchange,
+    ) -> BoxFuture<'static, ToolOutcome> {
         let call_id = call_id.to_owned();
-        self.tool.run(Invocation { call_id, arguments: self.arguments, context, cancel })
+        self.tool.run(Invocation { call_id, arguments: self.arguments, context, cancel, exchange })
     }
 }

@@ -3,6 +3,7 @@
 mod faulty_server;
 mod http;
 mod programs;
+mod questions;
 mod reference_servers;
 
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
 use super::follow::{Encoder, Follower, stream_turn};
-use super::start::Decision;
+use super::start::{Decision, QUESTION};
 use super::thread::{self, ThreadInput};
 use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use crate::app_state::{AppState, SessionExtension};
@@ -188,7 +188,8 @@ fn decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
         }
     };
     let comment = payload["reason"].as_str().map(str::to_owned);
-    Ok(Decision { call_id: interrupt_id, approve, comment })
+    let answer = payload.get("answer").cloned();
+    Ok(Decision { call_id: interrupt_id, approve, comment, answer })
 }
 
 /// Encodes the events of a run.
@@ -299,10 +300,17 @@ impl AgUiEncoder {
             if has_result(&call.call_id) {
                 continue;
             }
-            all.push(json!({"id": call.call_id, "reason": "tool_call", "toolCallId": call.call_id,
-                "message": format!("{} needs an approval", call.name),
+            let mut interrupt = json!({"id": call.call_id, "reason": "tool_call",
+                "toolCallId": call.call_id, "message": format!("{} needs an approval", call.name),
                 "responseSchema": {"type": "object", "required": ["approved"], "properties": {
-                    "approved": {"type": "boolean"}, "reason": {"type": "string"}}}}));
+                    "approved": {"type": "boolean"}, "reason": {"type": "string"}}}});
+            if call.name == QUESTION {
+                interrupt["message"] = call.arguments["message"].clone();
+                if let Some(form) = call.arguments.get("schema") {
+                    interrupt["responseSchema"]["properties"]["answer"] = form.clone();
+                }
+            }
+            all.push(interrupt);
         }
         if all.is_empty() {
             let message = format!("the run waits for {reason}");

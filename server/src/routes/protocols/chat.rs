@@ -128,6 +128,7 @@ fn decision(part: &JsonValue) -> Option<Decision> {
         call_id: approval["id"].as_str()?.to_owned(),
         approve: approval["approved"].as_bool()?,
         comment: approval["reason"].as_str().map(str::to_owned),
+        answer: None,
     })
 }
 

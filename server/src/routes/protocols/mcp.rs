@@ -1,15 +1,15 @@
 //! `/mcp`: the Model Context Protocol over streamable HTTP, in two generations. In 2026-07-28 each request is complete
 //! in itself. In 2025-11-25 and before, a client starts a [session](sessions) with `initialize`.
 //!
-//! A [tool](tools) is an agent, a query, a reducer or a tool of the host; a [resource](resources) is a session, a run
+//! A [tool](tools) is an agent, a query, a reducer or a tool of the handler; a [resource](resources) is a session, a run
 //! or a table. A [task](tasks) is a run, so it is stored before its id is sent, and survives restarts. What a request
 //! asks of its client is an [input request](input): an approval that waits, in most cases.
 
 mod agent_run;
 mod agent_tools;
 mod exchange;
+mod handler;
 mod headers;
-mod host;
 mod input;
 mod message;
 mod methods;
@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app_state::{AppState, SessionExtension};
 use crate::auth::authenticator::AuthSession;
 use crate::limits;
-use crate::mcp_host::{McpFailure, McpNotifier};
+use crate::mcp_handler::{McpFailure, McpNotifier};
 use crate::routes::incoming::Incoming;
 use exchange::{Era, Exchange};
 use message::{HttpFailure, Message};

@@ -227,7 +227,12 @@ pub(super) struct Decision {
     pub(super) call_id: String,
     pub(super) approve: bool,
     pub(super) comment: Option<String>,
+    /// The answer to a question of a tool.
+    pub(super) answer: Option<JsonValue>,
 }
+
+/// The tool whose calls are questions of other tools. Their arguments have the form of the answer as `schema`.
+pub(super) const QUESTION: &str = "tool_input";
 
 /// Decides on calls of a run, and returns the run. All calls that wait must be decided, because the run continues
 /// when none waits. A repeated request finds the same decisions and changes nothing. `before` stores something about the
@@ -265,8 +270,11 @@ pub(super) async fn decide_some(
 
 /// The call that records a decision.
 pub(super) fn decide_call(decision: Decision) -> BatchCall {
-    let Decision { call_id, approve, comment } = decision;
+    let Decision { call_id, approve, comment, answer } = decision;
     let decision = if approve { "approve" } else { "reject" };
-    let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
+    let mut args = json!({"call_id": call_id, "decision": decision, "comment": comment});
+    if let Some(answer) = answer.filter(|_| approve) {
+        args["approved_arguments"] = json!({"answer": answer});
+    }
     runs::call("decide_approval", args)
 }

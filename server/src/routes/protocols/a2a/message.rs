@@ -119,6 +119,7 @@ impl Message {
             call_id: call_id.clone(),
             approve,
             comment: reason.clone(),
+            answer: None,
         });
         Ok(all.collect())
     }
@@ -132,7 +133,8 @@ fn decision(data: &JsonValue) -> A2aResult<Decision> {
     let approve = data["approve"].as_bool();
     let approve = approve.ok_or_else(|| A2aError::invalid("a decision has no approve"))?;
     let comment = data["comment"].as_str().map(str::to_owned);
-    Ok(Decision { call_id: required(data, "callId")?.to_owned(), approve, comment })
+    let answer = data.get("answer").cloned();
+    Ok(Decision { call_id: required(data, "callId")?.to_owned(), approve, comment, answer })
 }
 
 /// A part, with only its known fields.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::exchange::Exchange;
 use super::input;
 use super::message::refused;
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 use crate::routes::protocols::follow::Follower;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::protocols::turn::{Change, Content, Turn};
@@ -22,18 +22,18 @@ pub(super) async fn decide(
     let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
     let decided = input::decided(&pending, responses);
     if decided.decisions.is_empty() {
-        return Ok((run, decided.dismissed));
+        return Ok((run, decided.form_cancelled));
     }
     let decided_run = start::decide_some(app, by, &run, decided.decisions, Vec::new());
     let run = decided_run.await.map_err(refused)?;
-    Ok((run, decided.dismissed))
+    Ok((run, decided.form_cancelled))
 }
 
 /// Follows a run to its end. Asks the client for approvals.
 pub(super) async fn finish(
     exchange: &Exchange,
     mut run: RunRow,
-    mut dismissed: bool,
+    mut form_cancelled: bool,
 ) -> Result<JsonValue, McpFailure> {
     let (app, by) = (&exchange.app, exchange.by());
     loop {
@@ -51,7 +51,7 @@ pub(super) async fn finish(
             // It was continued elsewhere.
             continue;
         }
-        if pending.is_empty() || dismissed || !input::has_forms(exchange) {
+        if pending.is_empty() || form_cancelled || !input::has_forms(exchange) {
             return waiting(exchange, &run, &pending).await;
         }
         let requests = input::approvals(&pending);
@@ -59,7 +59,7 @@ pub(super) async fn finish(
             return Ok(input::required(requests, Some(run.id)));
         }
         let responses = input::ask(exchange, requests).await?;
-        (run, dismissed) = decide(exchange, run, &responses).await?;
+        (run, form_cancelled) = decide(exchange, run, &responses).await?;
     }
 }
 

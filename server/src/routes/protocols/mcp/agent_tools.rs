@@ -10,7 +10,7 @@ use super::exchange::Exchange;
 use super::input;
 use super::message::refused;
 use super::tasks;
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 use crate::routes::protocols::start::{self, NewRun, NewSession};
 
 /// The beginning of the names of these tools.
@@ -139,6 +139,6 @@ async fn resume(
         return Err(invalid());
     }
     let responses = input::responses(params)?;
-    let (run, dismissed) = decide(exchange, run, &responses).await?;
-    finish(exchange, run, dismissed).await
+    let (run, form_cancelled) = decide(exchange, run, &responses).await?;
+    finish(exchange, run, form_cancelled).await
 }

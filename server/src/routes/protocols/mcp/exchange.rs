@@ -13,8 +13,9 @@ use super::sessions::McpSession;
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
-use crate::mcp_host::{McpFailure, McpHost, McpNotifier};
+use crate::mcp_handler::{McpFailure, McpHandler, McpNotifier};
 use crate::routes::exchange::hidden;
+use crate::routes::rows::objects;
 
 /// What a request of 2026-07-28 says about its client.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Exchange {
         }
     }
 
-    pub(super) fn host(&self) -> Option<Arc<dyn McpHost>> {
+    pub(super) fn handler(&self) -> Option<Arc<dyn McpHandler>> {
         self.app.agents.as_ref().and_then(|agents| agents.mcp())
     }
 
@@ -103,15 +104,6 @@ impl Exchange {
         params: &Map<String, JsonValue>,
     ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
         let found = self.query(sql, params).await.map_err(refused)?;
-        Ok(objects(&found))
+        Ok(objects(&found, &[]))
     }
-}
-
-/// The rows of a result as objects.
-pub(super) fn objects(found: &QueryResult) -> Vec<Map<String, JsonValue>> {
-    let object = |row: &abide_schema::Row| {
-        let cells = row.iter().map(abide_schema::Value::to_json);
-        found.columns.iter().cloned().zip(cells).collect()
-    };
-    found.rows.iter().map(object).collect()
 }

@@ -13,7 +13,7 @@ use super::message::{HttpFailure, Request};
 use super::sessions::McpSession;
 use super::versions::{LEGACY, MODERN};
 use crate::auth::access::is_loopback_host;
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 
 const VERSION: &str = "mcp-protocol-version";
 

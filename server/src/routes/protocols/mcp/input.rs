@@ -5,8 +5,8 @@
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::Exchange;
-use crate::mcp_host::McpFailure;
-use crate::routes::protocols::start::Decision;
+use crate::mcp_handler::McpFailure;
+use crate::routes::protocols::start::{Decision, QUESTION};
 
 /// The capability that a client must have for a request.
 fn capability(method: &str) -> &'static str {
@@ -91,7 +91,15 @@ pub(super) fn approvals(pending: &[JsonValue]) -> Map<String, JsonValue> {
     let form = |request: &JsonValue| {
         let id = request["tool_call_id"].as_str().unwrap_or_default().to_owned();
         let name = request["tool_name"].as_str().unwrap_or_default();
-        let message = format!("May the agent call {name} with {}?", request["args"]);
+        let args = &request["args"];
+        if name == QUESTION && args["schema"].is_object() {
+            // A question of another server: its form is passed on.
+            let [tool, message] = ["tool", "message"].map(|it| args[it].as_str().unwrap_or(""));
+            let params = json!({"mode": "form", "message": format!("{tool} asks: {message}"),
+                "requestedSchema": args["schema"]});
+            return (id, json!({"method": "elicitation/create", "params": params}));
+        }
+        let message = format!("May the agent call {name} with {args}?");
         let schema = json!({"type": "object", "required": ["approve"], "properties": {
             "approve": {"type": "boolean", "title": "Approve"},
             "comment": {"type": "string", "title": "Comment for the agent"}}});
@@ -106,7 +114,7 @@ pub(super) fn approvals(pending: &[JsonValue]) -> Map<String, JsonValue> {
 pub(super) struct Decided {
     pub(super) decisions: Vec<Decision>,
     /// A person has closed a form without an answer.
-    pub(super) dismissed: bool,
+    pub(super) form_cancelled: bool,
 }
 
 /// The decisions in responses. A declined form is a rejection; responses for other calls are ignored.
@@ -116,18 +124,21 @@ pub(super) fn decided(pending: &[JsonValue], responses: &Map<String, JsonValue>)
         let call_id = request["tool_call_id"].as_str().unwrap_or_default();
         let Some(response) = responses.get(call_id) else { continue };
         let content = &response["content"];
-        let approve = match (response["action"].as_str(), content["approve"].as_bool()) {
+        let is_form = request["tool_name"] == QUESTION && request["args"]["schema"].is_object();
+        let approved = if is_form { Some(true) } else { content["approve"].as_bool() };
+        let approve = match (response["action"].as_str(), approved) {
             (Some("accept"), Some(approve)) => approve,
             (Some("decline"), _) => false,
             (Some("cancel"), _) => {
-                all.dismissed = true;
+                all.form_cancelled = true;
                 continue;
             }
             _ => continue,
         };
         let comment = content["comment"].as_str().filter(|text| !text.is_empty());
-        let comment = comment.map(str::to_owned);
-        all.decisions.push(Decision { call_id: call_id.to_owned(), approve, comment });
+        let comment = comment.map(str::to_owned).filter(|_| !is_form);
+        let answer = is_form.then(|| content.clone());
+        all.decisions.push(Decision { call_id: call_id.to_owned(), approve, comment, answer });
     }
     all
 }

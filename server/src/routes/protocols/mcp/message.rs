@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::body::RequestBody;
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 use crate::problem::note;
 
 /// A message of a client.

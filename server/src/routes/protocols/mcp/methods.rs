@@ -6,8 +6,8 @@ use super::exchange::{Era, Exchange};
 use super::message::Request;
 use super::paging::page;
 use super::versions::{LEGACY, MODERN, legacy_version, server_info};
-use super::{host, prompts, resources, subscriptions, tasks, tools};
-use crate::mcp_host::{McpFailure, McpItems};
+use super::{handler, prompts, resources, subscriptions, tasks, tools};
+use crate::mcp_handler::{McpFailure, McpItems};
 
 /// Answers a request.
 pub(super) async fn answer(
@@ -74,7 +74,7 @@ async fn legacy(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
         "logging/setLevel" => {
             let is_known = match exchange.session() {
                 Some(session) => session.set_log_level(request.text("level")?),
-                None => crate::mcp_host::level_of(request.text("level")?).is_some(),
+                None => crate::mcp_handler::level_of(request.text("level")?).is_some(),
             };
             match is_known {
                 true => Ok(json!({})),
@@ -96,7 +96,7 @@ const INSTRUCTIONS: &str = "Abide stores sessions of agents as rows. A tool agen
     may see.";
 
 fn capabilities(exchange: &Exchange) -> JsonValue {
-    let changes = exchange.host().is_some_and(|host| host.revisions().is_some());
+    let changes = exchange.handler().is_some_and(|handler| handler.revisions().is_some());
     json!({
         "tools": {"listChanged": true},
         "resources": {"subscribe": true, "listChanged": false},
@@ -129,13 +129,13 @@ async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
     }
 }
 
-/// Only a host has completions.
+/// Only a handler has completions.
 async fn complete(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
     let reference = &request.params.get("ref").cloned().unwrap_or_default();
     let name = reference["name"].as_str().unwrap_or_default();
-    match exchange.host() {
+    match exchange.handler() {
         Some(provider) if tools::has(&provider.items(McpItems::Prompts), "name", name) => {
-            host::ask_host(exchange, &*provider, request).await
+            handler::ask_handler(exchange, &*provider, request).await
         }
         _ => Ok(json!({"completion": {"values": [], "total": 0, "hasMore": false}})),
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as JsonValue, json};
 
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 
 /// Entries of one page of a list in memory.
 const PAGE: usize = 500;

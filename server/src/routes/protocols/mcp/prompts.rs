@@ -1,22 +1,22 @@
-//! Prompts: those of the host, and the stored ones that the caller may see, in their newest version.
+//! Prompts: those of the handler, and the stored ones that the caller may see, in their newest version.
 
 use abide_schema::{Code, template};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::Exchange;
-use super::host::ask_host;
+use super::handler::ask_handler;
 use super::message::{Request, refused};
 use super::tools::has;
-use crate::mcp_host::{McpFailure, McpItems};
+use crate::mcp_handler::{McpFailure, McpItems};
 use crate::routes::prompts;
 
 /// Stored prompts after which the list ends. A client shows them to a person.
 const PROMPTS: usize = 5_000;
 
-/// All prompts: first those of the host.
+/// All prompts: first those of the handler.
 pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
-    let of_host = of_host(exchange);
-    let mut all = of_host.clone();
+    let of_handler = of_handler(exchange);
+    let mut all = of_handler.clone();
     let mut after = String::new();
     loop {
         let page = prompts::page(&exchange.app.engine, exchange.by(), &after).await;
@@ -28,17 +28,17 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailu
         let last = page.last().and_then(|last| last["name"].as_str());
         let Some(last) = last.filter(|_| all.len() < PROMPTS) else { return Ok(all) };
         after = last.to_owned();
-        let stored = page.iter().filter(|prompt| !is_of_host(&of_host, &prompt["name"]));
+        let stored = page.iter().filter(|prompt| !is_of_handler(&of_handler, &prompt["name"]));
         let stored: Vec<JsonValue> = stored.map(described).collect();
         all.extend(stored);
     }
 }
 
-fn of_host(exchange: &Exchange) -> Vec<JsonValue> {
-    exchange.host().map(|host| host.items(McpItems::Prompts)).unwrap_or_default()
+fn of_handler(exchange: &Exchange) -> Vec<JsonValue> {
+    exchange.handler().map(|handler| handler.items(McpItems::Prompts)).unwrap_or_default()
 }
 
-fn is_of_host(all: &[JsonValue], name: &JsonValue) -> bool {
+fn is_of_handler(all: &[JsonValue], name: &JsonValue) -> bool {
     has(all, "name", name.as_str().unwrap_or_default())
 }
 
@@ -57,9 +57,9 @@ fn described(prompt: &Map<String, JsonValue>) -> JsonValue {
 /// `prompts/get`.
 pub(super) async fn get(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
     let name = request.text("name")?;
-    match exchange.host() {
-        Some(host) if is_of_host(&of_host(exchange), &json!(name)) => {
-            return ask_host(exchange, &*host, request).await;
+    match exchange.handler() {
+        Some(handler) if is_of_handler(&of_handler(exchange), &json!(name)) => {
+            return ask_handler(exchange, &*handler, request).await;
         }
         _ => {}
     }

@@ -20,7 +20,7 @@ use super::message::{Request, error};
 use super::versions::SESSION_ID;
 use super::{methods, subscriptions};
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 use crate::{limits, unsent};
 
 /// The last message of a response, and its status if it is the only one. `None` for the stream of a session.

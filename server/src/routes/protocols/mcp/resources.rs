@@ -1,16 +1,16 @@
-//! Resources: sessions, runs and tables as JSON, and resources of the host. What is read is what a subscription
+//! Resources: sessions, runs and tables as JSON, and resources of the handler. What is read is what a subscription
 //! watches, so a resource has changed if and only if its text has.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::Exchange;
-use super::host::ask_host;
+use super::handler::ask_handler;
 use super::message::Request;
 use super::paging::{before, cursor, not_of_this_list};
 use super::tools::has;
 use crate::limits;
-use crate::mcp_host::{McpFailure, McpItems};
+use crate::mcp_handler::{McpFailure, McpItems};
 
 const SESSIONS: &str = "abide://sessions/";
 const RUNS: &str = "abide://runs/";
@@ -85,10 +85,10 @@ enum Kind {
     Tables,
     Sessions,
     Runs,
-    Host,
+    Handler,
 }
 
-const KINDS: [Kind; 4] = [Kind::Tables, Kind::Sessions, Kind::Runs, Kind::Host];
+const KINDS: [Kind; 4] = [Kind::Tables, Kind::Sessions, Kind::Runs, Kind::Handler];
 
 /// Entries of one page.
 const PAGE: usize = 100;
@@ -100,7 +100,7 @@ impl Kind {
             Kind::Tables => "tables/",
             Kind::Sessions => "sessions/",
             Kind::Runs => "runs/",
-            Kind::Host => "host/",
+            Kind::Handler => "handler/",
         }
     }
 
@@ -123,9 +123,9 @@ impl Kind {
                     ORDER BY id DESC LIMIT 101";
                 rows_after(exchange, (RUNS, "run"), sql, key).await
             }
-            Kind::Host => {
-                let Some(host) = exchange.host() else { return Ok(Vec::new()) };
-                let mut items = host.items(McpItems::Resources);
+            Kind::Handler => {
+                let Some(handler) = exchange.handler() else { return Ok(Vec::new()) };
+                let mut items = handler.items(McpItems::Resources);
                 if !key.is_empty() {
                     let last = items.iter().rposition(|item| item["uri"] == key);
                     items.drain(..=last.ok_or_else(not_of_this_list)?);
@@ -171,7 +171,7 @@ async fn rows_after(
     Ok(items.collect())
 }
 
-/// `resources/list`: tables, sessions, runs, and resources of the host. A cursor is the kind and the key of the last
+/// `resources/list`: tables, sessions, runs, and resources of the handler. A cursor is the kind and the key of the last
 /// entry.
 pub(super) async fn list(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
     let (first, mut last) = match cursor(&request.params)? {
@@ -214,8 +214,8 @@ pub(super) fn templates(exchange: &Exchange) -> Vec<JsonValue> {
         template(RUNS, "id", "run", "A run and its last 200 events."),
         template(TABLES, "name", "table", "The last 200 rows of a table, by key."),
     ];
-    if let Some(host) = exchange.host() {
-        all.extend(host.items(McpItems::ResourceTemplates));
+    if let Some(handler) = exchange.handler() {
+        all.extend(handler.items(McpItems::ResourceTemplates));
     }
     all
 }
@@ -229,12 +229,12 @@ pub(super) async fn read(exchange: &Exchange, request: &Request) -> Result<JsonV
         data: Some(json!({"uri": uri})),
     };
     let Some(parts) = parts(exchange, uri) else {
-        return match exchange.host() {
-            Some(host) if host_has(&host.items(McpItems::Resources), uri) => {
-                ask_host(exchange, &*host, request).await
+        return match exchange.handler() {
+            Some(handler) if handler_has(&handler.items(McpItems::Resources), uri) => {
+                ask_handler(exchange, &*handler, request).await
             }
-            Some(host) if matches_template(&host.items(McpItems::ResourceTemplates), uri) => {
-                ask_host(exchange, &*host, request).await
+            Some(handler) if matches_template(&handler.items(McpItems::ResourceTemplates), uri) => {
+                ask_handler(exchange, &*handler, request).await
             }
             _ => Err(missing()),
         };
@@ -268,7 +268,7 @@ pub(super) async fn read(exchange: &Exchange, request: &Request) -> Result<JsonV
     Ok(json!({"contents": [{"uri": uri, "mimeType": "application/json", "text": text}]}))
 }
 
-pub(super) fn host_has(items: &[JsonValue], uri: &str) -> bool {
+pub(super) fn handler_has(items: &[JsonValue], uri: &str) -> bool {
     has(items, "uri", uri)
 }
 

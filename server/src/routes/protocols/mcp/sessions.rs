@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits;
-use crate::mcp_host::level_of;
+use crate::mcp_handler::level_of;
 
 /// The sessions of all clients.
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl McpSession {
 
     /// The least severe level of log messages for the client.
     pub(super) fn log_level(&self) -> &'static str {
-        crate::mcp_host::LEVELS[self.level.load(Ordering::Relaxed)]
+        crate::mcp_handler::LEVELS[self.level.load(Ordering::Relaxed)]
     }
 
     /// Whether there is such a level.

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 
 /// How long a client may take to answer. A person who decides may be away for a while.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);

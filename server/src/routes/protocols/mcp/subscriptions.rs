@@ -13,7 +13,7 @@ use super::message::{Request, refused};
 use super::resources::{self, Part};
 use crate::connections::lifecycle::Phase;
 use crate::limits;
-use crate::mcp_host::{McpFailure, McpItems, McpRevisions};
+use crate::mcp_handler::{McpFailure, McpItems, McpRevisions};
 
 /// The agents, whose tools change with them.
 const AGENTS: &str = "SELECT name, revision, retired_at, hidden FROM agents";
@@ -71,7 +71,7 @@ impl Watcher {
             }
         }
         for uri in &wanted.uris {
-            // The resources of a host do not say when they change.
+            // The resources of a handler do not say when they change.
             let parts = resources::parts(exchange, uri).unwrap_or_default();
             for (at, Part { sql, params, .. }) in parts.iter().enumerate() {
                 let id = format!("{at}:{uri}");
@@ -79,7 +79,7 @@ impl Watcher {
                 connection.subscribe(&request).await.map_err(refused)?;
             }
         }
-        let revisions = exchange.host().and_then(|host| host.revisions());
+        let revisions = exchange.handler().and_then(|handler| handler.revisions());
         let revisions = revisions.map(|mut changes| {
             let now = *changes.borrow_and_update();
             (now, changes)
@@ -91,7 +91,7 @@ impl Watcher {
     /// Waits for changes. Cancelling the wait loses nothing.
     async fn next(&mut self) -> Result<BTreeSet<Changed>, Refusal> {
         loop {
-            let of_host = async {
+            let of_handler = async {
                 match &mut self.revisions {
                     Some((_, changes)) => changes.changed().await.is_ok(),
                     None => std::future::pending().await,
@@ -99,7 +99,7 @@ impl Watcher {
             };
             let changed = tokio::select! {
                 update = self.connection.next() => of_update(&update)?,
-                alive = of_host => self.of_host(alive),
+                alive = of_handler => self.of_handler(alive),
             };
             if !changed.is_empty() {
                 return Ok(changed);
@@ -107,7 +107,7 @@ impl Watcher {
         }
     }
 
-    fn of_host(&mut self, is_alive: bool) -> BTreeSet<Changed> {
+    fn of_handler(&mut self, is_alive: bool) -> BTreeSet<Changed> {
         let mut changed = BTreeSet::new();
         let Some((before, changes)) = &mut self.revisions else { return changed };
         let now = *changes.borrow_and_update();
@@ -204,12 +204,12 @@ pub(super) async fn listen(
 /// Refuses an address that cannot be that of a resource. Whether the resource exists makes no difference, so that a
 /// subscription shows nothing that a read would not.
 fn check_uri(exchange: &Exchange, uri: &str) -> Result<(), McpFailure> {
-    let of_host = || {
+    let of_handler = || {
         exchange
-            .host()
-            .is_some_and(|host| resources::host_has(&host.items(McpItems::Resources), uri))
+            .handler()
+            .is_some_and(|handler| resources::handler_has(&handler.items(McpItems::Resources), uri))
     };
-    if resources::parts(exchange, uri).is_some() || of_host() {
+    if resources::parts(exchange, uri).is_some() || of_handler() {
         return Ok(());
     }
     let message = "Resource not found".to_owned();

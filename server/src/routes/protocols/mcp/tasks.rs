@@ -10,7 +10,7 @@ use super::exchange::Exchange;
 use super::input;
 use super::message::{Request, refused};
 use super::paging::{before, cursor};
-use crate::mcp_host::McpFailure;
+use crate::mcp_handler::McpFailure;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::runs;
 

@@ -1,4 +1,4 @@
-//! Tools: exposed agents, a query, the reducers that the host has chosen, and tools of the host.
+//! Tools: exposed agents, a query, the reducers that the handler has chosen, and tools of the handler.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::agent_run::{failed, refusal_result};
 use super::agent_tools;
 use super::exchange::Exchange;
-use super::host::ask_host;
+use super::handler::ask_handler;
 use super::message::{Request, refused};
 use crate::limits;
-use crate::mcp_host::{McpFailure, McpItems};
+use crate::mcp_handler::{McpFailure, McpItems};
 
 /// The tool for queries.
 const QUERY: &str = "sql_query";
@@ -30,9 +30,9 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailu
                 "params": {"type": "object", "description": "Values of parameters such as :id."}}},
         "annotations": {"readOnlyHint": true, "openWorldHint": false},
     }));
-    if let Some(host) = exchange.host() {
-        tools.extend(reducers(exchange, &host.reducers()));
-        tools.extend(host.items(McpItems::Tools));
+    if let Some(handler) = exchange.handler() {
+        tools.extend(reducers(exchange, &handler.reducers()));
+        tools.extend(handler.items(McpItems::Tools));
     }
     Ok(tools)
 }
@@ -68,12 +68,12 @@ pub(super) async fn call(exchange: &Exchange, request: &Request) -> Result<JsonV
     if name == QUERY {
         return query(exchange, &arguments).await;
     }
-    if let Some(host) = exchange.host() {
-        if host.reducers().iter().any(|reducer| reducer == name) {
+    if let Some(handler) = exchange.handler() {
+        if handler.reducers().iter().any(|reducer| reducer == name) {
             return reduce(exchange, name, arguments).await;
         }
-        if has(&host.items(McpItems::Tools), "name", name) {
-            return ask_host(exchange, &*host, request).await;
+        if has(&handler.items(McpItems::Tools), "name", name) {
+            return ask_handler(exchange, &*handler, request).await;
         }
     }
     Err(McpFailure::invalid(format!("unknown tool {name:?}; tools/list has the tools")))

@@ -135,7 +135,8 @@ fn read_item(
                 ));
             };
             let comment = item["reason"].as_str().map(str::to_owned);
-            decisions.push(Decision { call_id: call_id.to_owned(), approve, comment });
+            let call_id = call_id.to_owned();
+            decisions.push(Decision { call_id, approve, comment, answer: None });
         }
         // The session has its own record of them.
         Some("reasoning") => {}

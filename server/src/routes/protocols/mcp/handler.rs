@@ -1,4 +1,4 @@
-//! Requests that the host answers.
+//! Requests that the handler answers.
 
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue};
@@ -6,58 +6,58 @@ use serde_json::{Map, Value as JsonValue};
 use super::exchange::Exchange;
 use super::input::{self, Decided};
 use super::message::{Request, refused};
-use crate::mcp_host::{McpFailure, McpHost, McpReply, McpRequest};
+use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
 use crate::routes::protocols::start;
 
 /// What the ids of calls begin with.
 const ID: &str = "mcp_";
 
-/// A request to the host, with what was already answered.
-struct HostCall<'a> {
+/// A request to the handler, with what was already answered.
+struct HandlerCall<'a> {
     exchange: &'a Exchange,
-    host: &'a dyn McpHost,
+    handler: &'a dyn McpHandler,
     request: &'a Request,
     /// What a signed state is valid for.
     audience: String,
     id: String,
-    /// The state of the host, and the responses of the client.
+    /// The state of the handler, and the responses of the client.
     state: Option<JsonValue>,
     responses: Map<String, JsonValue>,
     /// The responses of the client to forms for approvals.
     decisions: Map<String, JsonValue>,
 }
 
-/// Lets the host answer, and asks the client for the input that it needs.
-pub(super) async fn ask_host(
+/// Lets the handler answer, and asks the client for the input that it needs.
+pub(super) async fn ask_handler(
     exchange: &Exchange,
-    host: &dyn McpHost,
+    handler: &dyn McpHandler,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let mut call = HostCall::new(exchange, host, request)?;
+    let mut call = HandlerCall::new(exchange, handler, request)?;
     let id = call.id.clone();
     tokio::select! {
         answered = call.answer() => return answered,
         () = exchange.cancelled.cancelled() => {}
     }
-    host.cancel(exchange.by(), &id).await;
+    handler.cancel(exchange.by(), &id).await;
     let message = "the request was cancelled".to_owned();
     Err(McpFailure { code: -32800, message, data: None })
 }
 
-impl<'a> HostCall<'a> {
+impl<'a> HandlerCall<'a> {
     fn new(
         exchange: &'a Exchange,
-        host: &'a dyn McpHost,
+        handler: &'a dyn McpHandler,
         request: &'a Request,
-    ) -> Result<HostCall<'a>, McpFailure> {
+    ) -> Result<HandlerCall<'a>, McpFailure> {
         let name = request.params.get("name").or_else(|| request.params.get("uri"));
         let audience = format!("{} {}", request.method, name.unwrap_or(&JsonValue::Null));
         let key = exchange.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
         let id = start::derived_id(ID, exchange.by(), &audience, &key);
         let responses = input::responses(&request.params)?;
-        let mut call = HostCall {
+        let mut call = HandlerCall {
             exchange,
-            host,
+            handler,
             request,
             audience,
             id,
@@ -86,9 +86,9 @@ impl<'a> HostCall<'a> {
     async fn answer(&mut self) -> Result<JsonValue, McpFailure> {
         let exchange = self.exchange;
         let session_id = start::derived_id("mcp_s_", exchange.by(), "session", "");
-        let mut dismissed = false;
+        let mut form_cancelled = false;
         loop {
-            let asked = self.host.answer(McpRequest {
+            let asked = self.handler.answer(McpRequest {
                 method: &self.request.method,
                 params: &self.request.params,
                 caller: exchange.by(),
@@ -112,7 +112,7 @@ impl<'a> HostCall<'a> {
                 }
                 McpReply::Waiting { approvals, result } => {
                     if self.decisions.is_empty() {
-                        if dismissed || approvals.is_empty() || !input::has_forms(exchange) {
+                        if form_cancelled || approvals.is_empty() || !input::has_forms(exchange) {
                             return Ok(result);
                         }
                         let requests = input::approvals(&approvals);
@@ -121,7 +121,7 @@ impl<'a> HostCall<'a> {
                         }
                         self.decisions = input::ask(exchange, requests).await?;
                     }
-                    dismissed = self.decide(&approvals).await?;
+                    form_cancelled = self.decide(&approvals).await?;
                 }
             }
         }
@@ -135,16 +135,16 @@ impl<'a> HostCall<'a> {
     /// Records the decisions of the client with the rights of the caller. Returns whether a form was closed without one.
     async fn decide(&mut self, approvals: &[JsonValue]) -> Result<bool, McpFailure> {
         let responses = std::mem::take(&mut self.decisions);
-        let Decided { decisions, dismissed } = input::decided(approvals, &responses);
+        let Decided { decisions, form_cancelled } = input::decided(approvals, &responses);
         let calls: Vec<_> = decisions.into_iter().map(start::decide_call).collect();
         if calls.is_empty() {
-            return Ok(dismissed);
+            return Ok(form_cancelled);
         }
         match self.exchange.app.engine.batch(self.exchange.by(), &calls, None).await {
-            // It was decided elsewhere; the host reads the row.
-            Err(refusal) if refusal.code == Code::Conflict => Ok(dismissed),
+            // It was decided elsewhere; the handler reads the row.
+            Err(refusal) if refusal.code == Code::Conflict => Ok(form_cancelled),
             Err(refusal) => Err(refused(refusal)),
-            Ok(_) => Ok(dismissed),
+            Ok(_) => Ok(form_cancelled),
         }
     }
 }

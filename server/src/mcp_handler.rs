@@ -1,4 +1,4 @@
-//! Interface to what a host adds to the MCP server: tools, resources and prompts of its own. An agent host provides it
+//! Interface to what a program adds to the MCP server: tools, resources and prompts of its own. An agent host provides it
 //! with [`AgentRegistry::mcp`](crate::AgentRegistry::mcp).
 
 use std::fmt::Debug;
@@ -50,7 +50,7 @@ impl McpFailure {
     }
 }
 
-/// The answer of a host to a request.
+/// The answer of a handler to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum McpReply {
     /// The result.
@@ -63,7 +63,7 @@ pub enum McpReply {
         state: Option<JsonValue>,
     },
     /// Tool calls wait for decisions. The server asks the client for them, records them as the caller, and asks the
-    /// host again with the same [`McpRequest::id`].
+    /// handler again with the same [`McpRequest::id`].
     Waiting {
         /// The calls: `{tool_call_id, tool_name, args}`.
         approvals: Vec<JsonValue>,
@@ -72,7 +72,7 @@ pub enum McpReply {
     },
 }
 
-/// A request to a host.
+/// A request to a handler.
 #[derive(Debug)]
 pub struct McpRequest<'a> {
     /// `tools/call`, `resources/read`, `prompts/get` or `completion/complete`.
@@ -98,8 +98,8 @@ pub struct McpRequest<'a> {
 /// The answer, once it is there.
 pub type McpFuture<'a> = Pin<Box<dyn Future<Output = Result<McpReply, McpFailure>> + Send + 'a>>;
 
-/// What a host adds to the MCP server.
-pub trait McpHost: Debug + Send + Sync {
+/// Answers requests for what a program adds to the MCP server.
+pub trait McpHandler: Debug + Send + Sync {
     /// The entries of a list, as the protocol defines them, in an order that stays the same.
     fn items(&self, items: McpItems) -> Vec<JsonValue>;
 
@@ -109,7 +109,7 @@ pub trait McpHost: Debug + Send + Sync {
     /// A JSON-RPC error. A tool that fails has a result with `isError` instead.
     fn answer<'a>(&'a self, request: McpRequest<'a>) -> McpFuture<'a>;
 
-    /// Cancels a call that the client has cancelled: [`McpHost::answer`] has been dropped.
+    /// Cancels a call that the client has cancelled: [`McpHandler::answer`] has been dropped.
     fn cancel<'a>(
         &'a self,
         _caller: &'a Caller,
