@@ -1,6 +1,6 @@
 //! The memory of an agent: facts that outlive a session.
 //!
-//! `block` facts as text for a model · `facts` facts are read once in each turn · `space` where the facts are ·
+//! `block` facts as text for a model · `facts` facts are read for each message of the user · `space` where the facts are ·
 //! `tools` the tools that change and search them.
 
 pub(crate) mod block;

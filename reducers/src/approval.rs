@@ -103,10 +103,17 @@ pub struct Approval {
     pub seq: Seq,
 }
 
+/// The name of the module.
+const MODULE: &str = "approval";
+
+/// Version 2: another error of a call whose approval has expired. The tables do not change.
+const PLAIN_ERROR: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("approval")
+    Module::new(MODULE)
+        .step(PLAIN_ERROR)
         .visible::<Approval>(RowVisibility::InScope)
         .reducer(decide_approval::definition())
         .deadline::<Approval>(
@@ -206,7 +213,11 @@ pub fn expire_approval(
     }
     let mut call = tool_call::find(ctx, &approval.call_id)?;
     call.status = ToolCallStatus::Rejected;
-    call.error = Some("nobody decided in time".to_owned());
+    let error = match ctx.is_before(MODULE, 2) {
+        true => "nobody decided in time",
+        false => "there was no decision in time",
+    };
+    call.error = Some(error.to_owned());
     let call = tool_call::save(ctx, call)?;
     exchange::rows::answered(ctx, &call)?;
     run::wake(ctx, &approval.session_id)?;

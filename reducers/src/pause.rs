@@ -133,6 +133,8 @@ pub fn record_pause(
     stage: PauseStage,
     /// Why, for people.
     reason: Option<String>,
+    /// When the run ends if it still waits: the time limit of an agent that has taken over the turn.
+    ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;
     check_reason(reason.as_deref())?;
@@ -163,6 +165,7 @@ pub fn record_pause(
         "action_requests": []});
     ctx.without_policies(|ctx| put(ctx, pause, before.is_some()))?;
     budget::release(ctx, &run)?;
+    run::limit_wait(ctx, &run, ends_at)?;
     run::tell(ctx, &mut run, RunEventKind::Interrupt, event)?;
     run.status = RunStatus::Waiting;
     run.reason = Some(PAUSED.to_owned());

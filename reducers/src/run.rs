@@ -32,15 +32,15 @@ pub(crate) mod wait;
 mod rows;
 
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
-pub use end::{RunEnd, abort_run, expire_run, finish_run};
+pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run};
 pub use reserve::{ReservedUsage, reserve_usage};
-pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus};
+pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
 pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
 use rows::{status, tell_all};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use wait::wait_run;
-pub(crate) use wait::{go_on_after_pause, wake};
+pub(crate) use wait::{go_on_after_pause, limit_wait, wake};
 
 /// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
 const DELEGATIONS_REPORT: &str = "SELECT 1";
@@ -48,6 +48,16 @@ const DELEGATIONS_REPORT: &str = "SELECT 1";
 /// Version 5: the time limit of the agent is in the run's row, and ends also a run that waits.
 const WAITING_ENDS: &str = "CREATE INDEX runs_deadline_at ON runs (deadline_at) \
                             WHERE status = 'waiting' AND deadline_at IS NOT NULL";
+
+/// Version 6: waits can have a time limit of their own, and a run that was aborted without a reason has another message.
+const WAIT_LIMITS: &str = "CREATE TABLE wait_limits (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  ends_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX wait_limits_ends_at ON wait_limits (ends_at);
+CREATE INDEX wait_limits_session_id ON wait_limits (session_id)";
 
 /// The module.
 #[must_use]
@@ -57,7 +67,9 @@ pub fn module() -> Module {
         .step(stop::WAKE_SESSIONS)
         .step(DELEGATIONS_REPORT)
         .step(WAITING_ENDS)
+        .step(WAIT_LIMITS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
+        .visible::<WaitLimit>(RowVisibility::InScope)
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])
         .reducer(start_run::definition())
@@ -79,4 +91,5 @@ pub fn module() -> Module {
             "status = 'waiting' AND deadline_at IS NOT NULL",
             expire_run::definition(),
         )
+        .deadline::<WaitLimit>("ends_at", "ends_at IS NOT NULL", expire_wait::definition())
 }

@@ -855,6 +855,17 @@ FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown';
 
+CREATE TABLE wait_limits (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  ends_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX wait_limits_ends_at ON wait_limits (ends_at);
+
+CREATE INDEX wait_limits_session_id ON wait_limits (session_id);
+
 CREATE TABLE waiting (
   queue TEXT NOT NULL,
   part TEXT NOT NULL,

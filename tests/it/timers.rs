@@ -337,7 +337,7 @@ fn the_next_timer_is_found_by_an_index() {
         assert!(!plan.contains("TEMP B-TREE"), "{table}.{column}: {plan}");
         checked += 1;
     }
-    assert_eq!(checked, 12);
+    assert_eq!(checked, 13);
 }
 
 fn plan(raw: &Connection, sql: &str) -> String {

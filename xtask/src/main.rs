@@ -14,6 +14,7 @@ mod live;
 mod mcp_conformance;
 mod mlflow;
 mod node;
+mod otlp_collector;
 mod picture;
 mod proofs;
 mod sdk;
@@ -73,6 +74,12 @@ const VERBS: &[Subcommand] = &[
         about: "compare prompts of a real MLflow server, from PyPI, with what agents get of them",
         takes: "",
         run: |root, _| mlflow::run(root),
+    },
+    Subcommand {
+        name: "otlp-collector",
+        about: "send traces to a real collector of OpenTelemetry",
+        takes: "",
+        run: |root, _| otlp_collector::run(root),
     },
     Subcommand {
         name: "crash",

@@ -21,7 +21,7 @@ const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share; empty if it has none.
-const PROOFS: [(&str, &str); 13] = [
+const PROOFS: [(&str, &str); 14] = [
     ("bugs", "bugs"),
     ("interleave", "interleave"),
     ("live --seeds 10000", "live --seeds 100"),
@@ -35,6 +35,7 @@ const PROOFS: [(&str, &str); 13] = [
     ("mcp-conformance", ""),
     ("a2a-conformance", ""),
     ("mlflow", ""),
+    ("otlp-collector", ""),
 ];
 
 /// A figure, and the command that printed it.

@@ -5,6 +5,7 @@ pub(crate) mod acp;
 pub(crate) mod app_server;
 pub(crate) mod claude_control;
 mod json_rpc;
+mod json_rpc_client;
 pub(crate) mod text_prompt;
 
 use serde::{Deserialize, Serialize};

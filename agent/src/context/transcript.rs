@@ -148,7 +148,7 @@ pub(crate) struct RepairEntry {
     pub(crate) run_id: String,
 }
 
-/// The kind of a message with the facts of a turn.
+/// The kind of a message with the facts that an agent has read.
 pub(crate) const MEMORY: &str = "memory";
 
 /// The data of such a message, besides its text.
@@ -157,8 +157,6 @@ pub(crate) const MEMORY: &str = "memory";
 pub(crate) struct MemoryEntry {
     /// The run.
     pub(crate) run_id: String,
-    /// The turn of the run.
-    pub(crate) turn: i64,
     /// The active agent.
     pub(crate) agent: String,
     /// The space that was read.

@@ -43,6 +43,14 @@ pub struct LimitSettings {
     pub parallel_tools: usize,
 }
 
+impl LimitSettings {
+    /// How many answers a model may give in a run, unless the definition says it: three for each call, some spare, and at
+    /// least forty.
+    pub(crate) fn recursion_limit(&self) -> i64 {
+        self.tool_calls.saturating_mul(3).saturating_add(10).max(40)
+    }
+}
+
 /// Declares a part of a profile, and the same fields as changes that a custom profile makes.
 macro_rules! settings {
     ($(#[$about:meta])* $name:ident / $overrides:ident {

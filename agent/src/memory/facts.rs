@@ -1,6 +1,7 @@
-//! The memory of an agent: facts that outlive a session. They are read once in each turn, before the model is asked,
-//! and become a message of the session, so that each request can be repeated from its rows. The model reads them as a
-//! block of its instructions, as data.
+//! The memory of an agent: facts that outlive a session. They are read before the model is first asked about a message of
+//! the user, and become a message of the session, so that each request can be repeated from its rows. The model reads
+//! them as a block of its instructions, as data. A pause or a wait does not read them again: what a model sees does not
+//! depend on how fast a decision arrives. A run that was imported reads the facts of its new file.
 //!
 //! Which facts an agent reaches follows from the scope of its session and from its definition, never from what a model
 //! writes. The reducer `save_memories` determines the space.
@@ -16,7 +17,9 @@ use abide_models::{Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, R
 use serde_json::{Value, json};
 
 use crate::context::transcript::{MEMORY, MemoryEntry, data};
-use crate::definition::profile_settings::{MemoryRead, MemorySettings};
+use crate::definition::profile_settings::{
+    MemoryRead, MemoryScope, MemoryScopeRule, MemorySettings,
+};
 use crate::memory::block::{Fact, acceptable, block_of};
 use crate::memory::space::MemorySpace;
 use crate::middleware;
@@ -55,25 +58,24 @@ pub(crate) async fn space<'a>(
     driver.memory.get_or_try_init(find).await
 }
 
-/// Reads the facts for the current turn, unless this was done. Returns whether it has added a message.
+/// Reads the facts for the last message of the user, unless this was done. Returns whether it has added a message.
 pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     let Some(settings) = settings(driver) else { return Ok(false) };
-    if entry_of_turn(driver).is_some() {
+    driver.imported_seq.get_or_try_init(|| imported_seq(driver)).await?;
+    if current_entry(driver).is_some() {
         return Ok(false);
     }
     let space = space(driver, &settings).await?;
-    let query = last_request(driver);
     let mut found = match settings.read {
         MemoryRead::RecentOnly => Found::of(recent(space).await?),
         MemoryRead::Semantic | MemoryRead::Hybrid => {
-            search(driver, space, &query, CONSIDERED).await?
+            search(driver, space, &query(driver), CONSIDERED).await?
         }
     };
     found.facts.retain(|fact| settings.read != MemoryRead::Semantic || fact.rank > 0.0);
     let (text, facts) = block_of(&found.facts, settings.budget_tokens);
     let entry = MemoryEntry {
         run_id: driver.run.id.clone(),
-        turn: driver.run.turn,
         agent: driver.definition.name.clone(),
         space: space.name.clone(),
         facts,
@@ -84,28 +86,48 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     Ok(true)
 }
 
-/// The block of the current turn, if it has facts.
+/// The facts that were read for the last message of the user, if there are some.
 pub(crate) fn block(driver: &Driver) -> Option<String> {
     settings(driver)?;
-    entry_of_turn(driver)?.content.clone().filter(|text| !text.is_empty())
+    current_entry(driver)?.content.clone().filter(|text| !text.is_empty())
 }
 
-fn entry_of_turn(driver: &Driver) -> Option<&AgentState> {
-    let is_of_turn = |entry: &&AgentState| {
-        entry.role == "system" && entry.kind == MEMORY && {
+/// What the active agent has read for the last message of the user.
+fn current_entry(driver: &Driver) -> Option<&AgentState> {
+    let asked_id = last_request(driver).map_or(0, |entry| entry.id);
+    let imported_seq = match settings(driver)?.scope {
+        // The facts of a session move with its run.
+        MemoryScope::Rule(MemoryScopeRule::Session) => 0,
+        _ => driver.imported_seq.get().copied().unwrap_or(0),
+    };
+    let is_current = |entry: &&AgentState| {
+        let is_new = entry.id > asked_id && entry.seq.0 > imported_seq;
+        is_new && entry.role == "system" && entry.kind == MEMORY && {
             let read: MemoryEntry = data(entry);
-            let of_run = read.run_id == driver.run.id && read.turn == driver.run.turn;
-            of_run && read.agent == driver.definition.name
+            read.run_id == driver.run.id && read.agent == driver.definition.name
         }
     };
-    driver.entries.iter().rfind(is_of_turn)
+    driver.entries.iter().rfind(is_current)
+}
+
+/// The event that imported the run from another file; 0 if it began in this file.
+async fn imported_seq(driver: &Driver) -> Result<i64, Error> {
+    let sql = "SELECT seq FROM run_events WHERE run_id = :id AND number = 1 \
+               AND data ->> '$.status' = 'imported'";
+    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+    Ok(found.first().map_or(0, |(seq,)| *seq))
 }
 
 /// The last message of the user.
-fn last_request(driver: &Driver) -> String {
+fn last_request(driver: &Driver) -> Option<&AgentState> {
     let asked = |entry: &&AgentState| entry.role == "user" && entry.kind == "message";
-    let last = driver.entries.iter().rfind(asked).and_then(|entry| entry.content.as_deref());
-    let text = middleware::redaction::for_model(driver, last.unwrap_or_default());
+    driver.entries.iter().rfind(asked)
+}
+
+/// What the facts are searched for: the last message of the user.
+fn query(driver: &Driver) -> String {
+    let text = last_request(driver).and_then(|entry| entry.content.as_deref());
+    let text = middleware::redaction::for_model(driver, text.unwrap_or_default());
     text[..text.floor_char_boundary(QUERY_BYTES)].to_owned()
 }
 

@@ -99,6 +99,14 @@ pub(crate) fn changes(driver: &Driver, call: &ToolCall) -> bool {
     call.tool_name != SEARCH_MEMORIES && is_one(driver, &call.tool_name)
 }
 
+/// While a recording is repeated: the outcome that a call of the memory had. The file of the repetition does not have the
+/// facts of that time. What was saved then is saved again, so that calls which are not in the recording find it.
+pub(crate) fn recorded(driver: &Driver, call: &ToolCall) -> Option<ToolOutcome> {
+    let outcome = driver.shared.recorded_outcomes.get(&call.call_id)?;
+    let saves = call.tool_name == SAVE_MEMORY && !outcome.is_error;
+    (is_one(driver, &call.tool_name) && !saves).then(|| outcome.clone())
+}
+
 /// The effect of a tool.
 pub(crate) fn effect(name: &str) -> Effect {
     declaration(name).map_or(Effect::AtMostOnce, |declaration| declaration.effect)

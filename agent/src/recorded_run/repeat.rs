@@ -79,6 +79,7 @@ impl RecordedRun {
         let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
         let settings = Settings::named("recording");
         let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
+        let runtime = runtime.repeats(self.outcomes());
         runtime.register().await?;
         let offline: Vec<AgentDefinition> = definitions.iter().map(offline).collect();
         Catalog::register(abide, &offline).await?;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use abide_client::{Abide, Error, Json, Scope};
 use abide_models::Models;
 use abide_programs::Parsers;
-use abide_tools::{BackendName, Environment, Tools};
+use abide_tools::{BackendName, Environment, ToolOutcome, Tools};
 use serde_json::Value;
 
 use crate::catalog::shared_setting::SharedSetting;
@@ -41,6 +41,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) sandbox: SharedSetting<Option<BackendName>>,
     /// Counters for `/metrics`.
     pub(crate) metrics: AgentMetrics,
+    /// While a recording is repeated: what the tools of the memory returned, by call.
+    pub(crate) recorded_outcomes: BTreeMap<String, ToolOutcome>,
 }
 
 impl RuntimeContext {

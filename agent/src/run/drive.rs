@@ -2,7 +2,7 @@
 //! under the run's lease.
 
 use abide_client::{
-    Code, Error, Json, Run, RunStatus, Session, SessionStatus, ToolCall, ToolCallStatus,
+    Code, Error, Json, Micros, Run, RunStatus, Session, SessionStatus, ToolCall, ToolCallStatus,
 };
 use serde_json::{Map, Value, json};
 
@@ -107,8 +107,7 @@ impl Driver {
         let consumed = self.consumed();
         let over =
             |code: &str, message: String| Err(StepError::Failed(Failure::new(code, message)));
-        // One answer per call, some spare, and at least forty.
-        let default = (3 * self.definition.settings().limits.tool_calls + 10).max(40);
+        let default = self.definition.settings().limits.recursion_limit();
         let iterations = config.recursion_limit.unwrap_or(default);
         if consumed.iterations >= iterations {
             return over("recursion_limit", format!("the model has answered {iterations} times"));
@@ -163,6 +162,9 @@ impl Driver {
                 }
                 false => None,
             };
+            if row.status == ToolCallStatus::Rejected {
+                events.push(tools::calls::decided(&row, "rejected"));
+            }
             let (event, call) = self.result_with(&asked, &text, is_error, exit_code, handoff);
             events.push(event);
             calls.push(call);
@@ -207,7 +209,8 @@ impl Driver {
             let paused = below.runs.first().map(|run| run.id.as_str());
             interrupt.insert("run_id".to_owned(), json!(paused));
         }
-        let run = self.abide.call(self.run_lease.wait(interrupt)).await?;
+        let ends_at = self.handoff_deadline().map(Micros);
+        let run = self.abide.call(self.run_lease.wait(interrupt, ends_at)).await?;
         Ok(run.status == RunStatus::Waiting)
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Driver {
     pub(crate) has_asked: bool,
     /// Where the active agent keeps its facts, once it has been looked up.
     pub(crate) memory: OnceCell<MemorySpace>,
+    /// The event that imported the run; 0 if there is none.
+    pub(crate) imported_seq: OnceCell<i64>,
     /// The measurements of the run.
     pub(crate) health: HealthState,
 }
@@ -234,14 +236,15 @@ impl Driver {
 
     /// The run's deadline, in microseconds since 1970.
     pub(crate) fn deadline(&self) -> Option<i64> {
-        let after = |since: i64, definition: &AgentDefinition| {
-            let seconds = definition.limits.wall_clock_seconds?;
-            Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
-        };
-        let own = after(self.run.created_at.0, &self.own);
-        let active = self.handoff().and_then(|it| after(it.at, &self.definition));
+        let own = ends_after(self.run.created_at.0, &self.own);
         let given = self.run.deadline_at.map(|at| at.0);
-        [own, active, given].into_iter().flatten().min()
+        [own, self.handoff_deadline(), given].into_iter().flatten().min()
+    }
+
+    /// The deadline of an agent that has taken over the turn. The row of the run does not have it, so each wait reports
+    /// it.
+    pub(crate) fn handoff_deadline(&self) -> Option<i64> {
+        self.handoff().and_then(|handoff| ends_after(handoff.at, &self.definition))
     }
 
     /// Completes at the run's deadline; never if it has none.
@@ -359,6 +362,12 @@ impl Driver {
             },
         }
     }
+}
+
+/// When an agent that began at this time reaches its time limit, in microseconds since 1970.
+fn ends_after(since: i64, definition: &AgentDefinition) -> Option<i64> {
+    let seconds = definition.limits.wall_clock_seconds?;
+    Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
 }
 
 /// What a run has consumed.

@@ -240,6 +240,7 @@ async fn drive(
         stop,
         has_asked: false,
         memory: OnceCell::new(),
+        imported_seq: OnceCell::new(),
         health: HealthState::default(),
     };
     driver.drive().await.map(drop)

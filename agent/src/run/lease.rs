@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_client::arguments::{
     FinishRun, HeartbeatRun, RecordRun, RequestToolCall, WaitRun, WithholdAnswer,
 };
-use abide_client::{DERIVED, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind, ToolCall};
+use abide_client::{DERIVED, Micros, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind, ToolCall};
 use serde_json::{Map, Value};
 
 /// Proof of a claimed run.
@@ -71,9 +71,9 @@ impl RunLease {
         self.finish(RunEnd::Aborted).message(message)
     }
 
-    /// The call that records what the run waits for.
-    pub(crate) fn wait(&self, interrupt: Map<String, Value>) -> WaitRun {
-        WaitRun::new(&self.run_id, self.fencing_token, interrupt)
+    /// The call that records what the run waits for, and a time limit of the wait.
+    pub(crate) fn wait(&self, interrupt: Map<String, Value>, ends_at: Option<Micros>) -> WaitRun {
+        WaitRun { ends_at, ..WaitRun::new(&self.run_id, self.fencing_token, interrupt) }
     }
 
     /// The call that keeps what a guardrail has denied of an answer.

@@ -90,13 +90,16 @@ fn of_calls(
         found.filter(|row| statuses.contains(&row.status)).map(|row| (*row).clone()).collect()
     };
     use ToolCallStatus::{AwaitingApproval, Claimed, Pending, Unknown};
+    // While one of them waits for an approval, none of the others starts: the decision comes before any effect.
+    let is_halted = !of(&[AwaitingApproval]).is_empty();
     let mut ready = of(&[Pending]);
     ready.retain(|call| call.retry_at.is_none() && !waits(call));
-    if !ready.is_empty() {
+    if !ready.is_empty() && !is_halted {
         return NextStep::Run(ready);
     }
-    let (delegating, running): (Vec<_>, Vec<_>) =
+    let (delegating, mut running): (Vec<_>, Vec<_>) =
         of(&[Claimed, Pending]).into_iter().partition(|call| call.status == Pending && waits(call));
+    running.retain(|call| !is_halted || call.status == Claimed);
     if !running.is_empty() {
         return NextStep::Await;
     }

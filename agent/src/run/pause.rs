@@ -5,7 +5,7 @@
 //! place that a resumed run has passed.
 
 use abide_client::arguments::RecordPause;
-use abide_client::{Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
+use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
 
 use crate::context::transcript::AssistantEntry;
 use crate::definition::pause_rule::PausePoint;
@@ -29,7 +29,8 @@ pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall
             continue;
         }
         let (id, token) = (&driver.run_lease.run_id, driver.run_lease.fencing_token);
-        let record = RecordPause { reason, ..RecordPause::new(id, token, stage) };
+        let ends_at = driver.handoff_deadline().map(Micros);
+        let record = RecordPause { reason, ends_at, ..RecordPause::new(id, token, stage) };
         let run = driver.abide.call(record).await?;
         if run.status == RunStatus::Waiting {
             return Ok(true);

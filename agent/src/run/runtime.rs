@@ -10,7 +10,7 @@ use std::time::Duration;
 use abide_client::arguments::RetireAgent;
 use abide_client::{Abide, Error, Subscription};
 use abide_models::Models;
-use abide_tools::{Environment, McpServer, Sandbox, Tools};
+use abide_tools::{Environment, McpServer, Sandbox, ToolOutcome, Tools};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
@@ -86,6 +86,7 @@ impl Runtime {
             pause_callback: PauseCallback::default(),
             sandbox: catalog.shared_sandbox(),
             metrics: AgentMetrics::default(),
+            recorded_outcomes: BTreeMap::new(),
         });
         let (problems, _) = watch::channel(Vec::new());
         let (registered, tracer) = (Mutex::default(), Mutex::default());
@@ -156,6 +157,15 @@ impl Runtime {
         let shared =
             Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
         shared.pause_callback = PauseCallback::of(callback);
+        self
+    }
+
+    /// Repeats a recording: calls of the memory's tools return what they returned then.
+    #[must_use]
+    pub(crate) fn repeats(mut self, outcomes: BTreeMap<String, ToolOutcome>) -> Runtime {
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
+        shared.recorded_outcomes = outcomes;
         self
     }
 

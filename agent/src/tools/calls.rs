@@ -3,11 +3,13 @@
 use abide_client::arguments::{
     CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
-use abide_client::{Call, Code, Error, Json, Session, ToolCall, ToolCallStatus};
+use abide_client::{
+    Call, Code, Error, Json, NewRunEvent, RunEventKind, Session, ToolCall, ToolCallStatus,
+};
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::transcript::RequestedCall;
@@ -16,7 +18,7 @@ use crate::definition::middleware::{Middleware, ToolRetry};
 use crate::middleware::observability::ToolTimer;
 use crate::plan::todo_list::{self, PlanUpdate};
 use crate::run::driver::Driver;
-use crate::run::lease::{fencing_token, millis};
+use crate::run::lease::{fencing_token, millis, run_event};
 use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::tools::claimed::{ClaimedCall, result_of};
@@ -62,32 +64,33 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
     Ok(driver.run_lease.request(request).into())
 }
 
-/// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
-/// stop, and calls that are not claimed are cancelled.
+/// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the
+/// parallelism limit. At the run's deadline, running tools are asked to stop, and calls that are not claimed are cancelled.
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
+    let (approved, others): (Vec<_>, Vec<_>) =
+        ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
     // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
     // what is counted.
-    let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
+    let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
         [todo_list::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
             || memory::tools::changes(driver, call)
             || delegation::handoff::changes_agent(driver, call)
     });
-    for call in in_order {
-        run(driver, session, call, &stop).await?;
-    }
-    let runs = others.into_iter().map(|call| run(driver, session, call, &stop));
-    let mut running = stream::iter(runs).buffer_unordered(at_once);
     let mut deadline = std::pin::pin!(driver.until_deadline());
-    loop {
-        tokio::select! {
-            biased;
-            ran = running.next() => match ran {
-                Some(ran) => ran?,
-                None => break,
-            },
-            () = &mut deadline, if !stop.is_cancelled() => stop.cancel(),
+    for (calls, at_once) in [(approved, 1), (in_order, 1), (others, at_once)] {
+        let runs = calls.into_iter().map(|call| run(driver, session, call, &stop));
+        let mut running = stream::iter(runs).buffer_unordered(at_once);
+        loop {
+            tokio::select! {
+                biased;
+                ran = running.next() => match ran {
+                    Some(ran) => ran?,
+                    None => break,
+                },
+                () = &mut deadline, if !stop.is_cancelled() => stop.cancel(),
+            }
         }
     }
     match stop.is_cancelled() && !driver.stop.is_cancelled() {
@@ -96,22 +99,28 @@ pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolC
     }
 }
 
+/// Whether calls of a tool need an approval: by the tool, or by the definition of the agent.
+fn needs_approval(driver: &Driver, name: &str) -> bool {
+    let by_tool = driver.shared.tools.get(name).is_some_and(|it| it.declaration().needs_approval);
+    by_tool || driver.definition.interrupt_on.get(name).is_some_and(|permission| permission.0)
+}
+
 /// Claims a call, runs it, and records the result.
 async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
-    let (abide, settings) = (&driver.abide, &driver.shared.settings);
     if stop.is_cancelled() {
         return give_up(driver, &call).await;
     }
-    let claim =
-        ClaimToolCall::new(&call.call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
-    let claimed: ToolCall = match abide.call(claim).await {
-        Ok(claimed) => claimed.into_inner(),
+    let claimed = match claim(driver, &call).await {
+        Ok(claimed) => claimed,
         // Another worker claimed it, or it has to wait. The next step reads its current state.
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
         Err(error) => return Err(StepError::Refused(error)),
     };
     if claimed.tool_name == todo_list::TOOL {
         return plan(driver, &claimed).await;
+    }
+    if let Some(outcome) = memory::tools::recorded(driver, &claimed) {
+        return report(driver, &claimed, outcome).await;
     }
     if memory::tools::changes(driver, &claimed) {
         return match memory::tools::change(driver, &claimed).await? {
@@ -146,6 +155,32 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
             report_with(driver, &claimed, outcome, Some(&log)).await
         }
     }
+}
+
+/// Claims a call. For one that was approved, the decision is published with the first claim.
+async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
+    let settings = &driver.shared.settings;
+    let claim =
+        ClaimToolCall::new(&call.call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
+    if call.attempt > 0 || !needs_approval(driver, &call.tool_name) {
+        return Ok(driver.abide.call(claim).await?.into_inner());
+    }
+    let event = decided(call, "approved");
+    let record = driver.run_lease.record(&[event], None, settings.lease);
+    let batch = driver.abide.batch([Call::of(record), Call::of(claim)]).await?;
+    let claimed = batch.into_inner().pop().map(|it| it.result).unwrap_or_default();
+    let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
+    serde_json::from_value(claimed).map_err(unread)
+}
+
+/// The event for a decision on a call.
+pub(crate) fn decided(call: &ToolCall, decision: &str) -> NewRunEvent {
+    let mut data = json!({"status": "tool_approval", "tool_call_id": call.call_id,
+        "tool_name": call.tool_name, "decision": decision});
+    if let Some(why) = &call.error {
+        data["comment"] = json!(why);
+    }
+    run_event(RunEventKind::Status, data)
 }
 
 /// Changes the plan and publishes the change, atomically.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_tools::Environment;
@@ -62,9 +63,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 3;
 const WAIT: Duration = Duration::from_millis(500);
 
+/// A sink in Rust: it gets the spans of one run, as objects of the file sink.
+pub(crate) type SinkFunction = Arc<dyn Fn(&[Value]) -> Result<(), String> + Send + Sync>;
+
 /// A sink that is ready.
 pub(crate) enum ReadySink {
     File(PathBuf),
+    Function(SinkFunction),
     Http { client: reqwest::Client, url: String, headers: Vec<(String, String)>, is_otlp: bool },
 }
 
@@ -117,6 +122,12 @@ impl ReadySink {
                 let (path, text) = (path.clone(), lines.collect::<String>());
                 let write = tokio::task::spawn_blocking(move || append(&path, &text));
                 write.await.map_err(|why| why.to_string())?
+            }
+            ReadySink::Function(function) => {
+                let (function, lines) = (Arc::clone(function), spans.iter().map(line));
+                let lines: Vec<Value> = lines.collect();
+                let call = tokio::task::spawn_blocking(move || function(&lines));
+                call.await.map_err(|_| "the sink panicked".to_owned())?
             }
             ReadySink::Http { client, url, headers, is_otlp } => {
                 let body = match is_otlp {

@@ -2,11 +2,13 @@
 //! no run and fails none. Then the trace is `partial`, and its row in `run_traces` says why.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::RecordTrace;
 use abide_client::{Abide, Error, TraceStatus};
 use abide_tools::Environment;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -42,6 +44,23 @@ impl Tracer {
         let sinks: Vec<ReadySink> = sinks.collect::<Result<_, _>>()?;
         let log_data = config.log_data;
         Ok((!sinks.is_empty()).then_some(Tracer { log_data, sinks }))
+    }
+
+    /// Without sinks. `log_data`: whether spans have the texts of messages, the arguments of tools and their results.
+    #[must_use]
+    pub fn new(log_data: bool) -> Tracer {
+        Tracer { log_data, sinks: Vec::new() }
+    }
+
+    /// Adds a sink in Rust. It gets the spans of one run that has ended, each as an object of the file sink. An error, or
+    /// a panic, makes the trace `partial`.
+    #[must_use]
+    pub fn sink(
+        mut self,
+        sink: impl Fn(&[Value]) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Tracer {
+        self.sinks.push(ReadySink::Function(Arc::new(sink)));
+        self
     }
 
     /// Starts the task. It ends when the queue is closed and empty.

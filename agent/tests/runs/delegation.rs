@@ -278,6 +278,30 @@ answers:
     fixture.close().await;
 }
 
+/// Totals of usage for each model, as a view.
+#[tokio::test]
+async fn usage_totals_per_model() {
+    let parent = r#"
+answers:
+  - calls: [{ name: task, arguments: { agent: helper, task: Pay A. } }]
+    usage: { input_tokens: 50, output_tokens: 7 }
+  - { text: It is arranged., usage: { input_tokens: 60, output_tokens: 8 } }
+"#;
+    let child = "answers: [{ text: Paid., usage: { input_tokens: 100, output_tokens: 17 } }]";
+    let fixture = plan("", "", [parent, child]).open().await;
+    let run = fixture.begin("Pay A.").await;
+    fixture.output(&run.id, 0).await;
+    let sql = "SELECT provider, model, count(*), sum(input_tokens), sum(output_tokens) \
+               FROM model_usage GROUP BY provider, model ORDER BY provider";
+    let totals: Vec<(String, String, i64, i64, i64)> =
+        fixture.abide.sql(sql).fetch().await.expect("it is read");
+    let row = |provider: &str, count: i64, input: i64, output: i64| {
+        (provider.to_owned(), format!("{provider}-model"), count, input, output)
+    };
+    assert_eq!(totals, [row("helps", 1, 100, 17), row("script", 2, 110, 15)]);
+    fixture.close().await;
+}
+
 /// The limit of the parent ends a child, before its model is asked.
 #[tokio::test]
 async fn a_subagent_without_a_limit_stops_at_the_limit_of_its_parent() {

@@ -128,10 +128,14 @@ impl Clock for ClockAhead {
 /// the leases of that process have expired and the test does not wait for it. Leases are never too short for a busy
 /// machine.
 pub(crate) fn open_after_kill(folder: &Path) -> Abide {
-    let file = folder.join("abide.db");
-    let ahead = if file.exists() { LEASE_ENDS } else { Micros(0) };
+    open_ahead(folder, folder.join("abide.db").exists())
+}
+
+/// Opens the file of a folder, with a clock that is ahead or not.
+pub(crate) fn open_ahead(folder: &Path, is_ahead: bool) -> Abide {
+    let ahead = if is_ahead { LEASE_ENDS } else { Micros(0) };
     let config = Config { clock: Arc::new(ClockAhead(ahead)), ..Config::default() };
-    Abide::open_with(file, config).expect("the file opens")
+    Abide::open_with(folder.join("abide.db"), config).expect("the file opens")
 }
 
 /// More than the lease of a runtime, and less than any time limit of the tests.
@@ -178,7 +182,7 @@ impl AgentMiddleware for Marks {
 impl FixtureOptions {
     /// A plan with one agent, `clerk`, the three tools, and the model's script.
     pub(crate) fn of(definition: &str, script: &str) -> FixtureOptions {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = temporary_folder();
         let tools = tools(folder.path().join("ledger"));
         let settings = Settings {
             grace: Duration::from_millis(50),
@@ -203,8 +207,18 @@ impl FixtureOptions {
 
     /// The same with another catalog.
     pub(crate) async fn open_with(self, catalog: Catalog) -> RuntimeFixture {
+        let abide = Abide::open(self.folder.path().join("abide.db")).expect("the file opens");
+        self.start(abide, catalog).await
+    }
+
+    /// The same with a file that is open.
+    pub(crate) async fn open_file(self, abide: Abide) -> RuntimeFixture {
+        let catalog = Catalog::new(self.folder.path(), self.tools.clone());
+        self.start(abide, catalog).await
+    }
+
+    async fn start(self, abide: Abide, catalog: Catalog) -> RuntimeFixture {
         let FixtureOptions { folder, models, tools, settings } = self;
-        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
         let (problems, metrics) = (runtime.problems(), runtime.metrics());
         runtime.register().await.expect("it is registered");
@@ -216,6 +230,21 @@ impl FixtureOptions {
         RuntimeFixture { folder, abide, problems, metrics, stop, runtime: Some(task) }
     }
 }
+
+/// A temporary folder, in memory where there is room: a process that is killed leaves there what it leaves on a disk, and
+/// nothing waits for a disk.
+pub(crate) fn temporary_folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let room = rustix::fs::statvfs(memory).map_or(0, |it| it.f_bavail.saturating_mul(it.f_frsize));
+    let folder = match room >= ROOM {
+        true => tempfile::tempdir_in(memory),
+        false => tempfile::tempdir(),
+    };
+    folder.expect("a temporary folder")
+}
+
+/// Bytes that the tests of this binary may need at a time.
+const ROOM: u64 = 2 << 30;
 
 /// Writes a definition into an agent folder atomically.
 pub(crate) fn define(folder: &Path, file: &str, text: &str) {

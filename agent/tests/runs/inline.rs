@@ -5,7 +5,7 @@ use abide_client::Abide;
 use abide_tools::Tools;
 use serde_json::json;
 
-use crate::fixture::{FixtureOptions, RuntimeFixture};
+use crate::fixture::{FixtureOptions, RuntimeFixture, temporary_folder};
 
 /// Name, mode and prompt of all agents, sorted by name.
 async fn agents(abide: &Abide) -> Vec<(String, String, Option<String>)> {
@@ -91,7 +91,7 @@ async fn a_removed_inline_subagent_is_retired() {
 /// The names that are refused, in files and over the network.
 #[test]
 fn ambiguous_and_foreign_subagents_are_refused() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let catalog = Catalog::new(folder.path(), Tools::new());
     let mut deep = json!({"name": "last"});
     for _ in 0..6 {

@@ -4,20 +4,20 @@
 //! most once.
 
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicUsize};
 
+use abide_agent::Runtime;
 use abide_client::arguments::{CreateSession, DecideApproval, ResumeRun, StartRun};
 use abide_client::{Abide, Decision};
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::compaction::derived;
-use crate::fixture::{define, ledger, open_after_kill, providers, runtime_of, transcript};
+use crate::fixture::{define, ledger, providers, runtime_of, temporary_folder, transcript};
+use crate::victim::{self, Victim};
 
-/// Environment variable that makes this binary the victim process: its value is the folder.
-const VICTIM: &str = "ABIDE_AGENT_VICTIM";
-const DIES_AT: &str = "ABIDE_AGENT_DIES_AT";
+/// Environment variable of the process that is killed: the name of its scenario.
 const SCENARIO: &str = "ABIDE_AGENT_SCENARIO";
 
 /// What the victim does: the files of its agents, and the scripts of its models.
@@ -171,36 +171,46 @@ answers:
 /// The error of the `pay` call if the process died between the claim and the payment.
 const NOT_PAID: &str = "it was not paid";
 
-/// The process that is killed: this binary, running only this test.
+/// The process that is killed.
 #[test]
 fn victim() {
-    let Ok(folder) = std::env::var(VICTIM) else { return };
+    let Some(folder) = victim::folder() else { return };
     let scenario = std::env::var(SCENARIO).expect("the scenario is given");
     let scenario = SCENARIOS.iter().find(|it| it.name == scenario).expect("it exists");
-    let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(work(Path::new(&folder), scenario, dies_at));
+    victim::work(work(&folder, scenario));
+}
+
+impl Scenario {
+    /// Registers its agents.
+    async fn register(&self, abide: &Abide, folder: &Path) -> Runtime {
+        for (name, text) in self.agents {
+            define(folder, &format!("{name}.yaml"), text);
+        }
+        let runtime = runtime_of(abide, folder, providers(self.scripts));
+        runtime.register().await.expect("it is registered");
+        runtime
+    }
+
+    /// A folder in which its agents are registered.
+    fn registered(&self) -> TempDir {
+        let folder = temporary_folder();
+        victim::work(async {
+            let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+            self.register(&abide, folder.path()).await;
+            abide.close().await;
+        });
+        folder
+    }
+
+    fn victim(&self) -> Victim {
+        Victim::new("killed::victim").variable(SCENARIO, self.name)
+    }
 }
 
 /// Starts the run unless it exists, drives it, and decides as its supervisor, until it is over.
-async fn work(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) {
-    for (name, text) in scenario.agents {
-        define(folder, &format!("{name}.yaml"), text);
-    }
-    let abide = open_after_kill(folder);
-    if let Some(seq) = dies_at {
-        let engine = abide.engine().expect("it is embedded").clone();
-        std::thread::spawn(move || {
-            while engine.durable_seq().0 < seq {
-                std::hint::spin_loop();
-            }
-            let me = std::process::id().to_string();
-            let killed = Command::new("kill").args(["-KILL", &me]).status();
-            unreachable!("the process survived the kill: {killed:?}");
-        });
-    }
-    let fixture = runtime_of(&abide, folder, providers(scenario.scripts));
-    fixture.register().await.expect("it is registered");
+async fn work(folder: &Path, scenario: &Scenario) {
+    let abide = victim::open(folder);
+    let fixture = scenario.register(&abide, folder).await;
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
     let asks = async {
@@ -266,25 +276,6 @@ async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
     abide.call_by_name("settle_tool_call", args).await.expect("the call is settled");
 }
 
-fn spawn(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) -> ExitStatus {
-    let mut command = Command::new(std::env::current_exe().expect("it has a path"));
-    command.args(["--exact", "killed::victim"]).env(VICTIM, folder);
-    command.env(SCENARIO, scenario.name);
-    match dies_at {
-        Some(seq) => command.env(DIES_AT, seq.to_string()),
-        None => command.env_remove(DIES_AT),
-    };
-    let output = command.output().expect("it starts");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let killed = !output.status.success() && output.status.code().is_none();
-    assert!(
-        output.status.success() || killed,
-        "{stdout}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output.status
-}
-
 /// The measurements of runs, and the facts.
 const STATE: &str = "SELECT json_array(iteration, tokens, token_drift, messages, new_messages, \
   tool_messages, over_tooling, context_rot, repeats, signals, unhealthy, action) FROM run_health
@@ -293,7 +284,7 @@ const STATE: &str = "SELECT json_array(iteration, tokens, token_drift, messages,
 
 /// The transcript in a finished folder with its other state, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
-    let transcript = read(folder, async |abide| {
+    let transcript = victim::read(folder, async |abide| {
         let state: Vec<(String,)> = abide.sql(STATE).fetch().await.expect("it is read");
         let state: String = state.into_iter().map(|(row,)| row + "\n").collect();
         format!("{}\n{state}{}", derived(abide).await, transcript(abide).await)
@@ -301,28 +292,27 @@ fn outcome(folder: &Path) -> (String, Vec<String>) {
     (transcript, ledger(&folder.join("ledger")))
 }
 
-fn read<T>(folder: &Path, query: impl AsyncFnOnce(&Abide) -> T) -> T {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
-        let result = query(&abide).await;
-        abide.close().await;
-        result
-    })
-}
-
-/// The event that created the session: what is before it is the same in every scenario.
-async fn begins(abide: &Abide) -> i64 {
-    let sql = "SELECT min(seq) FROM events WHERE reducer = 'create_session'";
-    let seq: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("it is read");
-    seq[0].0
-}
-
 #[test]
 fn at_every_step() {
-    let (killed, unpaid) = kill_at_every_step(&SCENARIOS[0], Some(1));
+    let (killed, unpaid) = kill_at_every_step(&SCENARIOS[0], None);
     assert!(killed > 15, "killed only {killed} times");
     println!("killed at {killed} steps; {unpaid} of them before the payment");
+}
+
+/// A process that is killed in an empty folder has registered a part of its tools and agents.
+#[test]
+fn at_steps_of_the_registration() {
+    let scenario = &SCENARIOS[0];
+    let registered = scenario.registered();
+    let (expected, victim) = (expected(scenario, registered.path()), scenario.victim());
+    let last = victim::last_event(registered.path());
+    let empty = temporary_folder();
+    for seq in [1, last / 2, last] {
+        let killed = victim.kill_at(empty.path(), seq, |folder, seq| {
+            check(scenario, &expected, folder, seq);
+        });
+        assert!(killed, "{seq}");
+    }
 }
 
 #[test]
@@ -340,9 +330,9 @@ fn at_every_step_of_a_handoff() {
 /// After a restart compaction gives the same rows: summaries, archived results and what is left out.
 #[test]
 fn at_every_step_of_a_compaction() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    assert!(spawn(folder.path(), &SCENARIOS[5], None).success());
-    let summaries = read(folder.path(), async |abide| {
+    let folder = SCENARIOS[5].registered();
+    assert!(SCENARIOS[5].victim().finishes(folder.path(), None));
+    let summaries = victim::read(folder.path(), async |abide| {
         let sql = "SELECT seq, through_id < goal_id FROM context_summaries ORDER BY number";
         let found: Vec<(i64, i64)> = abide.sql(sql).fetch().await.expect("they are read");
         found
@@ -381,39 +371,34 @@ fn at_every_step_of_a_run_with_memory_and_watchdog() {
     assert!(killed > 20, "killed only {killed} times");
 }
 
-/// How often a process was killed, from the first step on or from the creation of the session on, and how often
-/// before the payment.
+/// How often a process was killed, from an event or from the creation of the session on, and how often before the
+/// payment.
 fn kill_at_every_step(scenario: &Scenario, from: Option<i64>) -> (usize, usize) {
-    let unkilled = tempfile::tempdir().expect("a temporary folder");
-    assert!(spawn(unkilled.path(), scenario, None).success());
-    let (expected, _) = outcome(unkilled.path());
-    let from = from.unwrap_or_else(|| read(unkilled.path(), begins));
-    assert!(expected.ends_with(ENDS[usize::from(scenario.pays == 0)]), "{expected}");
-    // Most of the time is the start of processes, so several victims run at a time.
-    let (next, killed, unpaid) = (AtomicI64::new(from), AtomicUsize::new(0), AtomicUsize::new(0));
-    let kills = || {
-        while let Some(paid) = kill_at(scenario, next.fetch_add(1, Relaxed), &expected) {
-            killed.fetch_add(1, Relaxed);
-            unpaid.fetch_add(usize::from(paid < scenario.pays), Relaxed);
-        }
-    };
-    std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(kills))));
-    (killed.into_inner(), unpaid.into_inner())
+    let origin = scenario.registered();
+    let from = from.unwrap_or_else(|| victim::last_event(origin.path()) + 1);
+    let expected = expected(scenario, origin.path());
+    let unpaid = AtomicUsize::new(0);
+    let killed = scenario.victim().kill_at_each(origin.path(), from, |folder, seq| {
+        let paid = check(scenario, &expected, folder, seq);
+        unpaid.fetch_add(usize::from(paid < scenario.pays), Relaxed);
+    });
+    (killed, unpaid.into_inner())
 }
 
-/// Victims that run at a time.
-const AT_A_TIME: usize = 2;
+/// The outcome of a process that is not killed.
+fn expected(scenario: &Scenario, origin: &Path) -> String {
+    let folder = temporary_folder();
+    victim::copy(origin, folder.path());
+    assert!(scenario.victim().finishes(folder.path(), None));
+    let (expected, _) = outcome(folder.path());
+    assert!(expected.ends_with(ENDS[usize::from(scenario.pays == 0)]), "{expected}");
+    expected
+}
 
-/// Kills a process at a step and lets the next one finish. Returns how often it paid, or `None` if it was finished
-/// before that step.
-fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    if spawn(folder.path(), scenario, Some(seq)).success() {
-        return None;
-    }
-    assert!(spawn(folder.path(), scenario, None).success(), "not resumed after a kill at {seq}");
-    let (transcript, done) = outcome(folder.path());
-    let published = read(folder.path(), async |abide| {
+/// Checks the outcome of the process that followed one that was killed. Returns how often both paid.
+fn check(scenario: &Scenario, expected: &str, folder: &Path, seq: i64) -> usize {
+    let (transcript, done) = outcome(folder);
+    let published = victim::read(folder, async |abide| {
         let sql = "SELECT group_concat(data) FROM run_events";
         let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
         found[0].0.clone()
@@ -427,7 +412,7 @@ fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
         false => transcript,
     };
     assert_eq!(transcript, expected, "killed at {seq}: {done:?}");
-    Some(paid)
+    paid
 }
 
 /// How the transcripts end, with and without a payment.

@@ -1,10 +1,12 @@
 //! One test for each limit of a run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use abide_agent::Settings;
+use abide_client::arguments::{DecideApproval, StartRun};
+use abide_client::{Abide, Clock, Config, Decision, Micros, SystemClock};
 use abide_models::{Models, Surroundings};
 use abide_tools::{Effect, Function, ToolContext};
 use expect_test::expect;
@@ -13,7 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use crate::fixture::{FixtureOptions, RuntimeFixture};
+use crate::fixture::{FixtureOptions, RuntimeFixture, providers};
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -236,22 +238,107 @@ async fn wall_clock_limit_ends_a_stalled_answer() {
     assert!(output.contains("execution_timeout"), "{output}");
 }
 
-/// Regression: the limit had no effect on a run that waits for a decision.
-#[tokio::test]
-async fn wall_clock_limit_ends_a_run_that_waits() {
-    let definition =
-        "tools: [pay]\ninterrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 1 }\n";
-    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+/// A clock that a test moves.
+#[derive(Debug, Default)]
+struct MovedClock(AtomicI64);
+
+impl Clock for MovedClock {
+    fn now(&self) -> Micros {
+        Micros(SystemClock.now().0 + self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A run that waits for an approval of `pay` is at its end after ten minutes, the time limit.
+async fn ends_while_it_waits(plan: FixtureOptions) {
+    let clock = Arc::new(MovedClock::default());
+    let config = Config { clock: clock.clone(), ..Config::default() };
+    let file = plan.folder.path().join("abide.db");
+    let fixture = plan.open_file(Abide::open_with(file, config).expect("the file opens")).await;
+    assert_eq!(*fixture.problems.borrow(), []);
     let run = fixture.begin("Pay.").await;
-    let (_, interrupt) = fixture.output(&run.id, 0).await;
-    assert_eq!(interrupt.kind.as_str(), "interrupt");
+    let (output, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.data["reason"], "approval", "{output}");
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    clock.0.store(601_000_000, Ordering::SeqCst);
+    fixture.abide.engine().expect("it is embedded").fire_due().await.expect("it is open");
     let (output, last) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(last.data["code"], "execution_timeout", "{output}");
     let sql = "SELECT (SELECT status FROM tool_calls), (SELECT status FROM sessions)";
     let found: Vec<(String, String)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(found, [("cancelled".to_owned(), "active".to_owned())]);
     assert_eq!(fixture.ledger(), [""; 0]);
+    fixture.close().await;
+}
+
+/// Regression: the limit had no effect on a run that waits for a decision.
+#[tokio::test]
+async fn wall_clock_limit_ends_a_run_that_waits() {
+    let definition =
+        "tools: [pay]\ninterrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600 }\n";
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]\n";
+    ends_while_it_waits(FixtureOptions::of(definition, script)).await;
+}
+
+/// Regression: that of an agent that has taken over the turn still had none.
+#[tokio::test]
+async fn wall_clock_limit_of_an_agent_that_took_over_ends_a_run_that_waits() {
+    let script = "answers: [{ calls: [{ name: handoff_to_other }] }]\n";
+    let other = "answers: [{}, { calls: [{ name: pay, arguments: { order: A } }] }]\n";
+    let plan = FixtureOptions {
+        models: providers(&[("script", script), ("other", other)]),
+        ..FixtureOptions::of("config: { provider: script }\nsubagents: [other]\n", "answers: []")
+    };
+    plan.define(
+        "other.yaml",
+        "mode: subagent\nas_handoff: {}\nconfig: { provider: other }\ntools: [pay]\n\
+         interrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600 }\n",
+    );
+    ends_while_it_waits(plan).await;
+}
+
+/// The count includes calls of unknown tools, with wrong arguments, that are rejected, and that are skipped.
+#[tokio::test]
+async fn every_requested_call_counts() {
+    let script = r#"
+answers:
+  - calls:
+      - { name: nothing, arguments: {} }
+      - { name: look, arguments: { order: 7 } }
+      - { name: pay, arguments: { order: A } }
+      - { name: look, arguments: { order: B } }
+  - text: Done.
+"#;
+    let definition = "tools: [look, pay]\ninterrupt_on: { pay: true }\nlimits: { tool_calls: 3 }\n";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    let reject = DecideApproval::new(Decision::Reject).call_id("r1~1.3");
+    fixture.abide.call(reject).await.expect("it is pending");
+    let (_, last) = fixture.output(&run.id, interrupt.number).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Done.");
+    let sql = "SELECT tool_calls, (SELECT count(*) FROM agent_state WHERE role = 'tool') FROM runs";
+    let counts: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(counts, [(4, 4)], "each call has a result");
+    assert_eq!(fixture.ledger(), [""; 0]);
+    fixture.close().await;
+}
+
+/// A limit is that of one run. The session's total is the sum over its runs.
+#[tokio::test]
+async fn the_tool_call_limit_counts_per_run() {
+    let call = "{ calls: [{ name: look, arguments: { order: A } }] }";
+    let script = format!("answers: [{call}, {{ text: One. }}, {call}, {{ text: Two. }}]");
+    let fixture = RuntimeFixture::of("tools: [look]\nlimits: { tool_calls: 1 }\n", &script).await;
+    fixture.begin("Go on.").await;
+    fixture.output("r1", 0).await;
+    let again = StartRun::new("s1").id("r2").input("Again.");
+    fixture.abide.call(again).await.expect("it starts");
+    let (_, last) = fixture.output("r2", 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Two.");
+    let sql = "SELECT max(tool_calls), sum(tool_calls) FROM runs WHERE session_id = 's1'";
+    let counts: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(counts, [(1, 2)]);
+    assert_eq!(fixture.ledger(), ["look A"; 2]);
     fixture.close().await;
 }
 

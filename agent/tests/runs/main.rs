@@ -1,5 +1,6 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
+mod approvals;
 mod compaction;
 mod composition;
 mod config_reload;
@@ -34,6 +35,7 @@ mod stops;
 mod tenants;
 mod tool_worker;
 mod traces;
+mod victim;
 mod walker;
 mod watchdog;
 mod withheld;

@@ -53,9 +53,9 @@ async fn rendered(abide: &Abide) -> Vec<String> {
         let found = abide.sql(sql).rows().await.expect("the query succeeds");
         rendered.extend(found.rows.iter().map(|row| format!("{row:?}")));
     }
-    // The session of a moved run has the id of the run.
+    // The session of a moved run has the id of the run, and so has the space of its facts.
     rendered.iter_mut().for_each(|row| {
-        *row = row.replace("Text(\"s1\")", "Text(\"r1\")");
+        *row = row.replace("Text(\"s1\")", "Text(\"r1\")").replace("clerk@/s1", "clerk@/r1");
         strip_time(row);
     });
     rendered

@@ -2,11 +2,11 @@
 //! the watchdog. At every boundary, the next request of a run that moved is the one of a run that stayed; and a fork
 //! continues with the request of its origin.
 
-use abide_client::arguments::{ExportRun, ForkSession, ImportRun, StartRun};
-use abide_client::{Abide, Code, RunSnapshot};
+use abide_client::arguments::{ExportRun, ForkSession, ImportRun, SaveMemories, StartRun};
+use abide_client::{Abide, Code, NewMemory, RunSnapshot};
 use abide_models::{
     Completeness, ModelCall, ModelEvent, ModelMessage, ModelProvider, ModelRequest, ModelResponse,
-    ModelStream, RequestPurpose, Stop, StructuredOutput, Usage,
+    ModelStream, RequestPurpose, Script, Stop, StructuredOutput, Usage,
 };
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::fixture::{FixtureOptions, RuntimeFixture, answering};
 use crate::moved::until_paused;
 use crate::pauses::{EVERYWHERE, attend};
-use crate::walker::{Walker, add_read};
+use crate::walker::{Walker, Watched, add_read};
 
 /// A small window, a plan, and facts that belong to the session.
 const DEFINITION: &str = "tools: [read]
@@ -28,7 +28,7 @@ chunk_tokens: 900, last_answers: 2, \
 reduce_results: { \"*\": summarize_archive } }
 ";
 
-/// A walker that also writes a plan, saves facts, and fetches an archived result.
+/// A walker that also writes a plan, saves and searches facts, and fetches an archived result.
 #[derive(Clone)]
 struct Clerk(Walker);
 
@@ -54,7 +54,8 @@ impl Clerk {
             3 => {
                 let todos =
                     json!([{"id": 1, "status": "completed"}, {"id": 2, "status": "in-progress"}]);
-                vec![("manage_todo_list", json!({"operation": "update", "todos": todos}))]
+                let search = ("search_memories", json!({"query": "swordfish"}));
+                vec![("manage_todo_list", json!({"operation": "update", "todos": todos})), search]
             }
             7 => {
                 let shown = json!(request.messages).to_string();
@@ -105,8 +106,8 @@ impl ModelProvider for Clerk {
     }
 }
 
-async fn open(clerk: &Clerk) -> RuntimeFixture {
-    let definition = format!("{DEFINITION}{EVERYWHERE}");
+async fn open(clerk: &Clerk, pauses: &str) -> RuntimeFixture {
+    let definition = format!("{DEFINITION}{pauses}");
     let mut options = FixtureOptions::of(&definition, "answers: []");
     options.models = answering(clerk.clone());
     add_read(&options.tools, 700);
@@ -127,22 +128,30 @@ async fn numbers(abide: &Abide, sql: &str) -> Vec<i64> {
 
 #[tokio::test]
 async fn at_every_boundary_the_next_request_of_a_moved_run_is_that_of_one_that_stayed() {
+    let unpaused = Clerk::new();
+    let fixture = open(&unpaused, "").await;
+    fixture.begin("Read all pages.").await;
+    attend(&fixture.abide, "r1").await;
+    fixture.close().await;
+
     let stayed = Clerk::new();
-    let fixture = open(&stayed).await;
+    let fixture = open(&stayed, EVERYWHERE).await;
     fixture.begin("Read all pages.").await;
     let pauses = attend(&fixture.abide, "r1").await;
     let summaries = numbers(&fixture.abide, "SELECT count(*) FROM context_summaries").await;
     assert!(summaries[0] > 1, "it is compacted {} times", summaries[0]);
     fixture.close().await;
     let expected = requests(&stayed);
+    assert_eq!(expected, requests(&unpaused), "a pause changes no request");
     let last = expected.last().expect("a request");
-    for part in ["Current plan, version 2", "swordfish", "parts are done"] {
+    for part in ["Current plan, version 2", "parts are done"] {
         assert!(last.contains(part), "the last request has no {part}: {last}");
     }
+    assert!(!expected.iter().any(|request| request.contains("There is no fact about this")));
     assert!(expected.iter().any(|request| request.contains("SUMMARIZED executionId")));
 
     let moved = Clerk::new();
-    let mut fixture = open(&moved).await;
+    let mut fixture = open(&moved, EVERYWHERE).await;
     fixture.begin("Read all pages.").await;
     let mut moves = 0;
     while until_paused(&fixture.abide, "r1").await {
@@ -150,7 +159,7 @@ async fn at_every_boundary_the_next_request_of_a_moved_run_is_that_of_one_that_s
         let text = serde_json::to_string(&*snapshot).expect("it is JSON");
         let snapshot: RunSnapshot = serde_json::from_str(&text).expect("it is a snapshot");
         fixture.close().await;
-        fixture = open(&moved).await;
+        fixture = open(&moved, EVERYWHERE).await;
         fixture.abide.call(ImportRun::new(snapshot)).await.expect("it is whole");
         moves += 1;
     }
@@ -164,10 +173,58 @@ async fn at_every_boundary_the_next_request_of_a_moved_run_is_that_of_one_that_s
     fixture.close().await;
 }
 
+/// Facts that sessions share stay in their file: a run that moves reads those of its new file. One that is paused keeps
+/// what it has read, also if the facts have changed since.
+#[tokio::test]
+async fn a_moved_run_reads_the_shared_facts_of_its_new_file() {
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
+    let definition = "tools: [pay]\nprofile: fast\npause: [{ at: after_tools }]\n";
+    let home = async || {
+        let watched = Watched::new(Script::from_text(script).expect("it is valid"));
+        let options = FixtureOptions::of(definition, "answers: []");
+        let models = answering(watched.clone());
+        (watched, FixtureOptions { models, ..options }.open().await)
+    };
+    let learn = async |fixture: &RuntimeFixture, city: &str| {
+        let fact = NewMemory {
+            key: "city".to_owned(),
+            value: city.to_owned(),
+            confidence: None,
+            source_seq: None,
+        };
+        let saved = fixture.abide.call(SaveMemories::new("clerk", vec![fact])).await;
+        saved.expect("it is saved");
+    };
+    let read = |watched: &Watched| {
+        let requests = watched.requests().into_iter();
+        let system = requests.map(|request| request.system.unwrap_or_default());
+        let cities = ["Bonn", "Ulm", "Trier"];
+        let city = |system: String| cities.into_iter().find(|city| system.contains(city));
+        system.map(city).collect::<Vec<_>>()
+    };
+    let (watched, origin) = home().await;
+    learn(&origin, "Bonn").await;
+    origin.begin("Pay.").await;
+    assert!(until_paused(&origin.abide, "r1").await);
+    learn(&origin, "Ulm").await;
+    let copy = ExportRun::new("r1").copy(true);
+    let copy = origin.abide.call(copy).await.expect("it is paused").into_inner();
+    attend(&origin.abide, "r1").await;
+    assert_eq!(read(&watched), [Some("Bonn"), Some("Bonn")]);
+    origin.close().await;
+
+    let (watched, target) = home().await;
+    learn(&target, "Trier").await;
+    target.abide.call(ImportRun::new(copy)).await.expect("it is whole");
+    attend(&target.abide, "r1").await;
+    assert_eq!(read(&watched), [Some("Trier")]);
+    target.close().await;
+}
+
 #[tokio::test]
 async fn a_fork_continues_with_the_request_of_its_origin() {
     let clerk = Clerk::new();
-    let fixture = open(&clerk).await;
+    let fixture = open(&clerk, EVERYWHERE).await;
     fixture.begin("Read all pages.").await;
     attend(&fixture.abide, "r1").await;
     let fork = ForkSession { id: Some("f1".to_owned()), ..ForkSession::new("s1") };

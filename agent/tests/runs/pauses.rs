@@ -3,9 +3,11 @@
 
 use abide_agent::{Catalog, Events, Runtime, Settings};
 use abide_client::arguments::{
-    AbortRun, ClaimRun, CreateSession, DecideApproval, PauseRun, ResumeRun, StartRun,
+    AbortRun, ClaimRun, CreateSession, DecideApproval, PauseRun, ResumeRun, SaveMemories, StartRun,
 };
-use abide_client::{Abide, Call, Code, Decision, PauseStage, Run, RunEventKind, RunStatus};
+use abide_client::{
+    Abide, Call, Code, Decision, NewMemory, PauseStage, Run, RunEventKind, RunStatus,
+};
 use expect_test::expect;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +26,7 @@ pub(crate) struct Scenario {
     pauses: usize,
 }
 
-pub(crate) const SCENARIOS: [Scenario; 6] = [
+pub(crate) const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "answers",
         agents: &[("clerk", "config: { provider: script }\n")],
@@ -115,9 +117,32 @@ pub(crate) const SCENARIOS: [Scenario; 6] = [
         ],
         pauses: 9,
     },
+    Scenario {
+        name: "memory",
+        agents: &[(
+            "clerk",
+            "config: { provider: script }\ntools: [pay]\ninterrupt_on: { pay: true }\n\
+             profile: { base: fast, memory: { scope: session } }\n",
+        )],
+        scripts: &[(
+            "script",
+            "answers: [{ calls: [{ name: save_memory, arguments: { key: word, value: Swordfish. } }] }, \
+             { calls: [{ name: pay, arguments: { order: A } }, \
+             { name: search_memories, arguments: { query: swordfish } }] }, \
+             { calls: [{ name: forget_memory, arguments: { key: word } }] }, { text: Paid. }]",
+        )],
+        pauses: 12,
+    },
 ];
 
+/// Gives an agent without a profile a memory that all agents share.
+const MEMORY: &str = "profile: { base: fast, memory: { namespace: shared } }\n";
+
 impl Scenario {
+    fn has_memory(&self) -> bool {
+        self.agents.iter().any(|(_, text)| text.contains("memory"))
+    }
+
     pub(crate) async fn open(&self, more: &str) -> RuntimeFixture {
         let options = FixtureOptions::of("", "answers: []");
         for (name, text) in self.agents {
@@ -178,6 +203,7 @@ pub(crate) async fn rows(abide: &Abide) -> Vec<String> {
         "SELECT run_id, kind, data FROM run_events WHERE kind NOT IN \
          ('token', 'status', 'interrupt') ORDER BY run_id, number",
         "SELECT call_id, status, approved_arguments FROM approvals ORDER BY call_id",
+        "SELECT space, key, value, confidence FROM memories ORDER BY space, key",
     ];
     let mut rendered = Vec::new();
     for sql in all {
@@ -188,13 +214,24 @@ pub(crate) async fn rows(abide: &Abide) -> Vec<String> {
     rendered
 }
 
+/// Regression: each resumption began a turn of an agent with a memory, so it read its facts again.
 #[tokio::test]
 async fn resuming_at_every_stage_equals_never_having_paused() {
-    for scenario in &SCENARIOS {
-        let name = scenario.name;
+    let with_memory = SCENARIOS.iter().filter(|scenario| !scenario.has_memory());
+    let with_memory = with_memory.map(|scenario| (scenario, MEMORY));
+    for (scenario, memory) in SCENARIOS.iter().map(|scenario| (scenario, "")).chain(with_memory) {
+        let name = format!("{} {memory}", scenario.name);
         let mut ends = Vec::new();
-        for (more, pauses) in [("", 0), (EVERYWHERE, scenario.pauses)] {
-            let fixture = scenario.open(more).await;
+        for (pause, pauses) in [("", 0), (EVERYWHERE, scenario.pauses)] {
+            let fixture = scenario.open(&format!("{memory}{pause}")).await;
+            let fact = NewMemory {
+                key: "city".to_owned(),
+                value: "Orders are paid in Bonn.".to_owned(),
+                confidence: None,
+                source_seq: None,
+            };
+            let save = SaveMemories::new("shared", vec![fact]);
+            fixture.abide.call(save).await.expect("it is saved");
             fixture.begin("Pay order A.").await;
             assert_eq!(attend(&fixture.abide, "r1").await, pauses, "{name}");
             let mut found = rows(&fixture.abide).await;
@@ -204,7 +241,8 @@ async fn resuming_at_every_stage_equals_never_having_paused() {
             fixture.close().await;
         }
         assert_eq!(ends[0], ends[1], "{name}");
-        assert!(!ends[0].0.is_empty());
+        let reads = ends[0].0.iter().filter(|row| row.contains("Text(\"memory\")")).count();
+        assert_eq!(reads > 0, !memory.is_empty() || scenario.has_memory(), "{name}");
     }
 }
 

@@ -5,7 +5,7 @@ use abide_models::Script;
 use expect_test::expect;
 use serde_json::json;
 
-use crate::fixture::{FixtureOptions, RuntimeFixture, answering};
+use crate::fixture::{FixtureOptions, RuntimeFixture, answering, temporary_folder};
 use crate::walker::Watched;
 
 const SCRIPT: &str = r#"
@@ -143,7 +143,7 @@ async fn the_plan_block_is_part_of_the_prompt() {
 async fn the_database_enforces_the_rules_of_plans() {
     let fixture = RuntimeFixture::of("planning: true\n", "answers: []").await;
     fixture.close().await;
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let abide = abide_client::Abide::open(folder.path().join("abide.db")).expect("it opens");
     let call = async |name: &str, arguments: serde_json::Value| {
         abide.call_by_name(name, arguments).await.map_err(|error| error.to_string())

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use abide_agent::{Catalog, Events, Reparsed};
 use abide_client::arguments::{
@@ -17,8 +19,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{
-    FixtureOptions, RuntimeFixture, define, open_after_kill, runtime, transcript,
+    FixtureOptions, RuntimeFixture, define, runtime, temporary_folder, transcript,
 };
+use crate::victim::{self, Victim};
 
 /// Reports its session id, sends a message, and answers. It records its arguments.
 const ANSWERS: &str = r#"
@@ -228,21 +231,17 @@ async fn a_program_outside_the_folder_is_not_run() {
     fixture.close().await;
 }
 
-/// Environment variable that makes this binary the victim process: its value is the folder.
-const VICTIM: &str = "ABIDE_PROGRAM_VICTIM";
-const DIES_AT: &str = "ABIDE_PROGRAM_DIES_AT";
+const VICTIM: &str = "programs::victim";
 
-/// The process that is killed: this binary, running only this test.
+/// The process that is killed.
 #[test]
 fn victim() {
-    let Ok(folder) = std::env::var(VICTIM) else { return };
-    let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(work(Path::new(&folder), dies_at));
+    let Some(folder) = victim::folder() else { return };
+    victim::work(work(&folder));
 }
 
-/// Starts the run unless it exists, and drives it until it is over.
-async fn work(folder: &Path, dies_at: Option<i64>) {
+/// Starts the run unless it exists, and drives it until it is over. Files of the folder say which program it has.
+async fn work(folder: &Path) {
     let speaks_acp = folder.join("acp").exists();
     let definition = if speaks_acp {
         script_of("acp", folder, ACP_ASKS_ONCE, "")
@@ -252,18 +251,7 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
         script(folder, ANSWERS, "")
     };
     define(folder, "clerk.yaml", &definition);
-    let abide = open_after_kill(folder);
-    if let Some(seq) = dies_at {
-        let engine = abide.engine().expect("it is embedded").clone();
-        std::thread::spawn(move || {
-            while engine.durable_seq().0 < seq {
-                std::hint::spin_loop();
-            }
-            let me = std::process::id().to_string();
-            let killed = Command::new("kill").args(["-KILL", &me]).status();
-            unreachable!("the process survived the kill: {killed:?}");
-        });
-    }
+    let abide = victim::open(folder);
     let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
     // The second time, the question of the first process is still open.
@@ -296,39 +284,12 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
     abide.close().await;
 }
 
-fn command(folder: &Path, dies_at: Option<i64>) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("it has a path"));
-    command.args(["--exact", "programs::victim"]).env(VICTIM, folder);
-    match dies_at {
-        Some(seq) => command.env(DIES_AT, seq.to_string()),
-        None => command.env_remove(DIES_AT),
-    };
-    command
-}
-
-fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
-    let mut command = command(folder, dies_at);
-    let output = command.output().expect("it starts");
-    let killed = output.status.code().is_none();
-    assert!(
-        output.status.success() || killed,
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output.status
-}
-
 /// The run's status and transcript in a finished folder, and the program's invocations.
 fn outcome(folder: &Path) -> (String, String, String) {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (status, transcript) = runtime.block_on(async {
-        let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    let (status, transcript) = victim::read(folder, async |abide| {
         let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
         let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
-        let transcript = transcript(&abide).await;
-        abide.close().await;
-        (status[0].0.clone(), transcript)
+        (status[0].0.clone(), transcript(abide).await)
     });
     let calls = std::fs::read_to_string(folder.join("calls")).unwrap_or_default();
     (status, transcript, calls)
@@ -338,24 +299,27 @@ fn outcome(folder: &Path) -> (String, String, String) {
 /// again.
 #[test]
 fn a_program_is_resumed_after_a_kill_at_every_step() {
-    let (mut killed, mut resumed) = (0, 0);
-    for seq in 1.. {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        if spawn(folder.path(), Some(seq)).success() {
-            break;
-        }
-        killed += 1;
-        assert!(spawn(folder.path(), None).success(), "not resumed after a kill at {seq}");
-        let (status, rendered, calls) = outcome(folder.path());
+    let origin = temporary_folder();
+    victim::work(async {
+        let abide = Abide::open(origin.path().join("abide.db")).expect("the file opens");
+        define(origin.path(), "clerk.yaml", &script(origin.path(), ANSWERS, ""));
+        let runtime = runtime(&abide, origin.path(), "answers: []");
+        runtime.register().await.expect("it is registered");
+        abide.close().await;
+    });
+    let resumed = AtomicUsize::new(0);
+    let from = victim::last_event(origin.path()) + 1;
+    let killed = Victim::new(VICTIM).kill_at_each(origin.path(), from, |folder, seq| {
+        let (status, rendered, calls) = outcome(folder);
         assert_eq!(
             (status.as_str(), rendered.as_str()),
             ("done", "user: How much? \nassistant: It is 42. \n"),
             "killed at {seq}: {calls}"
         );
-        resumed += i32::from(calls.contains("--resume p1"));
-    }
+        resumed.fetch_add(usize::from(calls.contains("--resume p1")), Relaxed);
+    });
     assert!(killed > 5, "killed only {killed} times");
-    println!("killed at {killed} steps; {resumed} times the program was resumed");
+    println!("killed at {killed} steps; {} times the program was resumed", resumed.into_inner());
 }
 
 /// Waits for a reader of `started`, writes its process id, and then hangs and ignores SIGTERM. The second time it
@@ -377,37 +341,35 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42."
 /// finished.
 #[test]
 fn a_program_that_survives_its_runtime_is_ended_before_it_is_resumed() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let fifo = folder.path().join("started");
     let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo exists");
     assert!(made.success());
     std::fs::write(folder.path().join("hangs"), "").expect("the file can be written");
-    let mut victim = command(folder.path(), None).spawn().expect("it starts");
+    let victim = Victim::new(VICTIM);
+    let mut process = victim.command(folder.path(), None).spawn().expect("it starts");
     // The program has its prompt, so the runtime has stored its identity.
     let pid = std::fs::read_to_string(&fifo).expect("the program has started");
-    victim.kill().expect("the runtime is killed");
-    victim.wait().expect("the runtime has ended");
+    process.kill().expect("the runtime is killed");
+    process.wait().expect("the runtime has ended");
     // A process that has ended may stay as a zombie: its parent is gone.
     let lives = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
     };
     assert!(lives(), "the program survives its runtime");
-    assert!(spawn(folder.path(), None).success());
+    assert!(victim.finishes(folder.path(), None));
     assert!(!lives(), "process {pid} lives");
     let (status, rendered, _) = outcome(folder.path());
     assert_eq!(
         (status.as_str(), rendered.as_str()),
         ("done", "user: How much? \nassistant: It is 42. \n")
     );
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let restarts = runtime.block_on(async {
-        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+    let restarts = victim::read(folder.path(), async |abide| {
         let sql = "SELECT data ->> '$.code', NOT EXISTS (SELECT 1 FROM run_events t \
                    WHERE t.kind = 'token' AND t.number < r.data ->> '$.since') FROM run_events r \
                    WHERE kind = 'restart'";
         let found: Vec<(String, bool)> = abide.sql(sql).fetch().await.expect("it succeeds");
-        abide.close().await;
         found
     });
     assert_eq!(restarts, [("runtime_restarted".to_owned(), true)]);
@@ -446,16 +408,17 @@ read -r end
 /// asked is gone.
 #[test]
 fn an_acp_session_is_loaded_after_a_kill() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let fifo = folder.path().join("asked");
     let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo exists");
     assert!(made.success());
     std::fs::write(folder.path().join("acp"), "").expect("the file can be written");
-    let mut victim = command(folder.path(), None).spawn().expect("it starts");
+    let victim = Victim::new(VICTIM);
+    let mut process = victim.command(folder.path(), None).spawn().expect("it starts");
     std::fs::read_to_string(&fifo).expect("the program has asked");
-    victim.kill().expect("the runtime is killed");
-    victim.wait().expect("the runtime has ended");
-    assert!(spawn(folder.path(), None).success());
+    process.kill().expect("the runtime is killed");
+    process.wait().expect("the runtime has ended");
+    assert!(victim.finishes(folder.path(), None));
     let pid = std::fs::read_to_string(folder.path().join("pid")).expect("the program ran");
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     assert!(
@@ -470,12 +433,9 @@ fn an_acp_session_is_loaded_after_a_kill() {
     let methods: Vec<&Value> = calls.iter().map(|call| &call["method"]).collect();
     assert_eq!(methods, ["session/new", "session/load"]);
     assert_eq!(calls[1]["params"]["sessionId"], "a1");
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let open = runtime.block_on(async {
-        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+    let open = victim::read(folder.path(), async |abide| {
         let sql = "SELECT status FROM tool_calls";
         let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it succeeds");
-        abide.close().await;
         found
     });
     assert_eq!(open, [("cancelled".to_owned(),)]);
@@ -574,7 +534,7 @@ async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
 /// session of another tenant. The next runtime trusts neither.
 #[tokio::test]
 async fn a_recorded_process_of_another_driver_is_not_ended() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     define(folder.path(), "clerk.yaml", &script(folder.path(), ANSWERS, ""));
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let fixture = runtime(&abide, folder.path(), "answers: []");

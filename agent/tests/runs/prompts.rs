@@ -9,7 +9,7 @@ use abide_client::Abide;
 use abide_client::arguments::{LabelPrompt, PutPrompt};
 use expect_test::expect;
 
-use crate::fixture::{FixtureOptions, define};
+use crate::fixture::{FixtureOptions, define, temporary_folder};
 
 const SAYS: &str = "answers: [{ text: Hello. }]\n";
 
@@ -147,7 +147,7 @@ const CHAT: &str = r#"{"model_version": {"tags": [
 
 #[tokio::test]
 async fn prompts_come_from_an_mlflow_server() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let url = mlflow(&[
         ("/api/2.0/mlflow/model-versions/get?name=clerk&version=3", 200, VERSION),
         ("/api/2.0/mlflow/registered-models/alias?name=a%2Fb+c&alias=live", 200, VERSION),

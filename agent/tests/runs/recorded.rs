@@ -15,8 +15,10 @@ use abide_agent::{
     AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
     MemoryOverrides, PauseRule, Profile, Runtime, Settings, WatchdogOverrides,
 };
-use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, ResumeRun, StartRun};
-use abide_client::{Abide, AgentState, Json, PauseStage};
+use abide_client::arguments::{
+    AbortRun, AppendMessage, CreateSession, ResumeRun, SaveMemories, StartRun,
+};
+use abide_client::{Abide, AgentState, Json, NewMemory, PauseStage};
 use abide_models::{
     Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage, ModelProvider, ModelRequest,
     ModelStream, Models, ModelsConfig, Replay, Surroundings, read_conversations,
@@ -25,6 +27,8 @@ use abide_tools::{Effect, Failure, Function, Invocation, ToolDeclaration, ToolOu
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+
+use crate::fixture::temporary_folder;
 
 /// Number of concurrent conversations, which share commits.
 const AT_ONCE: usize = 40;
@@ -45,6 +49,8 @@ struct ReplayCounts {
     unread: usize,
     /// Runs that ended with an unanswered call.
     unanswered: usize,
+    /// How often an agent has read its facts.
+    reads: usize,
 }
 
 impl std::ops::AddAssign for ReplayCounts {
@@ -54,6 +60,7 @@ impl std::ops::AddAssign for ReplayCounts {
         self.results += other.results;
         self.unread += other.unread;
         self.unanswered += other.unanswered;
+        self.reads += other.reads;
     }
 }
 
@@ -245,7 +252,7 @@ fn expected(conversation: &Conversation) -> (Vec<Row>, ReplayCounts) {
 
 /// The stored messages of a session.
 async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
-    let sql = "SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id";
+    let sql = "SELECT * FROM agent_state WHERE session_id = :sid AND kind <> 'memory' ORDER BY id";
     let entries: Vec<AgentState> =
         abide.sql(sql).param("sid", session).fetch().await.expect("the query succeeds");
     let row = |entry: AgentState| {
@@ -334,7 +341,10 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation, pause:
                 window_tokens: Some(1_000_000_000),
                 ..ContextOverrides::default()
             },
-            memory: MemoryOverrides { enabled: Some(false), ..MemoryOverrides::default() },
+            memory: MemoryOverrides {
+                namespace: Some(MEMORY.to_owned()),
+                ..MemoryOverrides::default()
+            },
             watchdog: WatchdogOverrides { enabled: Some(false), ..WatchdogOverrides::default() },
             ..CustomProfile::default()
         }))),
@@ -345,6 +355,20 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation, pause:
     abide.call(definition.to_register()).await.expect("the agent is valid");
 }
 
+/// The memory that all agents share.
+const MEMORY: &str = "recorded";
+
+/// Facts, so that agents have something to read.
+async fn remember(abide: &Abide) {
+    let facts = ["order", "flight", "page"].map(|key| NewMemory {
+        key: key.to_owned(),
+        value: format!("Something about the {key}."),
+        confidence: None,
+        source_seq: None,
+    });
+    abide.call(SaveMemories::new(MEMORY, facts.to_vec())).await.expect("they are saved");
+}
+
 /// Runs every n-th conversation of a file, and compares the result with the recording.
 async fn held(path: &Path, every: usize) -> ReplayCounts {
     held_with(path, every, &[]).await
@@ -353,7 +377,7 @@ async fn held(path: &Path, every: usize) -> ReplayCounts {
 /// The same with rules that pause every run. Each pause ends at once.
 async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCounts {
     let conversations = read(path, every);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let names: Vec<String> = (0..conversations.len()).map(|at| format!("c{at}")).collect();
     let results = names.iter().zip(&conversations).flat_map(|(name, it)| turns(name, it));
@@ -367,6 +391,7 @@ async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCoun
     let settings = Settings::named("runtime");
     let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
     runtime.register().await.expect("the tools are registered");
+    remember(&abide).await;
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let driving =
@@ -389,6 +414,9 @@ async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCoun
     stop.cancel();
     driving.await.expect("the task succeeds");
     resuming.abort();
+    let sql = "SELECT count(*) FROM agent_state WHERE kind = 'memory'";
+    let reads: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("they are counted");
+    sum.reads = usize::try_from(reads[0].0).expect("a count");
     abide.close().await;
     sum
 }
@@ -414,8 +442,11 @@ fn beside(path: &str) -> PathBuf {
 async fn every_conversation_of_the_fixture_is_reproduced() {
     let held = held(&beside("tests/fixtures/conversations.jsonl.zst"), 1).await;
     println!("{held:?}");
-    assert_eq!((held.conversations, held.answers), (24, 326));
+    assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
 }
+
+/// How often the agents of the fixture read their facts: once for each run.
+const READS: usize = 163;
 
 /// Resuming equals never having paused.
 #[tokio::test]
@@ -424,7 +455,7 @@ async fn every_conversation_is_reproduced_with_a_pause_at_every_stage() {
     let rule = |at| PauseRule { at, tools: Vec::new(), iteration: None, tokens: None };
     let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(rule);
     let held = held_with(&beside("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
-    assert_eq!((held.conversations, held.answers), (24, 326));
+    assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
     let folder = beside("../shared/data/conversations");
     if !folder.is_dir() {
         left_out();

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use abide_agent::{Catalog, RecordedRun, Tools};
-use abide_client::Abide;
+use abide_client::arguments::SaveMemories;
+use abide_client::{Abide, NewMemory};
 use expect_test::{Expect, expect};
 
-use crate::fixture::{FixtureOptions, define, providers, tools};
+use crate::fixture::{FixtureOptions, define, providers, temporary_folder, tools};
 use crate::pauses::{SCENARIOS, attend};
 
 const CLERK: &str = "tools: [look, pay]\ninterrupt_on: { pay: true }\n";
@@ -27,7 +28,7 @@ async fn recorded() -> RecordedRun {
 
 /// Repeats a recording with the definitions of a folder. Its tools must not run.
 async fn repeat(recorded: &RecordedRun, folder: &Path) -> RecordedRun {
-    let place = tempfile::tempdir().expect("a temporary folder");
+    let place = temporary_folder();
     let ledger = folder.join("ledger");
     let declared = tools(ledger.clone());
     let catalog = |tools: Tools| Catalog::new(folder, tools);
@@ -42,7 +43,7 @@ async fn repeat(recorded: &RecordedRun, folder: &Path) -> RecordedRun {
 /// The changes with another definition of `clerk`.
 async fn check(definition: &str, expected: Expect) {
     let recorded = recorded().await;
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     define(folder.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
     let now = repeat(&recorded, folder.path()).await;
     let changes = recorded.changes(&now);
@@ -124,7 +125,7 @@ async fn every_kind_of_run_is_repeated() {
         let text = recorded.to_text();
         let recorded = RecordedRun::from_text(&text).expect("it is a recording");
         assert_eq!(recorded.to_text(), text);
-        let place = tempfile::tempdir().expect("a temporary folder");
+        let place = temporary_folder();
         let declared = tools(place.path().join("ledger"));
         let folder = fixture.folder.path();
         let catalog = |tools: Tools| Catalog::new(folder, tools);
@@ -170,10 +171,48 @@ async fn a_run_that_delegates_its_question_remembers_and_is_compacted_is_repeate
     let summaries: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert!(summaries[0].0 > 0, "it was compacted");
     let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     define(folder.path(), "clerk.yaml", clerk);
     define(folder.path(), "helper.yaml", helper);
     let now = repeat(&recorded, folder.path()).await;
+    assert_eq!(recorded.changes(&now), []);
+    fixture.close().await;
+}
+
+/// Regression: the tools of the memory were repeated in an empty file, so searches found nothing, and no fact could be
+/// forgotten.
+#[tokio::test]
+async fn calls_of_the_memory_are_repeated_with_what_the_recording_holds() {
+    let definition = "profile: fast\n";
+    let call = |name: &str, arguments: &str| {
+        format!("{{ calls: [{{ name: {name}, arguments: {{ {arguments} }} }}] }}")
+    };
+    let script = format!(
+        "answers: [{}, {}, {}, {}, {}, {{ text: Done. }}]",
+        call("search_memories", "query: window seat"),
+        call("save_memory", "key: aisle, value: Not on the aisle."),
+        call("forget_memory", "key: seat"),
+        call("search_memories", "query: seat aisle"),
+        call("forget_memory", "key: seat"),
+    );
+    let fixture = FixtureOptions::of(definition, &script).open().await;
+    let fact = |key: &str, value: &str| NewMemory {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        confidence: None,
+        source_seq: None,
+    };
+    let facts = vec![fact("seat", "She wants a window seat.")];
+    fixture.abide.call(SaveMemories::new("clerk", facts)).await.expect("it is saved");
+    fixture.begin("Where does she sit?").await;
+    attend(&fixture.abide, "r1").await;
+    let transcript = fixture.transcript().await;
+    for known in ["window seat", "saved", "forgotten", "Not on the aisle.", "there is no fact seat"]
+    {
+        assert!(transcript.contains(known), "{known}: {transcript}");
+    }
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    let now = repeat(&recorded, fixture.folder.path()).await;
     assert_eq!(recorded.changes(&now), []);
     fixture.close().await;
 }

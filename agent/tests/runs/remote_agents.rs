@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
@@ -17,9 +18,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{define, open_after_kill, runtime, transcript};
+use crate::fixture::{define, open_after_kill, runtime, temporary_folder, transcript};
+use crate::victim::{self, Victim};
 
 /// A remote agent that asks where to, and answers with the place.
 #[derive(Clone, Default)]
@@ -141,37 +144,22 @@ async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> R
     }
 }
 
-/// Environment variable that makes this binary the victim process: its value is the folder.
-const VICTIM: &str = "ABIDE_REMOTE_VICTIM";
+/// Environment variable of the process that is killed: the address of the remote agent.
 const ADDRESS: &str = "ABIDE_REMOTE_ADDRESS";
-const DIES_AT: &str = "ABIDE_REMOTE_DIES_AT";
 
-/// The process that is killed: this binary, running only this test.
+/// The process that is killed.
 #[test]
 fn victim() {
-    let Ok(folder) = std::env::var(VICTIM) else { return };
+    let Some(folder) = victim::folder() else { return };
     let address = std::env::var(ADDRESS).expect("the address is set");
-    let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(work(Path::new(&folder), &address, dies_at));
+    victim::work(work(&folder, &address));
 }
 
 /// Starts the run unless it exists, decides, and drives it until it is over.
-async fn work(folder: &Path, address: &str, dies_at: Option<i64>) {
+async fn work(folder: &Path, address: &str) {
     let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
     define(folder, "clerk.yaml", &a2a);
-    let abide = open_after_kill(folder);
-    if let Some(seq) = dies_at {
-        let engine = abide.engine().expect("it is embedded").clone();
-        std::thread::spawn(move || {
-            while engine.durable_seq().0 < seq {
-                std::hint::spin_loop();
-            }
-            let me = std::process::id().to_string();
-            let killed = Command::new("kill").args(["-KILL", &me]).status();
-            unreachable!("the process survived the kill: {killed:?}");
-        });
-    }
+    let abide = victim::open(folder);
     let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
@@ -202,24 +190,6 @@ async fn work(folder: &Path, address: &str, dies_at: Option<i64>) {
     abide.close().await;
 }
 
-async fn spawn(folder: &Path, address: &str, dies_at: Option<i64>) -> ExitStatus {
-    let mut command = tokio::process::Command::new(std::env::current_exe().expect("it has a path"));
-    command.args(["--exact", "remote_agents::victim"]).env(VICTIM, folder).env(ADDRESS, address);
-    match dies_at {
-        Some(seq) => command.env(DIES_AT, seq.to_string()),
-        None => command.env_remove(DIES_AT),
-    };
-    let output = command.output().await.expect("it starts");
-    let killed = output.status.code().is_none();
-    assert!(
-        output.status.success() || killed,
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output.status
-}
-
 /// The first event of the run, the status of the run, and the messages of its session.
 async fn outcome(folder: &Path) -> (i64, String, String) {
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
@@ -232,33 +202,44 @@ async fn outcome(folder: &Path) -> (i64, String, String) {
     (first, status, rendered)
 }
 
-async fn check_at_every_step(streams: bool) {
-    let mut dies_at = None;
-    let mut killed = 0;
-    loop {
-        let remote = RemoteAgent::start(streams).await;
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let has_ended = spawn(folder.path(), &remote.address, dies_at).await.success();
-        if !has_ended {
-            killed += 1;
-            let resumed = spawn(folder.path(), &remote.address, None).await;
-            assert!(resumed.success(), "not resumed after a kill at {dies_at:?}");
-        }
-        let (first, status, rendered) = outcome(folder.path()).await;
-        assert_eq!(
-            (status.as_str(), rendered.as_str()),
-            ("done", "user: Guide me. \nassistant: To Vienna. \n"),
-            "killed at {dies_at:?}"
-        );
-        let got = vec![vec!["Guide me.".to_owned(), "Vienna".to_owned()]];
-        assert_eq!(remote.messages(), got, "killed at {dies_at:?}");
-        match dies_at {
-            // The first process was not killed; it shows when the run begins.
-            None => dies_at = Some(first),
-            Some(_) if has_ended => break,
-            Some(at) => dies_at = Some(at + 1),
-        }
+/// Runs the process, kills it at an event, and lets the next one finish. Returns the first event of the run, and whether
+/// it was killed.
+async fn check_at(streams: bool, dies_at: Option<i64>) -> (i64, bool) {
+    let remote = RemoteAgent::start(streams).await;
+    let folder = temporary_folder();
+    let victim = Victim::new("remote_agents::victim").variable(ADDRESS, &remote.address);
+    let has_ended = block_in_place(|| victim.finishes(folder.path(), dies_at));
+    if !has_ended {
+        let resumed = block_in_place(|| victim.finishes(folder.path(), None));
+        assert!(resumed, "not resumed after a kill at {dies_at:?}");
     }
+    let (first, status, rendered) = outcome(folder.path()).await;
+    assert_eq!(
+        (status.as_str(), rendered.as_str()),
+        ("done", "user: Guide me. \nassistant: To Vienna. \n"),
+        "killed at {dies_at:?}"
+    );
+    let got = vec![vec!["Guide me.".to_owned(), "Vienna".to_owned()]];
+    assert_eq!(remote.messages(), got, "killed at {dies_at:?}");
+    (first, !has_ended)
+}
+
+async fn check_at_every_step(streams: bool) {
+    // The first process is not killed; it shows when the run begins.
+    let (first, _) = check_at(streams, None).await;
+    let next = Arc::new(AtomicI64::new(first));
+    let kills = || {
+        let next = Arc::clone(&next);
+        tokio::spawn(async move {
+            let mut killed = 0;
+            while check_at(streams, Some(next.fetch_add(1, Relaxed))).await.1 {
+                killed += 1;
+            }
+            killed
+        })
+    };
+    let (one, other) = tokio::join!(kills(), kills());
+    let killed = one.expect("no panic") + other.expect("no panic");
     assert!(killed > 6, "killed only {killed} times");
     println!("killed at {killed} steps");
 }
@@ -282,7 +263,7 @@ async fn no_message_is_repeated_to_an_agent_without_streams() {
 async fn a_recorded_task_of_another_driver_is_not_cancelled() {
     for (driver, cancelled) in [("eve", vec![]), ("runtime", vec!["7".to_owned()])] {
         let remote = RemoteAgent::start(false).await;
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = temporary_folder();
         let address = &remote.address;
         let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
         define(folder.path(), "clerk.yaml", &a2a);

@@ -13,7 +13,7 @@ use abide_tools::Tools;
 use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::answering;
+use crate::fixture::{answering, temporary_folder};
 
 /// A model that says the first word and then nothing, the first time it is asked; then it answers.
 struct Stuck {
@@ -71,7 +71,7 @@ async fn drive(abide: &Abide, folder: &std::path::Path, asked: &Arc<AtomicBool>,
 /// Regression: the first words of the answer were delivered twice, and nothing said so.
 #[tokio::test]
 async fn an_answer_that_starts_again_is_announced() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let asked = Arc::new(AtomicBool::new(false));
     drive(&abide, folder.path(), &asked, "SELECT id FROM run_events WHERE kind = 'token'").await;

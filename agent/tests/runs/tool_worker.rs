@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::open_after_kill;
+use crate::fixture::{open_after_kill, temporary_folder};
 
 /// A file with the tools `look` (read-only), `pay` (at most once) and `secret`, which is not exposed. A tool waits until
 /// the gate is open.
@@ -98,7 +98,7 @@ fn row(call_id: &str, status: &str, attempt: i64) -> (String, String, i64) {
 /// The process that is killed is a runtime whose tasks are dropped.
 #[test]
 fn a_killed_worker_runs_nothing_twice() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let process = Runtime::new().expect("a runtime");
     process.block_on(async {
         let home = Home::open(folder.path()).await;
@@ -135,7 +135,7 @@ fn a_killed_worker_runs_nothing_twice() {
 /// A session with many calls does not delay the others.
 #[tokio::test]
 async fn a_session_has_a_share_of_the_worker() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let home = Home::open(folder.path()).await;
     home.session("a", "mcp").await;
     home.session("b", "mcp").await;

@@ -13,7 +13,7 @@ use abide_client::arguments::{CreateSession, StartRun};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{define, providers, tools};
+use crate::fixture::{define, providers, temporary_folder, tools};
 use crate::pauses::attend;
 
 const AGENTS: [(&str, &str); 2] = [
@@ -36,14 +36,19 @@ const SCRIPTS: [(&str, &str); 2] = [
 
 /// Runs the agents with these sinks, and returns the status of each trace with its error.
 async fn traced(folder: &Path, config: &TraceConfig) -> Vec<(String, String, Option<String>)> {
+    let tracer = Tracer::open(config, folder, &Environment::of_process());
+    let tracer = tracer.expect("the sinks are valid").expect("there are sinks");
+    traced_by(folder, tracer).await
+}
+
+/// The same with a tracer.
+async fn traced_by(folder: &Path, tracer: Tracer) -> Vec<(String, String, Option<String>)> {
     for (name, text) in AGENTS {
         define(folder, &format!("{name}.yaml"), &format!("name: {name}\n{text}"));
     }
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
     let ours = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, ours.clone());
-    let tracer = Tracer::open(config, folder, &Environment::of_process());
-    let tracer = tracer.expect("the sinks are valid").expect("there are sinks");
     let settings = Settings::named("runtime");
     let runtime = Runtime::new(abide.clone(), providers(&SCRIPTS), ours, catalog, settings);
     let runtime = runtime.traces(tracer);
@@ -75,7 +80,7 @@ fn lines(path: &Path) -> Vec<Value> {
 
 #[tokio::test]
 async fn one_span_per_run_model_call_tool_call_and_delegation() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let sinks = vec![TraceSink::File { path: "traces.jsonl".into() }];
     let traces = traced(folder.path(), &TraceConfig { log_data: true, sinks }).await;
     assert!(traces.iter().all(|(_, status, error)| status == "complete" && error.is_none()));
@@ -110,7 +115,7 @@ async fn one_span_per_run_model_call_tool_call_and_delegation() {
 
 #[tokio::test]
 async fn log_data_false_omits_content() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let sinks = vec![TraceSink::File { path: "traces.jsonl".into() }];
     traced(folder.path(), &TraceConfig { log_data: false, sinks }).await;
     let text = std::fs::read_to_string(folder.path().join("traces.jsonl")).expect("a file");
@@ -123,7 +128,7 @@ async fn log_data_false_omits_content() {
 /// One failing sink makes the trace partial; the other one has it, and the run is done.
 #[tokio::test]
 async fn a_failing_sink_makes_the_trace_partial() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     // Nothing listens: the port was free a moment ago, and is closed again.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it has an address").port();
@@ -136,6 +141,28 @@ async fn a_failing_sink_makes_the_trace_partial() {
     let traces = traced(folder.path(), &config).await;
     assert!(traces.iter().all(|(_, status, error)| status == "partial" && error.is_some()));
     assert_eq!(lines(&folder.path().join("traces.jsonl")).len(), 8);
+}
+
+/// `customSink`: a function gets the spans of each run. One that panics makes the trace partial.
+#[tokio::test]
+async fn a_sink_in_rust_gets_the_spans() {
+    let folder = temporary_folder();
+    let (sender, received) = channel();
+    let tracer = Tracer::new(false).sink(move |spans| {
+        sender.send(spans.to_vec()).map_err(|why| why.to_string())?;
+        match spans.iter().any(|span| span["name"] == "invoke_agent helper") {
+            true => panic!("the sink fails"),
+            false => Ok(()),
+        }
+    });
+    let traces = traced_by(folder.path(), tracer).await;
+    let expected = [("r1", "complete", None), ("r1~1.1~run", "partial", Some("the sink panicked"))];
+    let expected = expected
+        .map(|(run, status, error)| (run.to_owned(), status.to_owned(), error.map(str::to_owned)));
+    assert_eq!(traces, expected);
+    let spans: Vec<Value> = received.try_iter().flatten().collect();
+    assert_eq!(spans.len(), 8);
+    assert!(spans.iter().all(|span| span["attributes"]["gen_ai.tool.call.arguments"].is_null()));
 }
 
 #[test]
@@ -185,7 +212,7 @@ fn collector() -> (String, Receiver<Value>) {
 /// One transient failure loses no span: the request is repeated, and later ones follow.
 #[tokio::test]
 async fn a_sink_that_recovers_gets_the_whole_trace() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary_folder();
     let (url, bodies) = collector();
     let otlp = TraceSink::Otlp { url, headers: BTreeMap::new(), headers_env: BTreeMap::new() };
     let config = TraceConfig { log_data: true, sinks: vec![otlp] };

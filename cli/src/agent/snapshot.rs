@@ -28,6 +28,10 @@ pub(super) struct Export {
     /// Leave the run as it is: both continue independently
     #[arg(long)]
     copy: bool,
+
+    /// A label, which the snapshot keeps
+    #[arg(long, value_name = "TEXT")]
+    tag: Option<String>,
 }
 
 /// Arguments of `abide agent import`.
@@ -74,7 +78,8 @@ pub(super) struct Fork {
 /// The call is refused, or the output cannot be written: then the same command prints the same snapshot.
 pub(super) async fn export(options: &Options, args: Export) -> Result<(), Failure> {
     let abide = connect(options, Access::Write).await?;
-    let exported = abide.call(ExportRun::new(args.run).copy(args.copy)).await;
+    let export = ExportRun { tag: args.tag, ..ExportRun::new(args.run).copy(args.copy) };
+    let exported = abide.call(export).await;
     abide.close().await;
     let snapshot = exported?.into_inner();
     say_json(&snapshot)?;

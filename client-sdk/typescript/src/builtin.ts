@@ -367,6 +367,17 @@ export interface BuiltinTables {
     /** The event of the last change. */
     seq: number;
   };
+  /** When a run that waits ends, if an agent that has taken over its turn has a time limit. It applies only while the run waits; the next wait replaces it. */
+  wait_limits: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** When the run ends if it still waits. */
+    ends_at: number;
+    /** The event that recorded it. */
+    seq: number;
+  };
   /** One event of a run. */
   run_events: {
     /** Its number among all run events; later ones are larger. */
@@ -1446,6 +1457,7 @@ export interface BuiltinReducers {
     args: {
       copy?: boolean | null | undefined;
       id: string;
+      tag?: string | null | undefined;
     };
     result: {
       /** The agents of the runs, and those that have taken over. */
@@ -1643,11 +1655,13 @@ export interface BuiltinReducers {
         title: string | null;
         /** Tool calls requested by the model so far. */
         tool_calls: number;
-        /** The turn that has ended with its wait. It continues with the next one, in which facts are read again. */
+        /** The turn that has ended with its wait. It continues with the next one. */
         turn: number | null;
         /** Answers of unknown usage. */
         usage_missing: number;
       })[];
+      /** A label for people. */
+      tag: string | null;
       /** The tools that the file which imports it must have. */
       tools: (string)[];
       /** The version of the format. */
@@ -1945,11 +1959,13 @@ export interface BuiltinReducers {
           title?: string | null | undefined;
           /** Tool calls requested by the model so far. */
           tool_calls: number | bigint;
-          /** The turn that has ended with its wait. It continues with the next one, in which facts are read again. */
+          /** The turn that has ended with its wait. It continues with the next one. */
           turn?: number | bigint | null | undefined;
           /** Answers of unknown usage. */
           usage_missing: number | bigint;
         })[];
+        /** A label for people. */
+        tag?: string | null | undefined;
         /** The tools that the file which imports it must have. */
         tools: (string)[];
         /** The version of the format. */
@@ -2099,6 +2115,7 @@ export interface BuiltinReducers {
   /** Pauses a run at a stage that it has reached: for its driver. With `reason` a rule or a callback demands it. Without `reason` it takes effect only while `pause_run` requests it for the stage; otherwise the run continues. */
   record_pause: {
     args: {
+      ends_at?: number | bigint | null | undefined;
       fencing_token: number | bigint;
       id: string;
       reason?: string | null | undefined;
@@ -2609,6 +2626,7 @@ export interface BuiltinReducers {
   /** Suspends a run until a decision is made. If it was made meanwhile, the run continues immediately; otherwise it waits without a driver. `interrupt` is the event for consumers. */
   wait_run: {
     args: {
+      ends_at?: number | bigint | null | undefined;
       fencing_token: number | bigint;
       id: string;
       interrupt: Record<string, unknown>;

@@ -6,9 +6,11 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::drive::held;
 use super::stop::{
-    ABORTED, ABORTED_MESSAGE, end_overdue, fail, stop_alone, stop_delegated_at_once,
+    ABORTED, aborted_message, end_overdue, fail, stop_alone, stop_delegated_at_once,
 };
-use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, save, status, tell, tell_all};
+use super::{
+    NewRunEvent, Run, RunEventKind, RunStatus, WaitLimit, find, save, status, tell, tell_all,
+};
 use crate::cleanup::{self, Task};
 use crate::{budget, check, delegation, lease};
 
@@ -57,7 +59,7 @@ pub fn finish_run(
         }
         (RunEnd::Aborted, None) => {
             let message = message.or_else(|| run.reason.clone());
-            let message = message.unwrap_or_else(|| ABORTED_MESSAGE.to_owned());
+            let message = message.unwrap_or_else(|| aborted_message(ctx).to_owned());
             fail(ctx, &mut run, RunStatus::Aborted, ABORTED, &message)?;
         }
         _ => {
@@ -137,6 +139,27 @@ pub fn expire_run(ctx: &mut Context<'_>, id: String, deadline_at: Micros) -> Res
     if !is_due || ctx.now < deadline_at {
         return Err(check::not_due(&id, deadline_at).into());
     }
+    end_with_parts(ctx, run)
+}
+
+/// Ends a run that still waits at the time limit of the agent that has taken over its turn, as [`expire_run`] does.
+#[reducer]
+pub fn expire_wait(ctx: &mut Context<'_>, run_id: String, ends_at: Micros) -> Result<Run, Abort> {
+    let run = find(ctx, &run_id)?;
+    let limit = ctx.get::<WaitLimit>(&run_id)?;
+    if limit.is_none_or(|limit| limit.ends_at != ends_at) || ctx.now < ends_at {
+        return Err(check::not_due(&run_id, ends_at).into());
+    }
+    ctx.delete::<WaitLimit>(&run_id)?;
+    match run.status {
+        RunStatus::Waiting => end_with_parts(ctx, run),
+        // It has continued: its driver ends it, unless the agent has handed back.
+        _ => Ok(run),
+    }
+}
+
+/// Ends an overdue run, and begins to end its calls and the runs that it delegated.
+fn end_with_parts(ctx: &mut Context<'_>, run: Run) -> Result<Run, Abort> {
     let task = Task::abort(&run, ctx.seq);
     let run = end_overdue(ctx, run)?;
     cleanup::begin(ctx, task)?;

@@ -52,7 +52,8 @@ pub enum RunEventKind {
     /// `{status}`: `thinking`, `idle`, or what the run waits for. `{status: "summarization", number, summary, archived,
     /// origin, tokens_before}`: a summary replaces older messages. `{status: "delegating", child}`: an event of a run
     /// that this one delegated, directly or indirectly. `child` is `{run_id, session_id, agent, number, turn, event,
-    /// data}`, with the kind of the event in `event`.
+    /// data}`, with the kind of the event in `event`. `{status: "tool_approval", tool_call_id, tool_name, decision,
+    /// comment}`: a decision on a call takes effect.
     Status,
     /// `{input_tokens, output_tokens, estimated_cost, provider, model, completeness}`.
     Usage,
@@ -150,6 +151,22 @@ pub struct Run {
     /// When it last changed.
     pub updated_at: Micros,
     /// The event of the last change.
+    pub seq: Seq,
+}
+
+/// When a run that waits ends, if an agent that has taken over its turn has a time limit. It applies only while the run
+/// waits; the next wait replaces it.
+#[table(name = "wait_limits", without_rowid, index(session_id), index(ends_at))]
+pub struct WaitLimit {
+    /// The run.
+    #[column(key, references = "runs(id)")]
+    pub run_id: String,
+    /// Its session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// When the run ends if it still waits.
+    pub ends_at: Micros,
+    /// The event that recorded it.
     pub seq: Seq,
 }
 

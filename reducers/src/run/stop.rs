@@ -14,7 +14,14 @@ pub(super) const WAKE_SESSIONS: &str = "SELECT 1";
 
 /// The code of an aborted run.
 pub(super) const ABORTED: &str = "aborted";
-pub(super) const ABORTED_MESSAGE: &str = "nobody wants the run any more";
+
+/// The message of a run that was aborted without a reason.
+pub(super) fn aborted_message(ctx: &mut Context<'_>) -> &'static str {
+    match ctx.is_before("run", 6) {
+        true => "nobody wants the run any more",
+        false => "the run was aborted",
+    }
+}
 
 /// The reason for aborting delegated runs.
 pub(crate) const CUT_OFF: &str = "the run that delegated it has ended";
@@ -87,7 +94,8 @@ pub(crate) fn stop(
             // The turn has ended with its interrupt; the end of the run is reported in a new turn.
             run.turn += 1;
         }
-        fail(ctx, &mut run, RunStatus::Aborted, ABORTED, reason.unwrap_or(ABORTED_MESSAGE))?;
+        let message = reason.unwrap_or_else(|| aborted_message(ctx));
+        fail(ctx, &mut run, RunStatus::Aborted, ABORTED, message)?;
     }
     if cleanup::is_former(ctx) {
         stop_delegated_at_once(ctx, &run)?;

@@ -1,10 +1,10 @@
 //! How a run waits for a decision, and continues.
 
-use abide_schema::{Abort, Context, Value, reducer};
+use abide_schema::{Abort, Context, Micros, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
 use super::drive::held;
-use super::{PAUSED, Run, RunEventKind, RunStatus, is_former, save, status, tell};
+use super::{PAUSED, Run, RunEventKind, RunStatus, WaitLimit, is_former, save, status, tell};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
 
@@ -16,6 +16,8 @@ pub fn wait_run(
     #[id(Run)] id: String,
     fencing_token: i64,
     interrupt: Map<String, JsonValue>,
+    /// When the run ends if it still waits: the time limit of an agent that has taken over the turn.
+    ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;
     let session = session::find(ctx, &run.session_id)?;
@@ -26,6 +28,7 @@ pub fn wait_run(
         None => awaited_below(ctx, &run)?,
     };
     let Some(reason) = reason else { return Ok(run) };
+    limit_wait(ctx, &run, ends_at)?;
     tell(ctx, &mut run, RunEventKind::Interrupt, JsonValue::Object(interrupt))?;
     if session.status == SessionStatus::Active {
         let why = format!("run {id} waits for {reason}");
@@ -35,6 +38,22 @@ pub fn wait_run(
     run.reason = Some(reason);
     run.let_go();
     save(ctx, run)
+}
+
+/// Sets or removes the time limit of a wait that begins, besides that of the run.
+pub(crate) fn limit_wait(
+    ctx: &mut Context<'_>,
+    run: &Run,
+    ends_at: Option<Micros>,
+) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| {
+        if ctx.get::<WaitLimit>(&run.id)?.is_some() {
+            ctx.delete::<WaitLimit>(&run.id)?;
+        }
+        let Some(ends_at) = ends_at else { return Ok(()) };
+        let (run_id, session_id) = (run.id.clone(), run.session_id.clone());
+        ctx.insert(WaitLimit { run_id, session_id, ends_at, seq: ctx.seq }).map(drop)
+    })
 }
 
 /// What a run waits for while its session is suspended.

@@ -10,7 +10,7 @@ use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
     FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
-    SnapshotMessage, SnapshotRun, VERSION, is_former,
+    SnapshotMessage, SnapshotRun, VERSION, check_tag, is_former,
 };
 use super::refusal::too_many;
 use super::rows::RunMove;
@@ -36,7 +36,10 @@ pub fn export_run(
     #[id(Run)] id: String,
     /// Leaves the run as it is.
     copy: Option<bool>,
+    /// A label for people, which the snapshot keeps.
+    tag: Option<String>,
 ) -> Result<ReducerResult<RunSnapshot>, Abort> {
+    check_tag(tag.as_deref())?;
     let is_copy = copy == Some(true);
     let run = run::find(ctx, &id)?;
     check_whole(ctx, &run)?;
@@ -59,6 +62,7 @@ pub fn export_run(
         version: if is_former { FIRST_VERSION } else { VERSION },
         id: ctx.new_id("snap"),
         created_at: ctx.now,
+        tag,
         is_copy,
         tools: export.tools.into_iter().collect(),
         agents: export.agents.into_values().collect(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use abide_schema::reducer::DERIVED;
-use abide_schema::{Context, Micros, Refusal, TextEnum, limits};
+use abide_schema::{Code, Context, Micros, Refusal, TextEnum, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
@@ -41,6 +41,9 @@ pub struct RunSnapshot {
     pub id: String,
     /// When it was made.
     pub created_at: Micros,
+    /// A label for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
     /// Whether it is a copy: the run continues at its origin, too.
     pub is_copy: bool,
     /// The tools that the file which imports it must have.
@@ -89,7 +92,7 @@ pub struct SnapshotRun {
     /// What it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The turn that has ended with its wait. It continues with the next one, in which facts are read again.
+    /// The turn that has ended with its wait. It continues with the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<i64>,
     /// Answers of the model so far.
@@ -213,6 +216,18 @@ impl SnapshotCallStatus {
     }
 }
 
+/// Refuses a label that is too long.
+pub(super) fn check_tag(tag: Option<&str>) -> Result<(), Refusal> {
+    match tag {
+        Some(tag) if tag.len() > limits::REASON_BYTES => {
+            let (bytes, most) = (tag.len(), limits::REASON_BYTES);
+            let detail = format!("tag has {bytes} bytes, at most {most} are allowed");
+            Err(Refusal::new(Code::LimitExceeded, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl RunSnapshot {
     /// Checks everything that does not depend on the file. A snapshot comes from outside: each number and each id of it
     /// may be forged.
@@ -229,6 +244,7 @@ impl RunSnapshot {
             return Err(wrong(detail).hint("import it with the version of abide that made it"));
         }
         check::name("snapshot.id", &self.id)?;
+        check_tag(self.tag.as_deref())?;
         let rows = |run: &SnapshotRun| run.messages.len() + run.calls.len() + run.context.rows();
         let rows = self.runs.iter().map(rows).sum::<usize>();
         if rows > limits::SNAPSHOT_ROWS {

@@ -422,8 +422,11 @@ impl Import<'_> {
         };
         ctx.insert(run.clone())?;
         waiting::note(ctx, run.entry(), true)?;
-        let from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
+        let mut from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
             "origin_run_id": source.id, "iterations": run.iterations});
+        if let Some(tag) = &self.snapshot.tag {
+            from["tag"] = json!(tag);
+        }
         run::tell(ctx, &mut run, RunEventKind::Status, from)?;
         run::save(ctx, run)
     }

@@ -190,7 +190,7 @@ fn resume(id: JsonValue) -> JsonValue {
 fn export(id: JsonValue) -> JsonValue {
     let meaning = "Exports a run that waits. It ends here with the code `moved`, unless `copy` is \
         set.";
-    let body = object(json!({"copy": {"type": "boolean"}}), &[]);
+    let body = object(json!({"copy": {"type": "boolean"}, "tag": {"type": "string"}}), &[]);
     let answer = of_row("snapshot", "The snapshot, see docs/agents.md.");
     let mut export = operation("export_a_run", meaning, answer);
     export["requestBody"] = json!({"content": {"application/json": {"schema": body}}});

@@ -47,7 +47,8 @@ pub(super) async fn export(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args = arguments(&content, r#"{"copy": true}, or nothing"#, "id", &path(id, "run")?)?;
+    let args =
+        arguments(&content, r#"{"copy": true, "tag": "…"}, or nothing"#, "id", &path(id, "run")?)?;
     let route = ReducerRoute { reducer: "export_run", result: "snapshot", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }

@@ -242,7 +242,7 @@ fn an_approval_expires() {
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0}
             seq 4 {call_id: c2, status: awaiting_approval, attempt: 0}
             seq 5 {id: ap#1, call_id: c2, status: approved, expires_at: 14:01:00, decided_by: ann}
-            ("c1", "rejected", "nobody decided in time") ("c2", "pending", null)
+            ("c1", "rejected", "there was no decision in time") ("c2", "pending", null)
             ("c1", "expired", null) ("c2", "approved", "ann")
             refused conflict: approval ap#2 expired at 2026-11-21T14:01:00Z
             seq 5 again {id: ap#1, call_id: c2, status: approved, expires_at: 14:01:00, decided_by: ann}

@@ -171,9 +171,9 @@ fn an_unclaimed_handoff_expires() {
             seq 1 {id: s1, status: created}
             seq 2 {id: ho#1, status: pending, escalate_at: 14:01:00, expires_at: 14:02:00, reason: help}
             ("pending", "managers", null, 60000000)
-            ("expired", "nobody answered in time")
+            ("expired", "there was no answer in time")
             ("active")
-            ("system", "handoff", "nobody answered in time", "expired")
+            ("system", "handoff", "there was no answer in time", "expired")
             refused conflict: handoff ho#1 is expired (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             (3, "escalate_handoff", "system", "s1") (4, "expire_handoff", "system", "s1")
         "#]],

@@ -302,7 +302,7 @@ fn an_abort_leaves_a_session_suspended_that_its_run_did_not_suspend() {
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: s1, status: suspended, reason: until Monday}
             seq 6 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 4, reason: resume}
-            seq 7 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 4, error_code: aborted, error_message: nobody wants the run any more}
+            seq 7 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 4, error_code: aborted, error_message: the run was aborted}
             ("suspended", "until Monday")
             the same up to 7
         "#]],
@@ -649,6 +649,70 @@ fn a_run_that_waits_ends_at_the_limit_of_its_agent() {
             refused conflict: approval ap#1 is cancelled
             seq 9 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             the same up to 9
+        "#]],
+    );
+}
+
+/// Regression: the limit of an agent that has taken over a turn had no effect while the run waited. The driver knows it, and
+/// reports it with each wait: it ends that wait, and no later one.
+#[test]
+fn a_run_that_waits_ends_at_the_limit_of_the_agent_that_has_taken_over() {
+    check(
+        r#"
+        register_tool name=pay needs_approval=true
+        register_agent name=clerk definition={}
+        create_session agent=clerk id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=pay arguments={} run_id=r1 run_fencing_token=5
+        wait_run id=r1 fencing_token=5 interrupt={} ends_at=1795269660000000
+        sql SELECT run_id, session_id, ends_at FROM wait_limits
+        expire_wait run_id=r1 ends_at=1795269660000000
+        decide_approval call_id=r1~1 decision=approve
+        +60s
+        sql SELECT status, (SELECT count(*) FROM wait_limits) FROM runs
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~2 session_id=s1 tool_name=pay arguments={} run_id=r1 run_fencing_token=10
+        wait_run id=r1 fencing_token=10 interrupt={} ends_at=1795269720000000
+        +59s
+        sql SELECT status FROM runs
+        +1s
+        sql SELECT status, reason, error_code, error_message, turn FROM runs
+        sql SELECT status FROM sessions
+        sql SELECT call_id, status FROM tool_calls ORDER BY call_id
+        sql SELECT count(*) FROM wait_limits
+        start_run session_id=s1 id=r2
+        claim_run id=r2 driver=d lease_ms=1000
+        record_pause id=r2 fencing_token=15 stage=after_agent reason=x ends_at=1795269730000000
+        +10s
+        sql SELECT id, status, error_code FROM runs ORDER BY id
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {name: clerk, revision: 1, mode: primary}
+            seq 3 {id: s1, status: created}
+            seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:00:01}
+            seq 6 {call_id: r1~1, status: awaiting_approval, attempt: 0}
+            seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: approval}
+            ("r1", "s1", 1795269660000000)
+            refused denied: expire_wait can only be called by the engine (hint: the engine calls it for deadlines and records)
+            seq 8 {id: ap#1, call_id: r1~1, status: approved, decided_by: local}
+            ("running", 0)
+            seq 10 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 10, lease_expires_at: 14:01:01}
+            seq 11 {call_id: r1~2, status: awaiting_approval, attempt: 0}
+            seq 12 {id: r1, revision: 1, status: waiting, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 10, reason: approval}
+            ("waiting")
+            ("failed", null, "execution_timeout", "the run has reached its time limit", 3)
+            ("active")
+            ("r1~1", "cancelled") ("r1~2", "cancelled")
+            (0)
+            seq 14 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 15 {id: r2, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 15, lease_expires_at: 14:02:01}
+            seq 16 {id: r2, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 15, reason: pause}
+            ("r1", "failed", "execution_timeout") ("r2", "failed", "execution_timeout")
+            the same up to 17
         "#]],
     );
 }

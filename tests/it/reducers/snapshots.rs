@@ -103,7 +103,12 @@ fn a_moved_run_ends_here_and_continues_there() {
     run(async {
         let (world, local) = (file().await, Caller::local());
         paused(&world, &local).await;
-        let snapshot = call(&world, &local, "export_run", json!({"id": "r1"})).await.unwrap();
+        let long = json!({"id": "r1", "tag": "x".repeat(10_000)});
+        let refused = world.call("export_run", long).await.unwrap_err();
+        assert_eq!(refused.code, Code::LimitExceeded);
+        let export = json!({"id": "r1", "tag": "for review"});
+        let snapshot = call(&world, &local, "export_run", export).await.unwrap();
+        assert_eq!(snapshot["tag"], "for review");
         let again = world.call("export_run", json!({"id": "r1"})).await.unwrap();
         assert!(again.duplicate, "a repeated export returns the same snapshot");
         assert_eq!(serde_json::from_str::<JsonValue>(&again.result).unwrap(), snapshot);
@@ -131,6 +136,7 @@ fn a_moved_run_ends_here_and_continues_there() {
             "SELECT id, title, status FROM sessions",
             "SELECT run_id, tokens, token_limit FROM run_budgets",
             "SELECT run_id, origin_run_id, is_copy FROM run_imports",
+            "SELECT data ->> '$.tag' FROM run_events WHERE number = 1",
         ] {
             output.extend(target.rows(sql).await.iter().map(line));
         }
@@ -142,6 +148,7 @@ fn a_moved_run_ends_here_and_continues_there() {
             ["r1","A parcel","active"]
             ["r1",42,1000]
             ["r1","r1",0]
+            ["for review"]
         "#]].assert_eq(&output);
     });
 }
@@ -177,7 +184,7 @@ fn only_a_run_that_waits_is_exported() {
             seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: pause}
             refused conflict: a tool call of session s1 is running (hint: export the run when the call has ended; cancel_tool_call asks it to stop)
             seq 8 {call_id: c1, status: failed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:01:00, error: x}
-            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 5, error_code: aborted, error_message: nobody wants the run any more}
+            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 5, error_code: aborted, error_message: the run was aborted}
             refused bad_transition: run r1 is aborted; only a run that waits can be exported (hint: fork_session copies the history of a session)
             the same up to 9
         "#]],

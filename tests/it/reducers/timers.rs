@@ -172,6 +172,7 @@ fn callers_cannot_call_timer_reducers() {
         expire_approval
         lapse_handoff
         expire_run
+        expire_wait
         escalate_handoff
         expire_handoff
         fire_timers id=t1
@@ -187,6 +188,7 @@ fn callers_cannot_call_timer_reducers() {
             refused denied: expire_approval can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: lapse_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: expire_run can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_wait can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: escalate_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: expire_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused unknown_reducer: there is no reducer "fire_timers" (hint: GET /v1/schema lists them)

@@ -236,7 +236,7 @@ impl ScriptRun<'_> {
     }
 
     /// Runs: driven, abandoned by the driver, taken over, suspended, completed; one that is aborted; and
-    /// one that waits beyond its time limit.
+    /// two that wait beyond a time limit: their own, and that of an agent that has taken over.
     fn runs(&mut self) -> ScriptResult {
         let agent = json!({"name": "support", "mode": "all",
             "definition": {"system_prompt": "be kind", "limits": {"tokens": 1_000}}});
@@ -275,16 +275,31 @@ impl ScriptRun<'_> {
         let done = json!({"id": "run1", "fencing_token": token, "end": "done",
             "output": {"content": "on its way"}});
         self.call("agent", "finish_run", done)?;
-        let limited = json!({"session_id": "s2", "id": "run2", "deadline_ms": 1_000});
-        self.call("app", "start_run", limited)?;
-        let claim = json!({"id": "run2", "driver": "two", "lease_ms": 5_000});
-        let token = self::token(&self.call("agent", "claim_run", claim)?);
+        self.wait_too_long("run2", json!({"deadline_ms": 1_000}), json!({}))?;
+        // It is in the past.
+        self.wait_too_long("run4", json!({}), json!({"ends_at": 1}))?;
+        self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
+    }
+
+    /// A run that waits until a time limit ends it.
+    fn wait_too_long(
+        &mut self,
+        id: &str,
+        mut start: JsonValue,
+        mut wait: JsonValue,
+    ) -> ScriptResult {
+        start["session_id"] = json!("s2");
+        start["id"] = json!(id);
+        self.call("app", "start_run", start)?;
+        let claim = json!({"id": id, "driver": "two", "lease_ms": 5_000});
+        let token = token(&self.call("agent", "claim_run", claim)?);
         self.call("app", "suspend_session", json!({"session_id": "s2"}))?;
-        let wait = json!({"id": "run2", "fencing_token": token, "interrupt": {}});
+        wait["id"] = json!(id);
+        wait["fencing_token"] = token;
+        wait["interrupt"] = json!({});
         self.call("agent", "wait_run", wait)?;
         self.pass_ms(1_500)?;
-        self.call("app", "resume_session", json!({"session_id": "s2"}))?;
-        self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
+        self.call("app", "resume_session", json!({"session_id": "s2"})).map(drop)
     }
 
     /// A run is paused, copied into another session, and resumed. Returns the token of the next claim.

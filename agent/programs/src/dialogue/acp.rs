@@ -7,18 +7,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{
-    INVALID, Incoming, NOT_OFFERED, Outgoing, failure, notification, refusal, request, result,
-};
+use super::json_rpc::{Incoming, failure, notification, request, result};
+use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, Ruling, SESSION};
 use super::{Decision, Dialogue, Reply};
-use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
-use crate::parser::{Parser, Session, notice, object, some_text, status, text};
+use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::parser::{Parser, notice, object, some_text, status, text};
 use crate::prompt::Prompt;
-
-/// The ids of our requests: each is sent once.
-const INITIALIZE: u64 = 0;
-const SESSION: u64 = 1;
-const PROMPT: u64 = 2;
 
 /// The version of the protocol.
 const VERSION: u64 = 1;
@@ -26,21 +20,13 @@ const VERSION: u64 = 1;
 /// The conversation with an agent. Without a prompt, it is only the parser of such a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct AcpDialogue {
-    /// The absolute path of the working directory.
-    folder: String,
-    /// The session to continue.
-    resumes: Option<String>,
-    prompt: String,
+    /// For each request for a permission, the options.
+    client: JsonRpcClient<Value>,
     /// Whether the session exists: earlier updates repeat the history of a session that is loaded.
     has_session: bool,
-    session: Session,
-    outgoing: Outgoing,
-    /// Pending permission requests: the id as it was sent, and the options.
-    pending: BTreeMap<String, (Value, Value)>,
     calls: BTreeMap<String, Call>,
     /// The text since the last call.
     text: String,
-    cancelled: bool,
 }
 
 /// What is known about a call of a tool.
@@ -58,7 +44,7 @@ struct Call {
 
 impl AcpDialogue {
     pub(crate) fn new(folder: String, resumes: Option<String>) -> Self {
-        Self { folder, resumes, ..Self::default() }
+        Self { client: JsonRpcClient::new(folder, resumes), ..Self::default() }
     }
 }
 
@@ -78,18 +64,14 @@ impl Parser for AcpDialogue {
                 self.asked(id, params, &mut events);
             }
             Some(Incoming::Request { id, method, .. }) => {
-                let why = format!("{method} is not offered by this client");
-                self.outgoing.push(refusal(id, NOT_OFFERED, &why));
+                self.client.refuse(id, method);
                 events.push(status(message.clone()));
             }
             Some(Incoming::Notification { method: "session/update", params }) => {
                 self.update(&params["update"], &mut events);
             }
             Some(Incoming::Notification { method: "$/cancel_request", params }) => {
-                let request_id = params["requestId"].to_string();
-                if self.pending.remove(&request_id).is_some() {
-                    events.push(ProgramEvent::ApprovalWithdrawn { request_id });
-                }
+                events.extend(self.client.withdrawn(params["requestId"].to_string()));
             }
             _ => events.push(status(message)),
         }
@@ -97,53 +79,34 @@ impl Parser for AcpDialogue {
     }
 
     fn reply(&mut self) -> Option<String> {
-        self.outgoing.next()
+        self.client.outgoing.next()
     }
 }
 
 impl Dialogue for AcpDialogue {
     fn opening(&mut self, prompt: &Prompt) -> String {
-        self.prompt = prompt.layout();
         let files = json!({"readTextFile": false, "writeTextFile": false});
-        let version = env!("CARGO_PKG_VERSION");
-        let params = json!({
-            "protocolVersion": VERSION,
-            "clientCapabilities": {"fs": files, "terminal": false},
-            "clientInfo": {"name": "abide", "title": "Abide", "version": version},
-        });
-        request(INITIALIZE, "initialize", params)
+        let capabilities = json!({"fs": files, "terminal": false});
+        let params = json!({"protocolVersion": VERSION, "clientCapabilities": capabilities});
+        self.client.opening(prompt, params)
     }
 
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
-        let Some((id, options)) = self.pending.remove(request_id) else { return Reply::default() };
+        let Some((id, options)) = self.client.decided(request_id) else { return Reply::default() };
         let of_kind = |kind: &str| {
             let mut options = options.as_array().into_iter().flatten();
             options.find(|option| option["kind"] == kind).map(|option| &option["optionId"])
         };
-        let (mut events, mut interrupts) = (Vec::new(), false);
-        let allowed = match decision {
-            Decision::Allow { input } if input.as_ref().is_none_or(|input| input == asked) => {
-                let once = of_kind("allow_once");
-                if once.is_none() {
-                    let why = "the program offers no permission for one call only: it is denied";
-                    events.push(notice(NoticeCode::Denied, why));
-                }
-                once
-            }
-            Decision::Allow { .. } => {
-                let why = "the protocol cannot change the arguments of a call: it is denied";
-                events.push(notice(NoticeCode::Denied, why));
-                None
-            }
-            Decision::Deny { interrupt, .. } => {
-                interrupts = interrupt;
-                None
-            }
-        };
+        let mut events = Vec::new();
+        let ruling = Ruling::of(decision, asked, &mut events);
+        let once = of_kind("allow_once").filter(|_| ruling.allowed);
+        if ruling.allowed && once.is_none() {
+            let why = "the program offers no permission for one call only: it is denied";
+            events.push(notice(NoticeCode::Denied, why));
+        }
         let denied = || of_kind("reject_once").or_else(|| of_kind("reject_always"));
-        let chosen = allowed.or_else(denied);
-        let mut text = result(&id, outcome(chosen));
-        if interrupts {
+        let mut text = result(&id, outcome(once.or_else(denied)));
+        if ruling.interrupts {
             let Reply { text: cancel, events: withdrawn } = self.cancel();
             text.push_str(&cancel);
             events.extend(withdrawn);
@@ -179,8 +142,8 @@ impl AcpDialogue {
             return;
         }
         let capabilities = &offers["agentCapabilities"];
-        let mut params = json!({"cwd": self.folder, "mcpServers": []});
-        let method = match &self.resumes {
+        let mut params = json!({"cwd": self.client.folder, "mcpServers": []});
+        let method = match &self.client.resumes {
             None => "session/new",
             Some(session) => {
                 params["sessionId"] = json!(session);
@@ -196,42 +159,29 @@ impl AcpDialogue {
                 }
             }
         };
-        self.outgoing.push(request(SESSION, method, params));
+        self.client.outgoing.push(request(SESSION, method, params));
     }
 
     fn opened(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
         let session = match answer {
-            Ok(opened) => some_text(opened, "sessionId").or_else(|| self.resumes.clone()),
+            Ok(opened) => some_text(opened, "sessionId").or_else(|| self.client.resumes.clone()),
             Err(error) => {
-                let what =
-                    if self.resumes.is_some() { "to continue a session" } else { "session/new" };
+                let resumes = self.client.resumes.is_some();
+                let what = if resumes { "to continue a session" } else { "session/new" };
                 events.push(ProgramEvent::Error(failure(what, error)));
                 return;
             }
         };
         self.has_session = true;
-        let Some(session) = session else {
-            let why = "the program opened a session without an id";
-            events.push(ProgramEvent::Error(Failure::new(ErrorKind::BadModelOutput, why)));
-            return;
-        };
-        events.extend(self.session.seen(Some(&session)));
-        if self.cancelled {
-            let why = "the run was interrupted before the program had its prompt";
-            events.push(ProgramEvent::Error(Failure::new(ErrorKind::Cancelled, why)));
-            return;
-        }
-        let prompt = json!([{"type": "text", "text": self.prompt}]);
+        let Some(session) = self.client.opened(session, "session", events) else { return };
+        let prompt = json!([{"type": "text", "text": self.client.prompt}]);
         let params = json!({"sessionId": session, "prompt": prompt});
-        self.outgoing.push(request(PROMPT, "session/prompt", params));
+        self.client.outgoing.push(request(PROMPT, "session/prompt", params));
     }
 
     /// The end of the turn.
     fn answered(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
-        // It no longer waits for decisions.
-        for request_id in std::mem::take(&mut self.pending).into_keys() {
-            events.push(ProgramEvent::ApprovalWithdrawn { request_id });
-        }
+        events.extend(self.client.all_withdrawn());
         let ended = match answer {
             Ok(ended) => ended,
             Err(error) => {
@@ -241,13 +191,7 @@ impl AcpDialogue {
         };
         let usage = usage(ended);
         events.extend(usage.clone().map(ProgramEvent::Usage));
-        let answer = Answer {
-            text: std::mem::take(&mut self.text),
-            usage,
-            session_id: self.session.id().map(str::to_owned),
-            details: ended.clone(),
-            ..Answer::default()
-        };
+        let answer = self.client.answer(std::mem::take(&mut self.text), usage, ended.clone());
         let failure = match text(ended, "stopReason") {
             "end_turn" => None,
             "max_tokens" => Some((
@@ -327,18 +271,11 @@ impl AcpDialogue {
 
     /// A request for permission. After a cancellation, it is answered at once, as the protocol requires.
     fn asked(&mut self, id: &Value, params: &Value, events: &mut Vec<ProgramEvent>) {
-        let request_id = id.to_string();
         let (about, options) = (&params["toolCall"], &params["options"]);
-        if self.pending.contains_key(&request_id) {
-            self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
+        let Some(request_id) = self.client.asked(id, options.clone(), outcome(None)) else {
             events.push(status(params.clone()));
             return;
-        }
-        if self.cancelled {
-            self.outgoing.push(result(id, outcome(None)));
-            events.push(status(params.clone()));
-            return;
-        }
+        };
         let call_id = some_text(about, "toolCallId");
         // Without an id it is a call of its own: the arguments of another one must not be shown for it.
         let mut unnamed = Call::default();
@@ -348,24 +285,18 @@ impl AcpDialogue {
         };
         call.merge(about);
         events.push(ProgramEvent::ApprovalRequested {
-            request_id: request_id.clone(),
+            request_id,
             tool: call.tool(),
             input: call.arguments(),
             call_id,
             details: json!({"title": call.title, "content": call.content, "options": options}),
         });
-        self.pending.insert(request_id, (id.clone(), options.clone()));
     }
 
     /// Cancels the turn, and with it all pending requests.
     fn cancel(&mut self) -> Reply {
-        let mut reply = Reply::default();
-        self.cancelled = true;
-        for (request_id, (id, _)) in std::mem::take(&mut self.pending) {
-            reply.text.push_str(&result(&id, outcome(None)));
-            reply.events.push(ProgramEvent::ApprovalWithdrawn { request_id });
-        }
-        if let Some(session) = self.session.id() {
+        let mut reply = self.client.interrupt(|_| outcome(None));
+        if let Some(session) = self.client.session.id() {
             reply.text.push_str(&notification("session/cancel", json!({"sessionId": session})));
         }
         reply

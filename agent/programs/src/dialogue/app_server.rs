@@ -8,19 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{
-    INVALID, Incoming, NOT_OFFERED, Outgoing, failure, notification, refusal, request, result,
-};
+use super::json_rpc::{Incoming, failure, notification, request, result};
+use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, Ruling, SESSION};
 use super::{Decision, Dialogue, Reply};
-use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 use crate::parser::streamed::{Remainder, Streamed, TextKind};
-use crate::parser::{Parser, Session, notice, object, some_text, status, text, without};
+use crate::parser::{Parser, notice, object, some_text, status, text, without};
 use crate::prompt::Prompt;
 
-/// The ids of our requests: each is sent once.
-const INITIALIZE: u64 = 0;
-const THREAD: u64 = 1;
-const TURN: u64 = 2;
+/// The id of the request that interrupts the turn.
 const INTERRUPT: u64 = 3;
 
 /// The requests that are decided by a user, with the name of the tool.
@@ -33,15 +29,9 @@ const APPROVALS: [(&str, &str); 3] = [
 /// The conversation with Codex. Without a prompt, it is only the parser of such a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct AppServer {
-    /// The absolute path of the working directory.
-    folder: String,
-    /// The thread to continue.
-    resumes: Option<String>,
-    prompt: String,
-    session: Session,
+    /// The session is the thread. For each approval, the permissions that are requested, if it is not for an action.
+    client: JsonRpcClient<Option<Value>>,
     turn: Option<String>,
-    outgoing: Outgoing,
-    pending: BTreeMap<String, Approval>,
     /// The calls of tools that have started and not finished, as they were reported.
     items: BTreeMap<String, Value>,
     started: BTreeSet<String>,
@@ -52,20 +42,11 @@ pub(crate) struct AppServer {
     before: Option<Usage>,
     used: Option<Usage>,
     reported: Option<String>,
-    interrupted: bool,
-}
-
-/// A pending approval.
-#[derive(Debug)]
-struct Approval {
-    id: Value,
-    /// The permissions that are requested, if it is not an action.
-    permissions: Option<Value>,
 }
 
 impl AppServer {
     pub(crate) fn new(folder: String, resumes: Option<String>) -> Self {
-        Self { folder, resumes, ..Self::default() }
+        Self { client: JsonRpcClient::new(folder, resumes), ..Self::default() }
     }
 }
 
@@ -77,8 +58,8 @@ impl Parser for AppServer {
         match Incoming::of(&message) {
             Some(Incoming::Answer { id, result }) => match id.as_u64() {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
-                Some(THREAD) => self.opened(result, &mut events),
-                Some(TURN) => self.begun(result, &mut events),
+                Some(SESSION) => self.opened(result, &mut events),
+                Some(PROMPT) => self.begun(result, &mut events),
                 _ => events.push(status(message.clone())),
             },
             Some(Incoming::Request { id, method, params }) => {
@@ -100,49 +81,33 @@ impl Parser for AppServer {
     }
 
     fn reply(&mut self) -> Option<String> {
-        self.outgoing.next()
+        self.client.outgoing.next()
     }
 }
 
 impl Dialogue for AppServer {
     fn opening(&mut self, prompt: &Prompt) -> String {
-        self.prompt = prompt.layout();
-        let client =
-            json!({"name": "abide", "title": "Abide", "version": env!("CARGO_PKG_VERSION")});
-        request(INITIALIZE, "initialize", json!({"clientInfo": client}))
+        self.client.opening(prompt, json!({}))
     }
 
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
-        let Some(approval) = self.pending.remove(request_id) else { return Reply::default() };
-        let mut events = Vec::new();
-        let (allowed, interrupts) = match decision {
-            Decision::Allow { input } if input.as_ref().is_none_or(|input| input == asked) => {
-                (true, false)
-            }
-            Decision::Allow { .. } => {
-                let why = "the protocol cannot change the arguments of a call: it is denied";
-                events.push(notice(NoticeCode::Denied, why));
-                (false, false)
-            }
-            Decision::Deny { interrupt, .. } => (false, interrupt),
+        let Some((id, permissions)) = self.client.decided(request_id) else {
+            return Reply::default();
         };
-        let answer = match (approval.permissions, allowed, interrupts) {
+        let mut events = Vec::new();
+        let Ruling { allowed, interrupts } = Ruling::of(decision, asked, &mut events);
+        let answer = match (permissions, allowed, interrupts) {
             (Some(permissions), true, _) => json!({"permissions": permissions, "scope": "turn"}),
             (Some(_), false, _) => json!({"permissions": {}, "scope": "turn"}),
             (None, true, _) => json!({"decision": "accept"}),
             (None, false, false) => json!({"decision": "decline"}),
             (None, false, true) => json!({"decision": "cancel"}),
         };
-        Reply { text: result(&approval.id, answer), events }
+        Reply { text: result(&id, answer), events }
     }
 
     fn interrupt(&mut self) -> Option<Reply> {
-        self.interrupted = true;
-        let mut reply = Reply::default();
-        for (request_id, approval) in std::mem::take(&mut self.pending) {
-            reply.text.push_str(&result(&approval.id, declined(&approval)));
-            reply.events.push(ProgramEvent::ApprovalWithdrawn { request_id });
-        }
+        let mut reply = self.client.interrupt(|permissions| declined(permissions.as_ref()));
         // Without a turn, the interrupt is sent when it begins.
         reply.text.extend(self.interruption());
         Some(reply)
@@ -159,16 +124,16 @@ impl AppServer {
             events.push(ProgramEvent::Error(failure("initialize", error)));
             return;
         }
-        self.outgoing.push(notification("initialized", json!({})));
-        let mut params = json!({"cwd": self.folder});
-        let method = match &self.resumes {
+        self.client.outgoing.push(notification("initialized", json!({})));
+        let mut params = json!({"cwd": self.client.folder});
+        let method = match &self.client.resumes {
             None => "thread/start",
             Some(thread) => {
                 params["threadId"] = json!(thread);
                 "thread/resume"
             }
         };
-        self.outgoing.push(request(THREAD, method, params));
+        self.client.outgoing.push(request(SESSION, method, params));
         events.push(status(json!({"initialize": answer.unwrap_or(&Value::Null)})));
     }
 
@@ -176,26 +141,18 @@ impl AppServer {
         let opened = match answer {
             Ok(opened) => opened,
             Err(error) => {
-                let what = if self.resumes.is_some() { "thread/resume" } else { "thread/start" };
+                let resumes = self.client.resumes.is_some();
+                let what = if resumes { "thread/resume" } else { "thread/start" };
                 events.push(ProgramEvent::Error(failure(what, error)));
                 return;
             }
         };
         events.push(status(json!({"thread": without(opened, &["thread"])})));
-        let Some(thread) = some_text(&opened["thread"], "id") else {
-            let why = "the program opened a thread without an id";
-            events.push(ProgramEvent::Error(Failure::new(ErrorKind::BadModelOutput, why)));
-            return;
-        };
-        events.extend(self.session.seen(Some(&thread)));
-        if self.interrupted {
-            let why = "the run was interrupted before the program had its prompt";
-            events.push(ProgramEvent::Error(Failure::new(ErrorKind::Cancelled, why)));
-            return;
-        }
-        let input = json!([{"type": "text", "text": self.prompt, "text_elements": []}]);
+        let thread = some_text(&opened["thread"], "id");
+        let Some(thread) = self.client.opened(thread, "thread", events) else { return };
+        let input = json!([{"type": "text", "text": self.client.prompt, "text_elements": []}]);
         let params = json!({"threadId": thread, "input": input});
-        self.outgoing.push(request(TURN, "turn/start", params));
+        self.client.outgoing.push(request(PROMPT, "turn/start", params));
     }
 
     fn begun(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
@@ -203,20 +160,20 @@ impl AppServer {
             Ok(begun) => self.turn = some_text(&begun["turn"], "id"),
             Err(error) => events.push(ProgramEvent::Error(failure("turn/start", error))),
         }
-        if let Some(text) = self.interruption().filter(|_| self.interrupted) {
-            self.outgoing.push(text);
+        if let Some(text) = self.interruption().filter(|_| self.client.interrupted) {
+            self.client.outgoing.push(text);
         }
     }
 
     fn interruption(&self) -> Option<String> {
-        let (thread, turn) = (self.session.id()?, self.turn.as_ref()?);
+        let (thread, turn) = (self.client.session.id()?, self.turn.as_ref()?);
         let params = json!({"threadId": thread, "turnId": turn});
         Some(request(INTERRUPT, "turn/interrupt", params))
     }
 
     fn is_own(&self, params: &Value) -> bool {
         let thread = params["threadId"].as_str();
-        thread.is_none_or(|thread| self.session.id().is_none_or(|own| own == thread))
+        thread.is_none_or(|thread| self.client.session.id().is_none_or(|own| own == thread))
     }
 
     fn notified(&mut self, method: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
@@ -243,10 +200,7 @@ impl AppServer {
                 events.push(notice(NoticeCode::Reported, message));
             }
             ("serverRequest/resolved", _) => {
-                let request_id = params["requestId"].to_string();
-                if self.pending.remove(&request_id).is_some() {
-                    events.push(ProgramEvent::ApprovalWithdrawn { request_id });
-                }
+                events.extend(self.client.withdrawn(params["requestId"].to_string()));
             }
             _ => events.push(status(json!({"method": method, "params": params}))),
         }
@@ -321,17 +275,9 @@ impl AppServer {
     }
 
     fn asked(&mut self, id: &Value, tool: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
-        let request_id = id.to_string();
-        if self.pending.contains_key(&request_id) {
-            self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
-            return;
-        }
         let permissions = (tool == "request_permissions").then(|| params["permissions"].clone());
-        let approval = Approval { id: id.clone(), permissions };
-        if self.interrupted {
-            self.outgoing.push(result(id, declined(&approval)));
-            return;
-        }
+        let cancelled = declined(permissions.as_ref());
+        let Some(request_id) = self.client.asked(id, permissions, cancelled) else { return };
         let call_id = some_text(params, "itemId");
         let item = call_id.as_ref().and_then(|id| self.items.get(id)).unwrap_or(&Value::Null);
         let own = |key: &str| if params[key].is_null() { &item[key] } else { &params[key] };
@@ -341,23 +287,23 @@ impl AppServer {
             _ => json!({"permissions": params["permissions"]}),
         };
         events.push(ProgramEvent::ApprovalRequested {
-            request_id: request_id.clone(),
+            request_id,
             tool: tool.to_owned(),
             input,
             call_id,
             details: without(params, &["threadId", "turnId", "itemId"]),
         });
-        self.pending.insert(request_id, approval);
     }
 
     /// Requests that no user can answer here. The program must not wait for them.
     fn decline(&mut self, id: &Value, method: &str) {
-        self.outgoing.push(match method {
+        match method {
             "mcpServer/elicitation/request" => {
-                result(id, json!({"action": "decline", "content": null}))
+                let declined = json!({"action": "decline", "content": null});
+                self.client.outgoing.push(result(id, declined));
             }
-            _ => refusal(id, NOT_OFFERED, &format!("{method} is not offered by this client")),
-        });
+            _ => self.client.refuse(id, method),
+        }
     }
 
     /// The usage of the turn: the total of the thread, without what it was before.
@@ -378,19 +324,12 @@ impl AppServer {
     }
 
     fn ended(&mut self, turn: &Value, events: &mut Vec<ProgramEvent>) {
-        for request_id in std::mem::take(&mut self.pending).into_keys() {
-            events.push(ProgramEvent::ApprovalWithdrawn { request_id });
-        }
+        events.extend(self.client.all_withdrawn());
         let complete = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
         let usage = self.used.take().map(complete);
         events.extend(usage.clone().map(ProgramEvent::Usage));
-        let answer = Answer {
-            text: std::mem::take(&mut self.last),
-            usage,
-            session_id: self.session.id().map(str::to_owned),
-            details: without(turn, &["items"]),
-            ..Answer::default()
-        };
+        let details = without(turn, &["items"]);
+        let answer = self.client.answer(std::mem::take(&mut self.last), usage, details);
         let (kind, otherwise) = match text(turn, "status") {
             "completed" => {
                 events.push(ProgramEvent::Final(answer));
@@ -409,8 +348,8 @@ impl AppServer {
 }
 
 /// The answer that denies an approval and ends the turn.
-fn declined(approval: &Approval) -> Value {
-    match approval.permissions {
+fn declined(permissions: Option<&Value>) -> Value {
+    match permissions {
         Some(_) => json!({"permissions": {}, "scope": "turn"}),
         None => json!({"decision": "cancel"}),
     }

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use crate::definition::agent::AgentDefinition;
-use crate::definition::profile_settings::Preset;
+use crate::definition::profile_settings::{LimitSettings, Preset};
 use crate::definition::prompt_source::PromptStores;
 
 /// The resolved settings of a definition, or the error.
@@ -256,4 +256,10 @@ fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
             "profile.watchdog.stop_after_repeats 6 is not above repeats 9: the model is warned first"
         ],
     );
+}
+
+#[test]
+fn the_recursion_limit_follows_the_tool_calls() {
+    let of = |tool_calls| LimitSettings { tool_calls, parallel_tools: 1 }.recursion_limit();
+    assert_eq!([0, 8, 10, 11, 80].map(of), [40, 40, 40, 43, 250]);
 }

@@ -119,3 +119,13 @@ fn steps_with_equal_text_are_distinct() {
         "#]],
     );
 }
+
+#[test]
+fn an_empty_plan_has_adherence_1() {
+    check(
+        &[json!({"operation": "write", "todos": []})],
+        expect![[r#"
+            {"data":{"adherence":1.0,"items":[],"operation":"write","todos":[],"version":1},"kind":"planning"}
+        "#]],
+    );
+}

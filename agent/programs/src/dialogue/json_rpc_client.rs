@@ -1,0 +1,166 @@
+//! What the protocols over JSON-RPC have in common: Abide is the client of a program, initialises it, opens a session, sends
+//! one prompt, and answers requests for decisions. A decision is for one call, and cannot change its arguments.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Decision;
+use super::json_rpc::{INVALID, NOT_OFFERED, Outgoing, refusal, request, result};
+use crate::event::{Answer, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::parser::{Session, notice};
+use crate::prompt::Prompt;
+
+/// The ids of our requests: each is sent once.
+pub(super) const INITIALIZE: u64 = 0;
+pub(super) const SESSION: u64 = 1;
+pub(super) const PROMPT: u64 = 2;
+
+/// The client of one program. `A` is what the answer to a request for a decision needs.
+#[derive(Debug)]
+pub(super) struct JsonRpcClient<A> {
+    /// The absolute path of the working directory.
+    pub(super) folder: String,
+    /// The session to continue.
+    pub(super) resumes: Option<String>,
+    pub(super) prompt: String,
+    pub(super) session: Session,
+    pub(super) outgoing: Outgoing,
+    /// Whether the turn was interrupted.
+    pub(super) interrupted: bool,
+    /// Pending requests for decisions: the id as it was sent, and what its answer needs.
+    pending: BTreeMap<String, (Value, A)>,
+}
+
+impl<A> Default for JsonRpcClient<A> {
+    fn default() -> Self {
+        Self::new(String::new(), None)
+    }
+}
+
+impl<A> JsonRpcClient<A> {
+    pub(super) fn new(folder: String, resumes: Option<String>) -> Self {
+        Self {
+            folder,
+            resumes,
+            prompt: String::new(),
+            session: Session::default(),
+            outgoing: Outgoing::default(),
+            interrupted: false,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// The first request. `params` are those of the protocol, without the name of this client.
+    pub(super) fn opening(&mut self, prompt: &Prompt, mut params: Value) -> String {
+        self.prompt = prompt.layout();
+        let version = env!("CARGO_PKG_VERSION");
+        params["clientInfo"] = json!({"name": "abide", "title": "Abide", "version": version});
+        request(INITIALIZE, "initialize", params)
+    }
+
+    /// The program has opened its session, a `what`. Returns the id if the prompt can be sent.
+    pub(super) fn opened(
+        &mut self,
+        session: Option<String>,
+        what: &str,
+        events: &mut Vec<ProgramEvent>,
+    ) -> Option<String> {
+        let Some(session) = session else {
+            let why = format!("the program opened a {what} without an id");
+            events.push(ProgramEvent::Error(Failure::new(ErrorKind::BadModelOutput, why)));
+            return None;
+        };
+        events.extend(self.session.seen(Some(&session)));
+        if self.interrupted {
+            let why = "the run was interrupted before the program had its prompt";
+            events.push(ProgramEvent::Error(Failure::new(ErrorKind::Cancelled, why)));
+            return None;
+        }
+        Some(session)
+    }
+
+    /// The program asks for a decision. Returns the id of the request; `None` if it is answered at once: a request with
+    /// this id is pending, or the turn was interrupted, for which `cancelled` is the answer.
+    pub(super) fn asked(&mut self, id: &Value, approval: A, cancelled: Value) -> Option<String> {
+        let request_id = id.to_string();
+        if self.pending.contains_key(&request_id) {
+            self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
+            return None;
+        }
+        if self.interrupted {
+            self.outgoing.push(result(id, cancelled));
+            return None;
+        }
+        self.pending.insert(request_id.clone(), (id.clone(), approval));
+        Some(request_id)
+    }
+
+    /// Removes a pending request that is being decided.
+    pub(super) fn decided(&mut self, request_id: &str) -> Option<(Value, A)> {
+        self.pending.remove(request_id)
+    }
+
+    /// The program no longer waits for this decision.
+    pub(super) fn withdrawn(&mut self, request_id: String) -> Option<ProgramEvent> {
+        self.pending.remove(&request_id)?;
+        Some(ProgramEvent::ApprovalWithdrawn { request_id })
+    }
+
+    /// The turn has ended: the program waits for no decision any more.
+    pub(super) fn all_withdrawn(&mut self) -> impl Iterator<Item = ProgramEvent> {
+        let pending = std::mem::take(&mut self.pending).into_keys();
+        pending.map(|request_id| ProgramEvent::ApprovalWithdrawn { request_id })
+    }
+
+    /// Interrupts the turn, and withdraws all pending requests. `cancelled` is the answer to each of them.
+    pub(super) fn interrupt(&mut self, cancelled: impl Fn(&A) -> Value) -> super::Reply {
+        self.interrupted = true;
+        let mut reply = super::Reply::default();
+        for (request_id, (id, approval)) in std::mem::take(&mut self.pending) {
+            reply.text.push_str(&result(&id, cancelled(&approval)));
+            reply.events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+        }
+        reply
+    }
+
+    /// Refuses a request that this client does not offer.
+    pub(super) fn refuse(&mut self, id: &Value, method: &str) {
+        let why = format!("{method} is not offered by this client");
+        self.outgoing.push(refusal(id, NOT_OFFERED, &why));
+    }
+
+    /// The answer of the turn.
+    pub(super) fn answer(&self, text: String, usage: Option<Usage>, details: Value) -> Answer {
+        let session_id = self.session.id().map(str::to_owned);
+        Answer { text, usage, session_id, details, ..Answer::default() }
+    }
+}
+
+/// What a decision means where arguments cannot be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ruling {
+    pub(super) allowed: bool,
+    pub(super) interrupts: bool,
+}
+
+impl Ruling {
+    /// The ruling for a call with these arguments. A decision that changes them is a denial, with a notice.
+    pub(super) fn of(
+        decision: Decision,
+        arguments: &Value,
+        events: &mut Vec<ProgramEvent>,
+    ) -> Ruling {
+        match decision {
+            Decision::Allow { input } if input.as_ref().is_none_or(|input| input == arguments) => {
+                Ruling { allowed: true, interrupts: false }
+            }
+            Decision::Allow { .. } => {
+                let why = "the protocol cannot change the arguments of a call: it is denied";
+                events.push(notice(NoticeCode::Denied, why));
+                Ruling { allowed: false, interrupts: false }
+            }
+            Decision::Deny { interrupt, .. } => Ruling { allowed: false, interrupts: interrupt },
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Approvals of tool calls in a run: what starts before, what is told about decisions, and the order of results.
+
+use abide_client::arguments::DecideApproval;
+use abide_client::{Decision, RunEventKind};
+use expect_test::expect;
+
+use crate::fixture::RuntimeFixture;
+
+const DEFINITION: &str = "tools: [look, note, pay]\ninterrupt_on: { pay: true, note: true }\n";
+
+/// One answer with a call without an approval between calls that need one.
+const SCRIPT: &str = r#"
+answers:
+  - calls:
+      - { name: pay, arguments: { order: A } }
+      - { name: look, arguments: { order: B } }
+      - { name: note, arguments: { order: C } }
+  - text: Done.
+"#;
+
+/// The first undecided call halts the whole answer: no call of it starts before all decisions. Then the approved calls run
+/// one by one, in their order, before the others. Results are in the order of the calls.
+#[tokio::test]
+async fn an_undecided_call_halts_the_whole_answer() {
+    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.data["action_requests"].as_array().map(Vec::len), Some(2));
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    let approve = |id: &str| DecideApproval::new(Decision::Approve).call_id(id);
+    fixture.abide.call(approve("r1~1.3")).await.expect("it is pending");
+    assert_eq!(fixture.ledger(), [""; 0], "nothing starts before the last decision");
+    let sql = "SELECT status FROM runs";
+    let status: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(status, [("waiting".to_owned(),)]);
+    fixture.abide.call(approve("r1~1.1")).await.expect("it is pending");
+    let (_, last) = fixture.output(&run.id, interrupt.number).await;
+    assert_eq!(last.kind, RunEventKind::Done);
+    assert_eq!(fixture.ledger(), ["pay A", "note C", "look B"]);
+    expect![[r#"
+        user: Go on. 
+        assistant:  "r1~1.1" "pay", "r1~1.2" "look", "r1~1.3" "note"
+        tool [r1~1.1]: pay A is done 
+        tool [r1~1.2]: look B is done 
+        tool [r1~1.3]: note C is done 
+        assistant: Done. 
+    "#]]
+    .assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// `tool_approval` events: a pending approval is the interrupt; a decision is a status event when it takes effect. A
+/// rejection is the result of the call, with the comment, and the run continues.
+#[tokio::test]
+async fn decisions_are_events_when_they_take_effect() {
+    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    let reject = DecideApproval::new(Decision::Reject).call_id("r1~1.3").comment("Not this one.");
+    fixture.abide.call(reject).await.expect("it is pending");
+    let approve = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
+    fixture.abide.call(approve).await.expect("it is pending");
+    let (output, last) = fixture.output(&run.id, interrupt.number).await;
+    assert_eq!(last.kind, RunEventKind::Done);
+    let told = output.lines().filter(|line| line.contains("tool_approval"));
+    let told: String = told.map(|line| format!("{line}\n")).collect();
+    expect![[r#"
+        2 status {"decision":"approved","status":"tool_approval","tool_call_id":"r1~1.1","tool_name":"pay"}
+        2 status {"comment":"Not this one.","decision":"rejected","status":"tool_approval","tool_call_id":"r1~1.3","tool_name":"note"}
+    "#]]
+    .assert_eq(&told);
+    assert_eq!(fixture.ledger(), ["pay A", "look B"]);
+    let transcript = fixture.transcript().await;
+    assert!(transcript.contains("tool [r1~1.3]: Rejected: Not this one."), "{transcript}");
+    fixture.close().await;
+}
