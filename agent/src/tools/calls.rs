@@ -141,7 +141,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     let cancel = stop.child_token();
     let log = CallLog::of(&driver.abide, &claimed);
     let timer = ToolTimer::start(driver);
-    let outcome = match log.load(settings, &claimed).await? {
+    let outcome = match log.load(&driver.shared.settings, &claimed).await? {
         Ok(exchange) => {
             let running = invoke(driver, session, &claimed, exchange, &cancel);
             held(driver, &claimed).keep(running, &cancel).await

@@ -1,4 +1,4 @@
-//! Approvals of tool calls in a run: what starts before, what is told about decisions, and the order of results.
+//! Approvals of tool calls in a run: what starts before, what is shown about decisions, and the order of results.
 
 use abide_client::arguments::DecideApproval;
 use abide_client::{Decision, RunEventKind};

@@ -7,7 +7,7 @@ use abide_agent::{Settings, ToolWorker};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, RequestToolCall};
 use abide_tools::{Effect, Function, Selection, ToolDeclaration, Tools};
-use serde_json::json;
+use serde_json::{Map, json};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -56,6 +56,12 @@ impl Home {
 
     async fn session(&self, id: &str, agent: &str) {
         self.abide.call(CreateSession::new(agent).id(id)).await.expect("a session");
+    }
+
+    async fn scoped(&self, id: &str, scope: &[(&str, &str)]) {
+        let members = scope.iter().map(|(key, value)| ((*key).to_owned(), json!(value)));
+        let session = CreateSession::new("mcp").id(id).scope(members.collect::<Map<_, _>>());
+        self.abide.call(session).await.expect("a session");
     }
 
     async fn request(&self, call_id: &str, session_id: &str, tool: &str) {
@@ -161,15 +167,13 @@ async fn a_tenant_with_narrower_scopes_has_one_share() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let home = Home::open(folder.path()).await;
     for n in 0..6 {
-        let scope = json!({"tenant": "b", "k": n.to_string()});
-        let session = CreateSession::new("mcp").id(format!("b{n}")).scope(scope);
-        home.abide.call(session).await.expect("a session");
+        let id = format!("b{n}");
+        home.scoped(&id, &[("tenant", "b"), ("k", &id)]).await;
         for call in 0..8 {
             home.request(&format!("b{n}-{call}"), &format!("b{n}"), "look").await;
         }
     }
-    let session = CreateSession::new("mcp").id("a").scope(json!({"tenant": "a"}));
-    home.abide.call(session).await.expect("a session");
+    home.scoped("a", &[("tenant", "a")]).await;
     home.request("a", "a", "look").await;
     let stop = CancellationToken::new();
     let worker = home.worker(&stop);

@@ -217,7 +217,7 @@ async fn register(
 }
 
 /// Refuses a caller that may not register agents, before the definition is checked: a check takes time and memory, and
-/// its result tells which prompts and tools exist.
+/// its result shows which prompts and tools exist.
 async fn refuse_without_permission(
     engine: &Engine,
     by: &Caller,
