@@ -301,8 +301,8 @@ fn is_open(call: &ToolCall) -> bool {
     matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
 }
 
-/// The event that asks for a decision: the first call in top-level fields, for compatibility, and a list of all
-/// calls.
+/// The event that asks for a decision: the first call in top-level fields, for clients that show one call at a time, and a list
+/// of all calls.
 fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
     let mut fields = match all.first().cloned() {
         Some(Value::Object(first)) => first,

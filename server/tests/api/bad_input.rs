@@ -200,7 +200,6 @@ async fn invalid_requests_are_refused() {
         ("GET", "/v1/subscribe?sql=SELECT+1&colour=red"),
         ("GET", "/v1/subscribe?sql=SELECT+random()+FROM+notes"),
         ("GET", "/v1/subscribe?sql=SELECT+*+FROM+books"),
-        ("GET", "/v1/log/checkpoint"),
     ] {
         let response = server.request(method, path).send().await;
         let allow = response.header("allow").map(|allow| format!(" [allow: {allow}]"));
@@ -230,8 +229,6 @@ async fn invalid_requests_are_refused() {
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
             400 bad_sql: no such table: books (GET /v1/schema lists the tables)
-        GET /v1/log/checkpoint
-            404 not_found: this server does not serve proofs of the log yet (abide verify FILE checks the whole log offline)
     "#]].assert_eq(&problems);
     unharmed(&server).await;
 }
