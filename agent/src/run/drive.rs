@@ -133,7 +133,7 @@ impl Driver {
             let request = match tools::calls::to_request(self, &asked) {
                 Ok(request) => request,
                 Err(text) => {
-                    self.tell_result(&asked, &text, true, 1).await?;
+                    self.record_result(&asked, &text, true, 1).await?;
                     continue;
                 }
             };
@@ -142,7 +142,7 @@ impl Driver {
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
                 {
-                    self.tell_result(&asked, &error.to_string(), true, 1).await?;
+                    self.record_result(&asked, &error.to_string(), true, 1).await?;
                 }
                 Err(halt) => return Err(halt),
             }
@@ -170,7 +170,7 @@ impl Driver {
         self.record(&events, None, calls).await
     }
 
-    async fn tell_result(
+    async fn record_result(
         &self,
         asked: &RequestedCall,
         text: &str,

@@ -411,7 +411,7 @@ fn of_run(
 
 fn too_large(bytes: usize) -> Refusal {
     let most = limits::SNAPSHOT_BYTES;
-    let detail = format!("the snapshot has {bytes} bytes or more, at most {most} are allowed");
+    let detail = format!("the snapshot has {bytes} bytes or more; the limit is {most}");
     let hint = "copy the file with  abide backup  to continue a long run elsewhere";
     Refusal::new(Code::LimitExceeded, detail).hint(hint)
 }

@@ -308,7 +308,7 @@ async fn too_large_arguments_are_refused() {
     check(
         &server.post("/v1/call/write_note", &large).await.problem(),
         expect![[r#"
-        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are allowed (keep large content elsewhere and append a reference to it)
+        413 limit_exceeded: write_note: the arguments have 9437206 bytes; the limit is 8388608 (keep large content elsewhere and append a reference to it)
     "#]],
     );
     unharmed(&server).await;
@@ -387,7 +387,7 @@ async fn invalid_messages_are_refused() {
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
             q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
         (long)
-            - limit_exceeded: an id of 600 bytes, at most 512 are allowed (number them: q1, q2, …)
+            - limit_exceeded: the id has 600 bytes; the limit is 512 (number them: q1, q2, …)
     "#]].assert_eq(&errors);
     socket.say(r#"{"op":"ping"}"#).await;
     assert_eq!(socket.hear().await["op"], "pong");
