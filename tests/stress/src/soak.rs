@@ -5,7 +5,7 @@
 //! The seed determines the faults, their times and the clients' actions. Thread scheduling is not
 //! deterministic.
 //!
-//! `volume` the disk · `proxy` the network · `client_pool` the calling clients, `watching` the
+//! `disk` the disk · `proxy` the network · `clients` the calling clients, `watching` the
 //! subscribers · `ledger` the responses · `faults` the faults · `final_checks` the checkers.
 
 mod clients;
