@@ -63,7 +63,7 @@ fn is_shared(file: &Path) -> bool {
 
 async fn shared(file: &Path) -> Result<Abide, Failure> {
     let own = env::current_exe().map_err(|why| {
-        Refusal::new(Code::Internal, format!("this program cannot be started again: {why}"))
+        Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
     Ok(Abide::open_shared(file).binary(own).deadline(PATIENCE).await?)
 }

@@ -82,7 +82,7 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
         field(if at == 0 { "reads all" } else { "" }, &scanned(scan));
     }
     if snapshot.is_empty() {
-        let text_of = "the statements are not shown to bounded callers";
+        let text_of = "the statements are not shown to restricted callers";
         lines.push(Printable::from("\n") + terminal.dim(text_of));
         return Printable::lines(&lines);
     }
@@ -163,7 +163,7 @@ mod tests {
         let mut explanation = explained("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
         let text_of = text(Terminal { size: None, styled: false }, &explanation);
-        assert!(text_of.as_str().ends_with("are not shown to bounded callers"), "{text_of}");
+        assert!(text_of.as_str().ends_with("are not shown to restricted callers"), "{text_of}");
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Sql {
-    /// One SELECT, VALUES or WITH; unbounded callers can also EXPLAIN
+    /// One SELECT, VALUES or WITH; unrestricted callers can also EXPLAIN
     sql: String,
 
     /// Values of the parameters of the statement (`:name`), as name=value

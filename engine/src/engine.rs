@@ -97,7 +97,7 @@ impl Engine {
         }
         if calls.len() > limits::BATCH_CALLS {
             let (count, most) = (calls.len(), limits::BATCH_CALLS);
-            let detail = format!("a batch of {count} calls, at most {most} are allowed");
+            let detail = format!("the batch has {count} calls; the limit is {most}");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;

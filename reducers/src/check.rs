@@ -12,7 +12,7 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     }
     if text.len() > limits::NAME_BYTES {
         let (bytes, most) = (text.len(), limits::NAME_BYTES);
-        let detail = format!("{what} has {bytes} bytes, at most {most} are allowed");
+        let detail = format!("{what} has {bytes} bytes; the limit is {most}");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     if text.chars().any(is_control) {

@@ -463,7 +463,7 @@ fn check_key(key: &str) -> Result<(), Refusal> {
     if (1..=most).contains(&key.len()) {
         return Ok(());
     }
-    let detail = format!("a key of {} bytes, 1 to {most} are allowed", key.len());
+    let detail = format!("the key has {} bytes; it must have 1 to {most}", key.len());
     Err(Refusal::new(Code::LimitExceeded, detail).hint("use a digest as the end of a long key"))
 }
 
@@ -472,7 +472,7 @@ fn check_count(count: usize) -> Result<(), Refusal> {
     if count <= most {
         return Ok(());
     }
-    let detail = format!("{count} entries, at most {most} are allowed in one call");
+    let detail = format!("the call has {count} entries; the limit is {most}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
 }
 

@@ -146,8 +146,7 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
         above.map_or((parent.id.clone(), 1), |above| (above.root_id, above.depth + 1));
     let (deepest, most) = allowed(ctx, &root_id)?;
     if depth > deepest {
-        let detail =
-            format!("run {} is {} deep, at most {deepest} is allowed", parent.id, depth - 1);
+        let detail = format!("run {} is {} deep; the limit is {deepest}", parent.id, depth - 1);
         let hint =
             "limits.delegation_depth of the first agent sets it, up to the limit of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
@@ -156,7 +155,7 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     let of_root = "WHERE root_id = ?1";
     let count = ctx.count_everywhere::<Delegation>(of_root, &[Value::from(root_id.as_str())])?;
     if count >= most {
-        let detail = format!("run {root_id} has {count} descendants, at most {most} are allowed");
+        let detail = format!("run {root_id} has {count} descendants; the limit is {most}");
         let hint = "limits.descendants of its agent sets it, up to the limit of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }

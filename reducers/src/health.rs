@@ -229,7 +229,10 @@ pub(crate) fn check_health(iteration: i64, health: &NewHealth) -> Result<(), Ref
     for (what, rate) in [("over_tooling", health.over_tooling), ("context_rot", health.context_rot)]
     {
         if !(0.0..=1e9).contains(&rate) {
-            return Err(Refusal::new(Code::BadArguments, format!("{what} is {rate}, not a rate")));
+            return Err(Refusal::new(
+                Code::BadArguments,
+                format!("{what} is {rate}; it must be from 0 to 1000000000"),
+            ));
         }
     }
     match health.signals.iter().find(|name| !SIGNALS.contains(&name.as_str())) {

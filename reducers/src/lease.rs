@@ -18,7 +18,7 @@ pub(crate) fn not_the_holder(what: &str) -> Refusal {
 /// Removes the token from a result for a restricted caller who is not the holder.
 pub(crate) fn hide(ctx: &mut Context<'_>, fencing_token: &mut Option<i64>) -> Result<(), Abort> {
     if let Some(token) = *fencing_token
-        && !ctx.caller.is_unbounded()
+        && !ctx.caller.is_unrestricted()
         && !is_holder(ctx, token)?
     {
         *fencing_token = None;

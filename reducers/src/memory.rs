@@ -446,7 +446,7 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
     ];
     for (what, bytes, most) in sizes {
         if bytes > most {
-            let detail = format!("{what} has {bytes} bytes, at most {most} are allowed");
+            let detail = format!("{what} has {bytes} bytes; the limit is {most}");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("save a shorter fact"));
         }
     }
@@ -466,7 +466,7 @@ fn check_count(count: usize) -> Result<(), Refusal> {
     if count <= most {
         return Ok(());
     }
-    let detail = format!("{count} facts, at most {most} are allowed in one call");
+    let detail = format!("the call has {count} facts; the limit is {most}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("make several calls"))
 }
 
@@ -481,7 +481,7 @@ fn check_room(ctx: &mut Context<'_>, space: &str, new: usize) -> Result<(), Abor
     if held + new as i64 <= most {
         return Ok(());
     }
-    let detail = format!("the memory has {held} facts, at most {most} are allowed");
+    let detail = format!("the memory has {held} facts; the limit is {most}");
     let hint = "forget facts that are no longer needed, or replace them by saving the same key";
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }

@@ -260,7 +260,7 @@ fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
     match reason {
         Some(reason) if reason.len() > limits::REASON_BYTES => {
             let (bytes, most) = (reason.len(), limits::REASON_BYTES);
-            let detail = format!("reason has {bytes} bytes, at most {most} are allowed");
+            let detail = format!("reason has {bytes} bytes; the limit is {most}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
         _ => Ok(()),

@@ -242,7 +242,7 @@ fn put_version(
 /// Checks the steps. The triggers check the rule about the step in progress again.
 pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
     if steps.len() > PLAN_STEPS {
-        let detail = format!("a plan of {} steps, at most {PLAN_STEPS} are allowed", steps.len());
+        let detail = format!("the plan has {} steps; the limit is {PLAN_STEPS}", steps.len());
         let hint = "give parts of the work to other agents, or plan it later";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
@@ -256,7 +256,7 @@ pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
         if let Some(long) = texts.into_iter().find(|text| text.len() > PLAN_TEXT_BYTES) {
             let bytes = long.len();
             let detail = format!(
-                "a text of step {number} has {bytes} bytes, at most {PLAN_TEXT_BYTES} are allowed"
+                "a text of step {number} has {bytes} bytes; the limit is {PLAN_TEXT_BYTES}"
             );
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }

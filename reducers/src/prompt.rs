@@ -280,8 +280,7 @@ fn moved_labels(
         let most = limits::PROMPT_LABELS;
         let all = held + new;
         if all > most {
-            let detail =
-                format!("prompt {name} would have {all} labels, at most {most} are allowed");
+            let detail = format!("prompt {name} would have {all} labels; the limit is {most}");
             let hint = "remove one with  abide prompt unlabel";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
@@ -352,13 +351,13 @@ fn check_text(text: &str) -> Result<(), Refusal> {
     }
     let (bytes, most) = (text.len(), limits::PROMPT_BYTES);
     if bytes > most {
-        let detail = format!("the prompt has {bytes} bytes, at most {most} are allowed");
+        let detail = format!("the prompt has {bytes} bytes; the limit is {most}");
         let hint = "shorten it, or move parts into skills";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let (count, most) = (template::variables(text).len(), limits::PROMPT_VARIABLES);
     if count > most {
-        let detail = format!("the prompt has {count} variables, at most {most} are allowed");
+        let detail = format!("the prompt has {count} variables; the limit is {most}");
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("join variables"));
     }
     Ok(())
@@ -368,7 +367,7 @@ fn check_description(description: Option<&str>) -> Result<(), Refusal> {
     let most = limits::PROMPT_DESCRIPTION_BYTES;
     match description.map(str::len).filter(|bytes| *bytes > most) {
         Some(bytes) => {
-            let detail = format!("description has {bytes} bytes, at most {most} are allowed");
+            let detail = format!("description has {bytes} bytes; the limit is {most}");
             Err(Refusal::new(Code::LimitExceeded, detail).hint("shorten the description"))
         }
         None => Ok(()),

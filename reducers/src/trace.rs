@@ -65,8 +65,7 @@ pub fn record_trace(
     check::name("trace_id", &trace_id)?;
     check::within("spans", Some(spans), &(0..=i64::from(u32::MAX)))?;
     if let Some(bytes) = error.as_ref().map(String::len).filter(|it| *it > limits::REASON_BYTES) {
-        let detail =
-            format!("error has {bytes} bytes, at most {} are allowed", limits::REASON_BYTES);
+        let detail = format!("error has {bytes} bytes; the limit is {}", limits::REASON_BYTES);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
     let run = run::find(ctx, &id)?;

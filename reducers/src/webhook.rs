@@ -227,7 +227,7 @@ pub fn record_delivery(
     }
     if let Some(bytes) = error.as_ref().map(String::len).filter(|it| *it > limits::REASON_BYTES) {
         let most = limits::REASON_BYTES;
-        let detail = format!("error has {bytes} bytes, at most {most} are allowed");
+        let detail = format!("error has {bytes} bytes; the limit is {most}");
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
     let run_id = webhook.run_id.clone();
@@ -320,7 +320,7 @@ fn check_room(ctx: &mut Context<'_>, run_id: &str) -> Result<(), Abort> {
 fn check_url(url: &str) -> Result<(), Refusal> {
     let most = limits::WEBHOOK_URL_BYTES;
     if url.len() > most {
-        let detail = format!("url has {} bytes, at most {most} are allowed", url.len());
+        let detail = format!("url has {} bytes; the limit is {most}", url.len());
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let is_http = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
@@ -336,7 +336,7 @@ fn check_secret(what: &str, text: Option<&str>) -> Result<(), Refusal> {
     let Some(text) = text else { return Ok(()) };
     let most = limits::WEBHOOK_SECRET_BYTES;
     if text.len() > most {
-        let detail = format!("{what} has {} bytes, at most {most} are allowed", text.len());
+        let detail = format!("{what} has {} bytes; the limit is {most}", text.len());
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     if text.is_empty() || !text.bytes().all(|byte| (0x20..0x7F).contains(&byte)) {

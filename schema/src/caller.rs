@@ -149,8 +149,8 @@ impl Caller {
     /// In a set of capabilities, stands for all of them.
     pub const EVERY_CAPABILITY: &'static str = "*";
 
-    /// An unrestricted caller with that id: an admin with every capability and no scope. Used for programs that
-    /// embed the engine, and for loopback connections while no credentials exist.
+    /// An unrestricted caller with that id. A caller is unrestricted if it has the role `admin`, the capability `*` and
+    /// no scope: an embedding program, `--db`, the socket of `abide open`, loopback without tokens, or such an identity.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Caller {
         let capabilities = [Caller::EVERY_CAPABILITY.to_owned()].into();
@@ -166,11 +166,11 @@ impl Caller {
         scope: Scope,
     ) -> Caller {
         let role = role.into();
-        let unbounded = role == Caller::ADMIN
+        let unrestricted = role == Caller::ADMIN
             && scope.is_empty()
             && capabilities.contains(Caller::EVERY_CAPABILITY);
         let bounds = json!({"role": role, "capabilities": capabilities, "scope": scope});
-        let recorded = (!unbounded).then(|| canonical::to_text(&bounds));
+        let recorded = (!unrestricted).then(|| canonical::to_text(&bounds));
         let (id, limits) = (id.into(), CallLimits::default());
         let namespace = namespace(&scope);
         // Ids contain no tab, so no two callers share a principal.
@@ -348,9 +348,9 @@ impl Caller {
         held.contains(Caller::EVERY_CAPABILITY) || held.contains(capability)
     }
 
-    /// Whether it is unrestricted: an admin with every capability and no scope.
+    /// Whether it is unrestricted: see [`Caller::new`].
     #[must_use]
-    pub fn is_unbounded(&self) -> bool {
+    pub fn is_unrestricted(&self) -> bool {
         self.0.recorded.is_none()
     }
 
@@ -419,9 +419,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unbounded_caller_has_all_permissions() {
+    fn an_unrestricted_caller_has_all_permissions() {
         let local = Caller::local();
-        assert!(local.is_unbounded() && local.can("refunds") && local.reaches(None));
+        assert!(local.is_unrestricted() && local.can("refunds") && local.reaches(None));
         assert_eq!(local.authority(), None);
         assert_eq!(Caller::recorded("local", None), local);
     }
@@ -448,7 +448,7 @@ mod tests {
         let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
         let wide = Caller::local();
         let acme = wide.acting_for(&scope("tenant", "acme")).expect("nothing bounds it");
-        assert_eq!((acme.id(), acme.is_unbounded()), ("local", false));
+        assert_eq!((acme.id(), acme.is_unrestricted()), ("local", false));
         let blue = acme.acting_for(&scope("team", "blue")).expect("another key");
         assert_eq!(blue.namespace(), "team=blue,tenant=acme/");
         let refused = blue.acting_for(&scope("tenant", "zeta")).expect_err("another text");
@@ -497,7 +497,7 @@ mod tests {
     fn a_scope_matches_if_every_key_has_the_same_value() {
         let scope = [("tenant".to_owned(), "acme".to_owned()), ("n".to_owned(), "1".to_owned())];
         let caller = Caller::with("ann", "app", BTreeSet::new(), scope.into());
-        assert!(!caller.is_unbounded() && !caller.can("refunds"));
+        assert!(!caller.is_unrestricted() && !caller.can("refunds"));
         let cases = [
             (json!({"tenant": "acme", "n": "1"}), true),
             (json!({"tenant": "acme", "n": "1", "team": "blue"}), true),

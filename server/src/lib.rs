@@ -1,8 +1,8 @@
 //! The network interfaces: HTTP, SSE and WebSocket for one engine.
 //!
-//! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. Except for the
-//! REST routes of agents and runs (`routes/agents`, `routes/runs`) and the standard protocols for agents (`routes/protocols`) it knows no reducer and no table by name;
-//! [`abide_engine::Engine::describe`] lists them.
+//! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. The generic
+//! routes (`routes/call`, `routes/sql`, `sse`, `websocket`) know no reducer and no table by name; [`abide_engine::Engine::describe`] lists them.
+//! The REST routes of agents, runs, sessions and prompts and the standard protocols for agents (`routes/protocols`) name what they call and read.
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine · [`AccessConfig`] authentication ·
 //! `authenticator` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`

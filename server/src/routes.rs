@@ -36,7 +36,6 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/subscribe", get(sse::subscribe))
         .route("/v1/ws", get(websocket::upgrade))
         .route("/v1/schema", get(describe::schema))
-        .route("/v1/log/{*what}", get(describe::log))
         .route("/agents", get(agents::list).post(agents::create))
         .route("/agents/{name}", get(agents::get).patch(agents::change).delete(agents::retire))
         .route("/capabilities", get(agents::capabilities))

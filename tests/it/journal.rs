@@ -102,7 +102,7 @@ fn the_journal_of_another_database() {
         &world,
         expect![[r#"
         conflict: FOLDER/both.db: the journal beside the file belongs to another database
-        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+        hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );
 }
@@ -134,7 +134,7 @@ fn a_new_database_without_its_wal() {
         &world,
         expect![[r#"
         conflict: FOLDER/both.db: the file has no tables: its -wal is missing, or the journal beside it is of another file
-        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+        hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );
 }
@@ -173,7 +173,7 @@ fn a_database_that_is_older_than_the_journal() {
         &world,
         expect![[r#"
         conflict: FOLDER/both.db: the file ends at event 5, but its journal continues from event 6
-        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+        hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );
 }
@@ -200,7 +200,7 @@ fn a_database_with_another_history() {
         &world,
         expect![[r#"
         conflict: FOLDER/both.db: the journal beside the file does not continue event 6
-        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+        hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );
 }

@@ -302,7 +302,7 @@ fn results_over_the_limits() {
             answers.push('\n');
         }
         expect![[r#"
-            limit_exceeded: a statement of 65545 bytes, at most 65536 are allowed (hint: use parameters for long values)
+            limit_exceeded: the statement has 65545 bytes; the limit is 65536 (hint: use parameters for long values)
             limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
             limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
             limit_exceeded: string or blob too big

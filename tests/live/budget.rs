@@ -11,7 +11,7 @@ use abide_schema::Value;
 use serde_json::Map;
 
 use crate::client::Client;
-use crate::extent::{TestBudget, each_seed};
+use crate::seed_budget::{TestBudget, each_seed};
 use crate::world::{Database, State, World, net};
 
 const QUERIES: &[&str] = &[

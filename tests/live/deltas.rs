@@ -8,7 +8,7 @@ use abide_schema::Row;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::client::{Client, as_set};
-use crate::extent::{TestBudget, each_seed};
+use crate::seed_budget::{TestBudget, each_seed};
 use crate::world::{Random, State, World, net};
 
 /// The seeds of a list in a full test run.

@@ -15,9 +15,9 @@ use abide_schema::{Code, Row, Seq, Value};
 
 use crate::client::Client;
 use crate::engine::{EngineFixture, tables};
-use crate::extent::{TestBudget, each_seed};
 use crate::proof::grammar::{self, Fidelity, Query};
 use crate::proof::schema::Schema;
+use crate::seed_budget::{TestBudget, each_seed};
 use crate::world::Random;
 
 const SHARE: TestBudget = TestBudget::Seeds(WHOLE);

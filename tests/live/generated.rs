@@ -2,7 +2,7 @@
 //! lists of [`crate::deltas`] miss.
 
 use crate::deltas::{SHARE, queries_of, run};
-use crate::extent::each_seed;
+use crate::seed_budget::each_seed;
 use crate::world::Random;
 
 /// A table in FROM, by alias.

@@ -11,8 +11,8 @@ use abide_live::{BindingId, Planner, Router};
 
 use crate::client::{Client, exact};
 use crate::deltas::{SHARE, params};
-use crate::extent::each_seed;
 use crate::generated::{condition, join};
+use crate::seed_budget::each_seed;
 use crate::world::{Random, World};
 
 /// One of the four queries.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use case::Case;
 use play::{CaseCounts, Failure, InjectedBug, play};
 
-use crate::extent::{TestBudget, is_at_length, repeat, say, tried};
+use crate::seed_budget::{TestBudget, is_at_length, repeat, say, tried};
 
 pub(crate) mod bounded;
 pub(crate) mod case;

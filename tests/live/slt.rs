@@ -17,8 +17,8 @@ use rusqlite::Connection;
 use serde_json::Map;
 
 use crate::client::Client;
-use crate::extent::{TestBudget, each_seed};
 use crate::proof::schema::leak;
+use crate::seed_budget::{TestBudget, each_seed};
 use crate::world::{Database, Random, State, cells, net, read_state};
 
 /// The number of cuts of each file.

@@ -1,7 +1,7 @@
 //! `cargo xtask live`: the proofs of live SQL, in release, on all cores.
 //!
 //! These are the tests of `tests/live/`, with any number of seeds or minutes; `cargo xtask test` runs a smaller
-//! share (`tests/live/extent.rs`). They run sequentially, because each one uses all cores.
+//! share (`tests/live/seed_budget.rs`). They run sequentially, because each one uses all cores.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};

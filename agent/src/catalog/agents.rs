@@ -386,7 +386,13 @@ impl AgentToolNames {
             for tool in agent.agent_tools() {
                 if let Some(other) = self.0.insert(tool.name.clone(), agent.name.clone()) {
                     let (tool, agent) = (&tool.name, &agent.name);
-                    let why = format!("agents {other} and {agent} are both the tool {tool}");
+                    let why = if other == *agent {
+                        format!(
+                            "agent {agent} uses the tool name {tool} for both as_tool and as_handoff"
+                        )
+                    } else {
+                        format!("agents {other} and {agent} both use the tool name {tool}")
+                    };
                     return Err(DefinitionError::Contradiction(why));
                 }
             }

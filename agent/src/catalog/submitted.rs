@@ -143,7 +143,9 @@ mod tests {
         check(
             &json!({"name": "clerk", "mode": "all", "as_tool": {"name": "same"},
                 "as_handoff": {"name": "same"}}),
-            expect!["contradiction: agents clerk and clerk are both the tool same"],
+            expect![
+                "contradiction: agent clerk uses the tool name same for both as_tool and as_handoff"
+            ],
         );
     }
 

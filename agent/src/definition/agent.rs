@@ -599,7 +599,7 @@ impl AgentDefinition {
         let view = tools.view(self.selection())?;
         let takes_response = view.declarations().iter().any(|tool| tool.name == RESPONSE);
         if self.response_format.is_some() && takes_response {
-            let why = "with response_format the tool name response belongs to the runtime";
+            let why = "response_format uses the tool name response; rename the tool response";
             return Err(DefinitionError::Contradiction(why.to_owned()));
         }
         let has_memory = self.settings().memory.enabled;

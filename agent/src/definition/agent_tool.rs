@@ -135,7 +135,7 @@ impl AgentTool {
         let name = &self.name;
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
             return Err(format!(
-                "{name:?} is not a tool name: letters, digits, _ and -, at most 64: set name"
+                "{name:?} is not a tool name; a name has 1 to 64 letters, digits, _ and -; set name"
             ));
         }
         if RESERVED.contains(&name.as_str()) {

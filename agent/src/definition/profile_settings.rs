@@ -162,7 +162,7 @@ impl PlanSettings {
     /// Why these numbers contradict each other.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.replan_steps {
-            0 => Err("profile.plan.replan_steps is 0, at least 1".to_owned()),
+            0 => Err("`profile.plan.replan_steps` is 0; it must be at least 1".to_owned()),
             _ => Ok(()),
         }
     }
@@ -330,11 +330,13 @@ impl ContextSettings {
                  context_token_limit {target}"
             )
         } else if *summary < SUMMARY_TOKENS {
-            format!("profile.context.summary_token_limit is {summary}, at least {SUMMARY_TOKENS}")
+            format!(
+                "`profile.context.summary_token_limit` is {summary}; it must be at least {SUMMARY_TOKENS}"
+            )
         } else if self.chunk_tokens < SUMMARY_TOKENS || self.chunk_tokens > *window {
             let chunk = self.chunk_tokens;
             format!(
-                "profile.context.chunk_tokens is {chunk}, and not from {SUMMARY_TOKENS} to \
+                "`profile.context.chunk_tokens` is {chunk}; it must be from {SUMMARY_TOKENS} to \
                  window_tokens {window}"
             )
         } else if self.last_answers == 0 {
@@ -423,7 +425,7 @@ impl WatchdogSettings {
             [("over_tooling", self.over_tooling), ("context_rot", self.context_rot)]
         {
             if !share.is_finite() || share <= 0.0 {
-                return Err(format!("profile.watchdog.{name} is {share}, and not above 0"));
+                return Err(format!("`profile.watchdog.{name}` is {share}; it must be above 0"));
             }
         }
         for (name, count, least) in [
@@ -433,7 +435,9 @@ impl WatchdogSettings {
             ("stop_after", self.stop_after, 0),
         ] {
             if count < least {
-                return Err(format!("profile.watchdog.{name} is {count}, at least {least}"));
+                return Err(format!(
+                    "`profile.watchdog.{name}` is {count}; it must be at least {least}"
+                ));
             }
         }
         if self.stop_after_repeats > 0 && self.stop_after_repeats <= self.repeats {

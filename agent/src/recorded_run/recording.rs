@@ -1,5 +1,5 @@
-//! Recorded runs: a run that has ended, kept as a recording. The replay provider reads the same file. `recorded_run_repeat` repeats
-//! it offline, and `recorded_run_diff` says what has changed.
+//! Recorded runs: a run that has ended, kept as a recording. The replay provider reads the same file. `super::repeat` repeats
+//! it offline, and `super::diff` says what has changed.
 //!
 //! A file has one line for the run, and one for each run that it delegated. Their ids are derived as those of runs:
 //! `NAME`, `NAME~1.1~run`. So the result of a call is found by the id of the call.

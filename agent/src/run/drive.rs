@@ -132,7 +132,7 @@ impl Driver {
             let request = match tools::calls::to_request(self, &asked) {
                 Ok(request) => request,
                 Err(text) => {
-                    self.tell_result(&asked, &text, true, 1).await?;
+                    self.record_result(&asked, &text, true, 1).await?;
                     continue;
                 }
             };
@@ -141,7 +141,7 @@ impl Driver {
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
                 {
-                    self.tell_result(&asked, &error.to_string(), true, 1).await?;
+                    self.record_result(&asked, &error.to_string(), true, 1).await?;
                 }
                 Err(halt) => return Err(halt),
             }
@@ -172,7 +172,7 @@ impl Driver {
         self.record(&events, None, calls).await
     }
 
-    async fn tell_result(
+    async fn record_result(
         &self,
         asked: &RequestedCall,
         text: &str,
@@ -307,8 +307,8 @@ fn is_open(call: &ToolCall) -> bool {
     matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
 }
 
-/// The event that asks for a decision: the first call in top-level fields, for compatibility, and a list of all
-/// calls.
+/// The event that asks for a decision: the first call in top-level fields, for clients that show one call at a time, and a list
+/// of all calls.
 fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
     let mut fields = match all.first().cloned() {
         Some(Value::Object(first)) => first,

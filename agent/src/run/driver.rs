@@ -39,7 +39,7 @@ pub(crate) struct Driver {
     pub(crate) run_lease: RunLease,
     /// The definition of the active agent.
     pub(crate) definition: Arc<AgentDefinition>,
-    /// The definition of the run's own agent: another one while no handoff is in effect.
+    /// The definition of the run's own agent. It differs from `definition` only while a handoff is in effect.
     pub(crate) own: Arc<AgentDefinition>,
     /// The agents that the active agent can use.
     pub(crate) composition: Composition,

@@ -25,11 +25,11 @@ use crate::trace::tracer::TraceQueue;
 use crate::watchdog::state::HealthState;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum number of consecutive panics of a run's driver. A defect that depends on the run's rows would otherwise
 /// be retried forever.
-const PANICS: u32 = 3;
+const MAX_PANICS: u32 = 3;
 
 /// The error code of a run whose drivers panicked.
 const BROKEN: &str = "runtime_crash";
@@ -66,9 +66,9 @@ struct DriverExit {
 
 enum ExitReason {
     /// The run needs no further work.
-    Well,
+    Finished,
     /// The connection failed.
-    Unreached(RuntimeError),
+    ConnectionLost(RuntimeError),
     /// The driver panicked.
     Panicked,
 }
@@ -105,7 +105,7 @@ impl Drivers {
     /// Stops all drivers.
     pub(crate) async fn shutdown(&mut self) {
         while let Some(ended) = self.tasks.try_join_next() {
-            if let Ok(DriverExit { run, how: ExitReason::Well }) = ended {
+            if let Ok(DriverExit { run, how: ExitReason::Finished }) = ended {
                 self.trace(&run);
             }
         }
@@ -116,14 +116,14 @@ impl Drivers {
         let panics = self.driven.remove(&run).map_or(0, |driven| driven.panics);
         self.shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
         match how {
-            ExitReason::Well => self.trace(&run),
-            ExitReason::Unreached(error) => {
+            ExitReason::Finished => self.trace(&run),
+            ExitReason::ConnectionLost(error) => {
                 tracing::warn!(run, %error, "a run could not be driven; it will be retried");
-                self.drive(run, panics, AGAIN);
+                self.drive(run, panics, RETRY_DELAY);
             }
             ExitReason::Panicked => {
                 tracing::error!(run, times = panics + 1, "the driver of a run panicked");
-                self.drive(run, panics + 1, AGAIN);
+                self.drive(run, panics + 1, RETRY_DELAY);
             }
         }
     }
@@ -145,14 +145,14 @@ impl Drivers {
             }
             // `AssertUnwindSafe` is sound: a driver shares no state that a panic could leave inconsistent.
             let drives = async {
-                match panics < PANICS {
+                match panics < MAX_PANICS {
                     true => drive(shared, &run, stop).await,
                     false => give_up(&shared, &run).await,
                 }
             };
             let how = match AssertUnwindSafe(drives).catch_unwind().await {
-                Ok(Ok(())) => ExitReason::Well,
-                Ok(Err(error)) => ExitReason::Unreached(error),
+                Ok(Ok(())) => ExitReason::Finished,
+                Ok(Err(error)) => ExitReason::ConnectionLost(error),
                 Err(_) => ExitReason::Panicked,
             };
             DriverExit { run, how }
@@ -177,7 +177,7 @@ async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, Runtime
 async fn give_up(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> {
     let Some(run) = claim(shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
-    let why = format!("the run's driver panicked {PANICS} times; this is a bug in the runtime");
+    let why = format!("the run's driver panicked {MAX_PANICS} times; this is a bug in the runtime");
     end(&shared.abide, run_lease.failed(BROKEN, why)).await
 }
 

@@ -59,7 +59,7 @@ pub struct Runtime {
 type OnChange = dyn Fn(&FolderChanges) + Send + Sync;
 
 /// How long a runtime that stops waits for traces to be sent.
-const TRACES: Duration = Duration::from_secs(5);
+const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Runtime {
     /// A runtime for a database, with these models and the tools of the catalog's definitions.
@@ -299,9 +299,10 @@ impl Runtime {
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
         let (queue, tracing) = self.start_tracer().unzip();
         let mut drivers = Drivers::new(Arc::clone(&self.shared), queue);
-        let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
+        let (mut unclaimed, mut abort_requested) =
+            (self.unclaimed_runs().await?, self.abort_requested_runs().await?);
         let mut prompts = self.changed_prompts().await?;
-        for id in self.left_behind().await? {
+        for id in self.own_runs().await? {
             drivers.begin(id);
         }
         let mut look =
@@ -318,24 +319,24 @@ impl Runtime {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                update = free.next() => {
-                    if update.is_none() { return Err(ended(&free).into()) }
-                    for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
+                update = unclaimed.next() => {
+                    if update.is_none() { return Err(ended(&unclaimed).into()) }
+                    for (id,) in unclaimed.typed_rows::<(String,)>()? { drivers.begin(id) }
                 }
-                update = unwanted.next() => {
-                    if update.is_none() { return Err(ended(&unwanted).into()) }
-                    for (id,) in unwanted.typed_rows::<(String,)>()? { drivers.stop(&id) }
+                update = abort_requested.next() => {
+                    if update.is_none() { return Err(ended(&abort_requested).into()) }
+                    for (id,) in abort_requested.typed_rows::<(String,)>()? { drivers.stop(&id) }
                 }
                 () = drivers.one_ended() => {
                     // A run that its driver has just suspended may already be running again. That update was
                     // ignored because the driver was still active.
-                    for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
+                    for (id,) in unclaimed.typed_rows::<(String,)>()? { drivers.begin(id) }
                     self.cancel_remote_tasks(&cancels, &mut cancelling);
                     self.cancel_left_tasks(&left_tasks, &mut sweeping);
                 }
                 // At most one renewal at a time: if one is slow, a second one would only add load.
                 _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
-                    beating = Some(self.beat());
+                    beating = Some(self.renew_leases());
                 }
                 update = prompts.next() => {
                     if update.is_none() { return Err(ended(&prompts).into()) }
@@ -358,7 +359,7 @@ impl Runtime {
         drop(drivers);
         if let Some(tracing) = tracing {
             // What is not sent by then is sent after the next start.
-            let _ = tokio::time::timeout(TRACES, tracing).await;
+            let _ = tokio::time::timeout(TRACE_FLUSH_TIMEOUT, tracing).await;
         }
         Ok(())
     }
@@ -369,13 +370,13 @@ impl Runtime {
     }
 
     /// A subscription to the runs without a driver.
-    async fn free(&self) -> Result<Subscription, Error> {
+    async fn unclaimed_runs(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE status = 'running' AND driver IS NULL";
         self.shared.abide.subscribe(sql).await
     }
 
     /// A subscription to this driver's runs that are to be aborted.
-    async fn unwanted(&self) -> Result<Subscription, Error> {
+    async fn abort_requested_runs(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
                    abort_requested_at IS NOT NULL";
         self.shared.abide.subscribe(sql).param("me", &self.shared.settings.driver).await
@@ -388,7 +389,7 @@ impl Runtime {
     }
 
     /// The runs that this driver held when it ended.
-    async fn left_behind(&self) -> Result<Vec<String>, Error> {
+    async fn own_runs(&self) -> Result<Vec<String>, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running'";
         let held: Vec<(String,)> =
             self.shared.abide.sql(sql).param("me", &self.shared.settings.driver).fetch().await?;
@@ -396,7 +397,7 @@ impl Runtime {
     }
 
     /// Renews the leases of all runs.
-    fn beat(&self) -> JoinHandle<()> {
+    fn renew_leases(&self) -> JoinHandle<()> {
         let shared = Arc::clone(&self.shared);
         let run_leases: Vec<RunLease> = {
             let run_leases = shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner);

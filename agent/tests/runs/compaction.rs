@@ -7,7 +7,7 @@ use abide_models::{ModelMessage, ModelRequest, RequestPurpose, TokenEstimate};
 use serde_json::json;
 
 use crate::fixture::{FixtureOptions, RuntimeFixture, answering, scripted};
-use crate::walker::{Summaries, Walker, add_read};
+use crate::scripted_model::{Summaries, Walker, add_read};
 
 /// The window of these tests: 2,000 tokens.
 const SMALL: &str = "tools: [read, note]

@@ -235,10 +235,10 @@ fn agent_check_reports_composition_errors() {
     expect![[r#"
         a.yaml: as a tool the agent needs another name: look exists
         b.yaml: the tool name task belongs to the runtime: choose another name
-        d.yaml: agents c and d are both the tool same
+        d.yaml: agents c and d both use the tool name same
         e.yaml: an agent with as_tool or as_handoff needs mode: subagent or all
         f.yaml: as_tool.input is not a supported JSON Schema: type is 7, which is not the name of a type
-        g.g.yaml: "g.g" is not a tool name: letters, digits, _ and -, at most 64: set name
+        g.g.yaml: "g.g" is not a tool name; a name has 1 to 64 letters, digits, _ and -; set name
         h.yaml: an agent with cli cannot take over a turn: remove as_handoff
         i.yaml: an agent with cli has an output that cannot be held back: remove middleware
         j.yaml: a guardrail has exactly one of deny, schema, verdict and check

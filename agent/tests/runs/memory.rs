@@ -282,7 +282,7 @@ answers:
     let results = life.results();
     assert!(results[0].contains("value"), "{results:?}");
     assert!(results[1].starts_with("save_memory: "), "{results:?}");
-    assert!(results[2].contains("at most 1000 are allowed"), "{results:?}");
+    assert!(results[2].contains("the limit is 1000"), "{results:?}");
     assert_eq!(results[3], "saved");
     life.end().await;
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::fixture::{FixtureOptions, RuntimeFixture, answering};
 use crate::moved::until_paused;
 use crate::pauses::{EVERYWHERE, attend};
-use crate::walker::{Walker, Watched, add_read};
+use crate::scripted_model::{Walker, Watched, add_read};
 
 /// A small window, a plan, and facts that belong to the session.
 const DEFINITION: &str = "tools: [read]

@@ -6,7 +6,7 @@ use expect_test::expect;
 use serde_json::json;
 
 use crate::fixture::{FixtureOptions, RuntimeFixture, answering, temporary_folder};
-use crate::walker::Watched;
+use crate::scripted_model::Watched;
 
 const SCRIPT: &str = r#"
 answers:

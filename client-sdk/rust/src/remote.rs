@@ -181,7 +181,7 @@ fn message(id: u64, ask: &BackendRequest) -> Result<String, Error> {
     let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
     if text.len() > MESSAGE_BYTES {
         let bytes = text.len();
-        let detail = format!("a message of {bytes} bytes, at most {MESSAGE_BYTES} are allowed");
+        let detail = format!("the message has {bytes} bytes; the limit is {MESSAGE_BYTES}");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
         return Err(refusal.hint("split it, or store large content elsewhere").into());
     }

@@ -195,7 +195,7 @@ export function bodyOf(message: Record<string, unknown>): string {
   if (text.length * 3 > MESSAGE_BYTES) {
     const bytes = new TextEncoder().encode(text).length;
     if (bytes > MESSAGE_BYTES) {
-      const detail = `a message of ${bytes} bytes, at most ${MESSAGE_BYTES} are allowed`;
+      const detail = `the message has ${bytes} bytes; the limit is ${MESSAGE_BYTES}`;
       throw new AbideError("limit_exceeded", detail, {
         hint: "split it, or store large content elsewhere",
       });

@@ -28,10 +28,10 @@ pub enum Flaw {
         found: Seq,
     },
     /// It does not refer to the previous event.
-    #[error("its prev_hash is not the hash of the event before")]
+    #[error("its prev_hash differs from the hash of the previous event")]
     Unlinked,
     /// A field differs from what was hashed.
-    #[error("its fields do not give its hash")]
+    #[error("its hash does not match its fields")]
     Altered,
 }
 

@@ -175,7 +175,7 @@ pub fn expiry(credential: &Credential, now: Micros) -> Option<Refusal> {
 #[must_use]
 pub fn disabled(id: &str) -> Refusal {
     Refusal::new(Code::Unauthenticated, format!("the identity {id} is disabled"))
-        .hint("an administrator enables it again with: abide identity enable")
+        .hint(format!("an administrator enables it again with: abide identity enable {id}"))
 }
 
 /// The refusal of a caller whose permissions have changed since it was admitted.
@@ -188,7 +188,7 @@ pub fn changed(id: &str) -> Refusal {
 /// The refusal of an anonymous caller once credentials exist.
 #[must_use]
 pub fn required() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "credentials are now required")
+    Refusal::new(Code::Unauthenticated, "this server now requires credentials")
         .hint("connect again with a token: Authorization: Bearer <token>")
 }
 

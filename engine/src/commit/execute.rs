@@ -144,7 +144,7 @@ impl Executor {
         let seed = recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
         let seed = fault_points::id_source(seed, seq);
         let (rows, rules) = (&mut self.transaction, &self.scope_rules);
-        let (reply, session_id) = if caller.is_unbounded() {
+        let (reply, session_id) = if caller.is_unrestricted() {
             run_in(Context::new(seq, at, caller, seed, rows).within(work_budget), call, &[])?
         } else {
             let mut rows = ScopedTransaction::new(rows, rules, caller)?;
@@ -257,7 +257,7 @@ impl Executor {
 
     /// Checks a caller's permission without running the call: for a stored result.
     pub(crate) fn guard(&mut self, caller: &Caller, reducer: &str) -> Result<(), Abort> {
-        if caller.is_unbounded() {
+        if caller.is_unrestricted() {
             return Ok(());
         }
         // Guards generate no ids.

@@ -85,7 +85,7 @@ impl Registry {
         if arguments.text.len() > limits::CALL_BYTES {
             let (bytes, most) = (arguments.text.len(), limits::CALL_BYTES);
             let detail =
-                format!("{reducer}: arguments of {bytes} bytes, at most {most} are allowed");
+                format!("{reducer}: the arguments have {bytes} bytes; the limit is {most}");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("keep large content elsewhere and append a reference to it"));
         }

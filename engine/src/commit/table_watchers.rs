@@ -56,7 +56,7 @@ impl TableWatchers {
 pub(crate) struct PendingNotifications(Vec<watch::Sender<Seq>>);
 
 impl PendingNotifications {
-    pub(crate) fn tell(self, to: Seq) {
+    pub(crate) fn notify(self, to: Seq) {
         for sender in self.0 {
             sender.send_replace(to);
         }

@@ -269,7 +269,7 @@ impl WriterThread {
         self.open_rows.push(operations, self.instant());
         self.policies.keep();
         self.visible.finish(to);
-        touched.tell(to);
+        touched.notify(to);
         self.executor.transaction.committed();
         self.executor.events.clear();
         self.metrics.commits_total.add(1);

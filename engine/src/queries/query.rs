@@ -20,7 +20,7 @@ pub(crate) fn prepare(
 ) -> Result<(String, Params), Refusal> {
     if sql.len() > limits::SQL_BYTES {
         let (bytes, most) = (sql.len(), limits::SQL_BYTES);
-        let detail = format!("a statement of {bytes} bytes, at most {most} are allowed");
+        let detail = format!("the statement has {bytes} bytes; the limit is {most}");
         return Err(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
         );

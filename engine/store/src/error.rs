@@ -323,7 +323,7 @@ impl OpenError {
             ),
             OpenError::Journal { .. } => (
                 Code::Conflict,
-                "restore the file that it belongs to, or move the -redo- files away to do without their events",
+                "restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them",
             ),
             OpenError::Store { why: StoreError::Full, .. } => (Code::DiskFull, "free some space"),
             OpenError::Store { why: StoreError::Busy, .. } => {

@@ -327,7 +327,8 @@ pub(crate) fn tell_all(
     events: Vec<NewRunEvent>,
 ) -> Result<(), Abort> {
     if events.len() > limits::RUN_EVENTS {
-        let detail = format!("{} events, at most {} are allowed", events.len(), limits::RUN_EVENTS);
+        let detail =
+            format!("the call has {} events; the limit is {}", events.len(), limits::RUN_EVENTS);
         let hint = "record them with several calls of record_run";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }

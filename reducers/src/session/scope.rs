@@ -33,7 +33,7 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
     }
     if scope.len() > limits::SCOPE_KEYS {
         let (count, most) = (scope.len(), limits::SCOPE_KEYS);
-        let detail = format!("a scope of {count} keys, at most {most} are allowed");
+        let detail = format!("the scope has {count} keys; the limit is {most}");
         let hint = "keep attributes that do not decide who sees the session in metadata";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }

@@ -126,7 +126,7 @@ const COPIED: [&str; 10] = [
 
 /// Refuses a snapshot that would not be whole: a policy hides columns or rows of it from the caller.
 fn check_whole(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
-    if ctx.caller.is_unbounded() {
+    if ctx.caller.is_unrestricted() {
         return Ok(());
     }
     let role = ctx.caller.role().to_owned();
@@ -415,7 +415,7 @@ fn of_run(
 
 fn too_large(bytes: usize) -> Refusal {
     let most = limits::SNAPSHOT_BYTES;
-    let detail = format!("the snapshot has {bytes} bytes or more, at most {most} are allowed");
+    let detail = format!("the snapshot has {bytes} bytes or more; the limit is {most}");
     let hint = "copy the file with  abide backup  to continue a long run elsewhere";
     Refusal::new(Code::LimitExceeded, detail).hint(hint)
 }

@@ -120,8 +120,7 @@ fn is_small(schema: &Json) -> bool {
 fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     let (bytes, most) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
     if bytes > most {
-        let detail =
-            format!("the input_schema of {tool} has {bytes} bytes, at most {most} are allowed");
+        let detail = format!("the input_schema of {tool} has {bytes} bytes; the limit is {most}");
         let hint = "shorten descriptions, or register several tools";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }

@@ -77,7 +77,8 @@ pub fn claim_next_tool_call(
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
-        let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are allowed");
+        let detail =
+            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {most}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }

@@ -162,7 +162,7 @@ impl Jwt {
     pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<VerifiedClaims, Refusal> {
         if token.len() > limits::JWT_BYTES {
             let (bytes, most) = (token.len(), limits::JWT_BYTES);
-            return Err(refused(format!("a token of {bytes} bytes, at most {most} are allowed")));
+            return Err(refused(format!("the token has {bytes} bytes; the limit is {most}")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
         let key = self.key(header.kid.as_deref(), now)?;

@@ -1,13 +1,10 @@
-//! Descriptions of the server: `GET /v1/schema`, `GET /openapi.json`, and proofs of the log,
-//! which are not implemented yet.
+//! Descriptions of the server: `GET /v1/schema` and `GET /openapi.json`.
 
-use abide_schema::{Code, Refusal};
 use axum::extract::State;
 use axum::response::Response;
 
 use crate::app_state::{AppState, CallerExtension};
 use crate::openapi;
-use crate::problem::Problem;
 use crate::routes::exchange::json;
 
 /// Tables, columns and reducers.
@@ -18,10 +15,4 @@ pub(super) async fn schema(State(app): State<AppState>, by: CallerExtension) -> 
 /// The same and the routes, as OpenAPI 3.1.
 pub(super) async fn openapi(State(app): State<AppState>, by: CallerExtension) -> Response {
     json(openapi::document(&app.engine.describe_for(&by)).to_string())
-}
-
-/// Signed tree heads and proofs.
-pub(super) async fn log() -> Problem {
-    let refusal = Refusal::new(Code::NotFound, "this server does not serve proofs of the log yet");
-    Problem(refusal.hint("abide verify FILE checks the whole log offline"))
 }

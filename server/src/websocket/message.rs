@@ -45,7 +45,7 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
     match id(&message) {
         // It is repeated in every reply and every delta.
         Some(id) if id.len() > NAME_BYTES => {
-            let detail = format!("an id of {} bytes, at most {NAME_BYTES} are allowed", id.len());
+            let detail = format!("the id has {} bytes; the limit is {NAME_BYTES}", id.len());
             Err((None, Refusal::new(Code::LimitExceeded, detail).hint("number them: q1, q2, …")))
         }
         _ => Ok(message),

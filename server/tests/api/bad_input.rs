@@ -200,7 +200,6 @@ async fn invalid_requests_are_refused() {
         ("GET", "/v1/subscribe?sql=SELECT+1&colour=red"),
         ("GET", "/v1/subscribe?sql=SELECT+random()+FROM+notes"),
         ("GET", "/v1/subscribe?sql=SELECT+*+FROM+books"),
-        ("GET", "/v1/log/checkpoint"),
     ] {
         let response = server.request(method, path).send().await;
         let allow = response.header("allow").map(|allow| format!(" [allow: {allow}]"));
@@ -230,8 +229,6 @@ async fn invalid_requests_are_refused() {
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
             400 bad_sql: no such table: books (GET /v1/schema lists the tables)
-        GET /v1/log/checkpoint
-            404 not_found: this server does not serve proofs of the log yet (abide verify FILE checks the whole log offline)
     "#]].assert_eq(&problems);
     unharmed(&server).await;
 }
@@ -311,7 +308,7 @@ async fn too_large_arguments_are_refused() {
     check(
         &server.post("/v1/call/write_note", &large).await.problem(),
         expect![[r#"
-        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are allowed (keep large content elsewhere and append a reference to it)
+        413 limit_exceeded: write_note: the arguments have 9437206 bytes; the limit is 8388608 (keep large content elsewhere and append a reference to it)
     "#]],
     );
     unharmed(&server).await;
@@ -390,7 +387,7 @@ async fn invalid_messages_are_refused() {
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
             q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
         (long)
-            - limit_exceeded: an id of 600 bytes, at most 512 are allowed (number them: q1, q2, …)
+            - limit_exceeded: the id has 600 bytes; the limit is 512 (number them: q1, q2, …)
     "#]].assert_eq(&errors);
     socket.say(r#"{"op":"ping"}"#).await;
     assert_eq!(socket.hear().await["op"], "pong");

@@ -306,7 +306,7 @@ async fn invalid_claims_are_refused() {
             {"org":["acme"]}: 401 unauthenticated: the token has no text claim org (get a new token from the issuer)
             {"job":null}: 401 unauthenticated: the token names no role (get a new token from the issuer)
             {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (get a new token from the issuer)
-            {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are allowed (get a new token from the issuer)
+            {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: the token has 10989 bytes; the limit is 8192 (get a new token from the issuer)
         "#]],
     );
     let right = [
@@ -360,7 +360,7 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
         expect![[r#"
         "the token expired at 2026-11-21T14:02:51Z"
         "the identity jwt:https://id.example#ann is disabled"
-        401 unauthenticated: the identity jwt:https://id.example#ann is disabled (an administrator enables it again with: abide identity enable)
+        401 unauthenticated: the identity jwt:https://id.example#ann is disabled (an administrator enables it again with: abide identity enable jwt:https://id.example#ann)
     "#]],
     );
 }

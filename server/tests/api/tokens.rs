@@ -132,7 +132,7 @@ async fn the_first_token_makes_credentials_required() {
     check(
         &socket.hear_op("error").await.to_string(),
         expect![[r#"
-        {"code":"unauthenticated","detail":"credentials are now required","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
+        {"code":"unauthenticated","detail":"this server now requires credentials","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
     "#]],
     );
     assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));

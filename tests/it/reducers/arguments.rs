@@ -71,14 +71,14 @@ fn arguments_over_the_limits() {
         ),
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused limit_exceeded: append_message: arguments of 8388654 bytes, at most 8388608 are allowed (hint: keep large content elsewhere and append a reference to it)
+            refused limit_exceeded: append_message: the arguments have 8388654 bytes; the limit is 8388608 (hint: keep large content elsewhere and append a reference to it)
             (0)
         "#]],
     );
     let script = "frobnicate | ".repeat(abide_schema::limits::BATCH_CALLS) + "frobnicate";
     let heard = play(&format!("batch: {script}"));
     expect![[r#"
-        refused limit_exceeded: a batch of 1001 calls, at most 1000 are allowed (hint: send several batches)
+        refused limit_exceeded: the batch has 1001 calls; the limit is 1000 (hint: send several batches)
     "#]]
     .assert_eq(&heard);
 }

@@ -75,7 +75,7 @@ fn bounds_are_checked() {
         "#,
         expect![[r#"
             refused bad_arguments: collection_id is empty
-            refused limit_exceeded: a key of 0 bytes, 1 to 1024 are allowed (hint: use a digest as the end of a long key)
+            refused limit_exceeded: the key has 0 bytes; it must have 1 to 1024 (hint: use a digest as the end of a long key)
             refused bad_arguments: the blob of entry a is not in the form of bytes (hint: write it as {"$blob": "<base64>"})
             refused bad_arguments: write_entries: there is no argument puts[0].value (hint: puts[0] has key, data, blob, expected_seq, keep)
             refused bad_arguments: kind is empty

@@ -202,10 +202,10 @@ fn a_space_is_full_after_a_thousand_facts() {
             world.call("save_memories", facts(from, 100)).await.unwrap();
         }
         let refused = world.call("save_memories", facts(1_000, 1)).await.unwrap_err();
-        expect![[r#"limit_exceeded: the memory has 1000 facts, at most 1000 are allowed"#]]
+        expect![[r#"limit_exceeded: the memory has 1000 facts; the limit is 1000"#]]
             .assert_eq(&format!("{}: {}", refused.code, refused.detail));
         let refused = world.call("save_memories", facts(0, 101)).await.unwrap_err();
-        expect![[r#"limit_exceeded: 101 facts, at most 100 are allowed in one call"#]]
+        expect![[r#"limit_exceeded: the call has 101 facts; the limit is 100"#]]
             .assert_eq(&format!("{}: {}", refused.code, refused.detail));
         // A fact that exists can be replaced.
         let changed = json!({"namespace": "support", "facts": [{"key": "k7", "value": "new"}]});

@@ -96,10 +96,10 @@ fn prompts_are_bounded() {
         description = "x".repeat(limits::PROMPT_DESCRIPTION_BYTES + 1),
     ));
     expect![[r#"
-        refused limit_exceeded: the prompt has 1048577 bytes, at most 1048576 are allowed (hint: shorten it, or move parts into skills)
-        refused limit_exceeded: the prompt has 101 variables, at most 100 are allowed (hint: join variables)
-        refused limit_exceeded: prompt a would have 51 labels, at most 50 are allowed (hint: remove one with  abide prompt unlabel)
-        refused limit_exceeded: description has 1025 bytes, at most 1024 are allowed (hint: shorten the description)
+        refused limit_exceeded: the prompt has 1048577 bytes; the limit is 1048576 (hint: shorten it, or move parts into skills)
+        refused limit_exceeded: the prompt has 101 variables; the limit is 100 (hint: join variables)
+        refused limit_exceeded: prompt a would have 51 labels; the limit is 50 (hint: remove one with  abide prompt unlabel)
+        refused limit_exceeded: description has 1025 bytes; the limit is 1024 (hint: shorten the description)
         (0)
     "#]].assert_eq(&answers);
 }

@@ -61,7 +61,7 @@ fn ids_have_a_maximum_length() {
     check(
         &format!("create_session agent=support id={long}"),
         expect![[r#"
-        refused limit_exceeded: id has 513 bytes, at most 512 are allowed
+        refused limit_exceeded: id has 513 bytes; the limit is 512
     "#]],
     );
     let longest = "x".repeat(512);

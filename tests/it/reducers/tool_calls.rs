@@ -641,7 +641,7 @@ fn the_longest_waiting_call_is_next() {
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
             refused not_found: there is no pending call of look (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
-            refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are allowed (hint: name the tools that this worker runs, in several calls if there are more)
+            refused bad_arguments: claim_next_tool_call: the call names 0 tools; it must name 1 to 100 (hint: name the tools that this worker runs, in several calls if there are more)
             refused not_found: there is no tool unheard_of (hint: register it with  abide call register_tool)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             ("claim_next_tool_call", "s1")

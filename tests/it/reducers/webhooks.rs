@@ -92,10 +92,10 @@ fn invalid_webhooks_are_refused() {
             refused bad_arguments: name is empty
             refused bad_arguments: url is not an address that begins with http:// or https://
             refused bad_arguments: url is not an address that begins with http:// or https://
-            refused limit_exceeded: url has 3018 bytes, at most 2048 are allowed
+            refused limit_exceeded: url has 3018 bytes; the limit is 2048
             refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
             refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
-            refused limit_exceeded: token has 6000 bytes, at most 4096 are allowed
+            refused limit_exceeded: token has 6000 bytes; the limit is 4096
             refused bad_arguments: credentials require scheme (hint: such as Bearer)
             refused bad_arguments: scheme is not the name of an authentication scheme (hint: such as Bearer or Basic)
             refused bad_arguments: after is 2, not between 0 and 1

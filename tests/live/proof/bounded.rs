@@ -19,11 +19,11 @@ use abide_schema::{Code, Row, TableSpec, Value};
 use rusqlite::Connection;
 
 use crate::client::Client;
-use crate::extent::{TestBudget, repeat, say, tried};
 use crate::proof::case::Case;
 use crate::proof::grammar::Query;
 use crate::proof::literals::literal;
 use crate::proof::schema::{Schema, leak};
+use crate::seed_budget::{TestBudget, repeat, say, tried};
 use crate::world::{Bound, Database, Random, cells, net, read_state};
 
 /// The budget in a full test run.

@@ -7,8 +7,9 @@
 //! from which `cargo xtask proofs` builds its table.
 //!
 //! `server` a process and its file · `caller` a caller whose calls are timed · `http`, `socket`
-//! minimal clients · `pace` real time · `words` the command line · `figures` the output.
+//! minimal clients · `pace` real time · `arguments` the command line · `figures` the output.
 
+mod arguments;
 mod caller;
 mod figures;
 mod http;
@@ -18,11 +19,10 @@ mod recovery;
 mod server;
 mod soak;
 mod socket;
-mod words;
 
 use std::process::ExitCode;
 
-use words::Arguments;
+use arguments::Arguments;
 
 const USAGE: &str = "abide-stress overload [--share]
 abide-stress soak [--minutes N] [--seed S] [--clients N]

@@ -8,16 +8,16 @@
 //! overloaded.
 
 mod bounds;
-mod crowd;
+mod connection_limit;
 mod flood;
-mod loris;
 mod oversize;
 mod queries;
+mod slow_senders;
 mod stage;
 mod storm;
 
 use crate::CheckResult;
-use crate::words::Arguments;
+use crate::arguments::Arguments;
 
 use stage::{OverloadFixture, OverloadSize};
 
@@ -28,9 +28,9 @@ pub(crate) async fn run(mut words: Arguments) -> CheckResult {
     let mut fixture = OverloadFixture::set(size).await?;
     fixture.quiet()?;
     queries::run(&fixture).await?;
-    let subscribers = crowd::gather(&mut fixture).await?;
+    let subscribers = connection_limit::gather(&mut fixture).await?;
     storm::run(&mut fixture, subscribers).await?;
-    let slow_clients = loris::begin(&fixture).await?;
+    let slow_clients = slow_senders::begin(&fixture).await?;
     oversize::run(&mut fixture).await?;
     flood::run(&mut fixture).await?;
     slow_clients.end().await?;

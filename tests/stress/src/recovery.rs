@@ -8,9 +8,9 @@ use abide_client::{Abide, Call};
 use serde_json::json;
 
 use crate::CheckResult;
+use crate::arguments::Arguments;
 use crate::figures::{count, figure, megabytes};
 use crate::server::{Server, raise_open_files};
-use crate::words::Arguments;
 
 /// Events in a file, one measurement each.
 const SIZES: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];

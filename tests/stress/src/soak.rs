@@ -5,15 +5,15 @@
 //! The seed determines the faults, their times and the clients' actions. Thread scheduling is not
 //! deterministic.
 //!
-//! `volume` the disk · `proxy` the network · `client_pool` the calling clients, `watching` the
-//! subscribers · `ledger` the responses · `faults` the faults · `verdict` the checkers.
+//! `disk` the disk · `proxy` the network · `clients` the calling clients, `watching` the
+//! subscribers · `ledger` the responses · `faults` the faults · `final_checks` the checkers.
 
+mod clients;
+mod disk;
+mod faults;
+mod final_checks;
 mod ledger;
-mod people;
-mod place;
 mod proxy;
-mod trouble;
-mod verdict;
 mod watching;
 
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::CheckResult;
+use crate::arguments::Arguments;
 use crate::figures::{count, figure};
 use crate::server::{Server, abide, output, raise_open_files};
-use crate::words::Arguments;
 
+use clients::{ClientPool, SoakClient};
+use disk::SmallVolume;
+use faults::FaultInjector;
 use ledger::Ledger;
-use people::{ClientPool, SoakClient};
-use place::SmallVolume;
 use proxy::Proxy;
-use trouble::FaultInjector;
 
 /// Clients of all kinds.
 const CLIENTS: u64 = 50;
@@ -96,7 +96,7 @@ async fn soak(span: Duration, seed: u64, clients: u64) -> CheckResult {
     while let Some(ended) = calling.join_next().await {
         ended.map_err(|why| format!("a client panicked: {why}"))??;
     }
-    let counted = verdict::reach(&mut faults, &client_pool, watching, printing).await?;
+    let counted = final_checks::reach(&mut faults, &client_pool, watching, printing).await?;
     report(&faults, &client_pool.ledger, &counted);
     Ok(())
 }
@@ -116,7 +116,7 @@ async fn prepare(client_pool: &ClientPool) -> CheckResult {
     Ok(())
 }
 
-fn report(faults: &FaultInjector, ledger: &Ledger, counted: &verdict::Counted) {
+fn report(faults: &FaultInjector, ledger: &Ledger, counted: &final_checks::Counted) {
     let did = faults.did();
     println!("soak      faults: {did}");
     println!("soak      results: {counted}, {} calls refused by rules", count(ledger.refused()));

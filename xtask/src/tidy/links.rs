@@ -11,9 +11,12 @@ use super::source::File;
 /// The table of contents of the book.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
+/// The page that names each Rust file by its whole path.
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
 /// Pages whose file names in backticks must exist.
 const MAPS: [&str; 4] =
-    ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/features.md", "docs/own-modules.md"];
+    [ARCHITECTURE, "CONTRIBUTING.md", "docs/features.md", "docs/own-modules.md"];
 
 /// Whether a file is one of the pages: the root's, and those of `docs/`.
 pub(crate) fn is_page(path: &str) -> bool {
@@ -124,7 +127,8 @@ fn anchor(heading: &str) -> String {
 fn missing_files(page: &File, paths: &[String]) -> Vec<Finding> {
     let is_name = |span: &&str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
-        span.contains('/')
+        let is_path = span.contains('/') || (page.path == ARCHITECTURE && span.ends_with(".rs"));
+        is_path
             && !span.starts_with(['.', '/'])
             && span.chars().all(plain)
             && [".rs", ".md", ".toml", "/"].iter().any(|end| span.ends_with(end))

@@ -290,13 +290,17 @@ fn links_lead_somewhere() {
             file("README.md", "# A\n[b](docs/b.md)"),
             file("docs/b.md", text),
             file("docs/SUMMARY.md", "[a](../README.md) [b](b.md) [b](b.md)"),
-            file("ARCHITECTURE.md", "`engine/src/lib.rs`, `engine/`, `engine/src/gone.rs`"),
+            file(
+                "ARCHITECTURE.md",
+                "`engine/src/lib.rs`, `engine/`, `engine/src/gone.rs`, `lib.rs`",
+            ),
         ];
         let paths = ["engine/src/lib.rs"].map(str::to_owned).into_iter();
         let paths: Vec<String> = paths.chain(files.iter().map(|file| file.path.clone())).collect();
         lines(&links::check(&files, &paths))
     };
     let always = "ARCHITECTURE.md:1: names engine/src/gone.rs, which does not exist\n\
+                  ARCHITECTURE.md:1: names lib.rs, which does not exist\n\
                   docs/SUMMARY.md:1: lists docs/b.md twice\n\
                   ARCHITECTURE.md: is not in docs/SUMMARY.md";
     let good = "## What it *does*, and `how`\n[x](#what-it-does-and-how) [r](../README.md#a)\n\

@@ -28,7 +28,8 @@ impl Shared {
             return Err(ModelError::new(ModelErrorKind::BadRequest, message));
         }
         if texts == 0 || texts > EMBEDDED_TEXTS {
-            let message = format!("{texts} texts, 1 to {EMBEDDED_TEXTS} are allowed");
+            let message =
+                format!("the request has {texts} texts; it must have 1 to {EMBEDDED_TEXTS}");
             return Err(ModelError::new(ModelErrorKind::BadRequest, message));
         }
         let body = json!({"model": request.model, "input": request.texts,

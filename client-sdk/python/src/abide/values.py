@@ -118,7 +118,7 @@ def encode_message(message: dict[str, Any], what: str) -> bytes:
         ) from why
     if len(text) > MESSAGE_BYTES:
         raise LimitExceeded(
-            f"{what}: the message has {len(text)} bytes, at most {MESSAGE_BYTES} are allowed",
+            f"{what}: the message has {len(text)} bytes; the limit is {MESSAGE_BYTES}",
             code="limit_exceeded",
             hint="send several smaller requests",
         )

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Error;
 
 use super::bounds;
-use super::crowd::{SQL, SubscriberPool};
+use super::connection_limit::{SQL, SubscriberPool};
 use super::stage::{OverloadFixture, subscribe};
 use crate::CheckResult;
 use crate::figures::{count, figure, percentile};

@@ -13,7 +13,7 @@ use serde_json::Value as JsonValue;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::people::ClientPool;
+use super::clients::ClientPool;
 use crate::CheckResult;
 use crate::pace::pause;
 use crate::server::abide;

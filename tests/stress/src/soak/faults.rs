@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use abide_sim::random::Random;
 
+use super::disk::SmallVolume;
 use super::ledger::Ledger;
-use super::place::SmallVolume;
 use super::proxy::Proxy;
 use crate::CheckResult;
 use crate::figures::count;

@@ -10,7 +10,7 @@ use serde_json::Map;
 
 use crate::client::exact;
 use crate::deltas::{FILTERS, GROUPS, JOINS, OUTER, SETS, SHARE, SUBQUERIES, params};
-use crate::extent::each_seed;
+use crate::seed_budget::each_seed;
 use crate::world::{Bound, Random, World, cells};
 
 /// The rows of the original text.
@@ -91,10 +91,10 @@ fn leaves_open(sql: &str) -> bool {
 fn the_executed_query_is_equivalent_to_the_text() {
     let lists = [FILTERS, GROUPS, JOINS, OUTER, SUBQUERIES, SETS].into_iter().chain([
         crate::compounds::COMPOUNDS,
-        crate::sides::SIDES,
+        crate::outer_joins::SIDES,
         crate::windowed::WINDOWED,
-        crate::derived::DERIVED,
-        crate::listed::LISTED,
+        crate::from_subqueries::DERIVED,
+        crate::table_functions::LISTED,
     ]);
     let queries: Vec<&str> = lists.flatten().copied().filter(|sql| !leaves_open(sql)).collect();
     each_seed("as written", SHARE, |seed| {

@@ -10,9 +10,9 @@ use abide_client::{Abide, Value};
 use abide_sim::checks::leases;
 use serde_json::Value as JsonValue;
 
+use super::clients::ClientPool;
+use super::faults::FaultInjector;
 use super::ledger::Acknowledged;
-use super::people::ClientPool;
-use super::trouble::FaultInjector;
 use super::watching::{Printer, Watcher};
 use crate::CheckResult;
 use crate::figures::count;

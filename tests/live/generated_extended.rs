@@ -2,7 +2,7 @@
 //! aggregates, RIGHT and FULL JOIN with USING, subqueries in FROM that group or use LIMIT.
 
 use crate::deltas::{SHARE, queries_of, run};
-use crate::extent::each_seed;
+use crate::seed_budget::each_seed;
 use crate::world::Random;
 
 const TABLES: [&str; 3] = ["r", "s", "p"];
