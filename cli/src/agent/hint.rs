@@ -136,7 +136,8 @@ impl HintContext {
 fn where_to(options: &Options) -> String {
     match &options.db {
         Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
-        None if options.url == crate::global_options::DEFAULT_URL => String::new(),
+        // A command without the option can use another server, and a conversation uses a file.
+        None if !options.is_url_named => String::new(),
         None => format!(" --url {}", quoted(&options.url)),
     }
 }

@@ -109,7 +109,7 @@ impl AccessConfig {
             "cannot listen on {listens}: without a token only loopback addresses are allowed"
         );
         Err(Refusal::new(Code::Denied, detail)
-            .hint("create a token with  abide token create  or listen on 127.0.0.1"))
+            .hint("create a token with  abide token create root --role admin  or listen on 127.0.0.1"))
     }
 }
 
