@@ -206,8 +206,9 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
         if !is_loopback_host(host) {
             let detail = format!("requests to the host {host:?} need a token");
-            return Err(Refusal::new(Code::Denied, detail)
-                .hint("use http://127.0.0.1, or create a token with  abide token create NAME --role ROLE"));
+            return Err(Refusal::new(Code::Denied, detail).hint(
+                "use http://127.0.0.1, or create a token with  abide token create NAME --role ROLE",
+            ));
         }
     }
     let reads = method == Method::GET || method == Method::HEAD;
