@@ -53,7 +53,7 @@ enum Verdict<T> {
     Decided(T),
     Elsewhere,
     Interrupted,
-    /// There is nobody to decide.
+    /// It has no decision yet.
     Open,
 }
 

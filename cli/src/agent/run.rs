@@ -9,13 +9,13 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 
 use super::approvals::{Decider, consent, decide, program_question};
-use super::hint::HintContext;
-use super::host::{AgentHost, open};
+use super::hint::{HintContext, of_folder};
+use super::host::{AgentHost, FILE, open};
 use super::silence::Silence;
 use super::view::View;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::global_options::{DEFAULT_URL, Options};
+use crate::global_options::Options;
 use crate::reconnect::reporting_reconnects;
 
 /// Arguments of `abide agent run`.
@@ -50,7 +50,8 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(_) => Some(open(options, folder).await?),
         None => None,
     };
-    let abide = connect(options, Access::Create).await?;
+    let abide = connect(options, Access::Create).await;
+    let abide = abide.map_err(|failure| not_served(options, folder, failure))?;
     let host = match project {
         Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
         None => None,
@@ -73,16 +74,29 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
     watch(options, abide, &run.id, &hint, args.yes).await
 }
 
+/// Adds what else the command can use: a conversation without `--db` and `--url` is in a file.
+fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
+    match failure {
+        Failure::Unreachable(refusal) if !options.is_url_named => {
+            let of_folder = of_folder(folder);
+            let (folder, file) = (folder.display(), folder.join(FILE));
+            Failure::Unreachable(refusal.hint(format!(
+                "abide serve --agents {folder}  starts one;  \
+                 abide agent run --db {}{of_folder} …  needs none",
+                file.display()
+            )))
+        }
+        failure => failure,
+    }
+}
+
 /// Adds why a server does not have an agent: a server without a folder of agents has none.
 pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
     match failure {
         Failure::Refused(refusal)
             if options.db.is_none() && refusal.detail.starts_with("there is no agent ") =>
         {
-            let url = match options.is_url_named {
-                true => &*options.url,
-                false => DEFAULT_URL,
-            };
+            let url = &options.url;
             Failure::Refused(refusal.hint(format!(
                 "abide agent list --url {url}  lists the agents of this server;  \
                  abide serve --agents FOLDER  adds those of a folder"
