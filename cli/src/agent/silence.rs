@@ -45,9 +45,9 @@ impl<'a> Silence<'a> {
     }
 
     async fn reason(&self, run_id: &str) -> Result<Option<String>, Failure> {
-        let sql = "SELECT driver IS NULL, max(coalesce(lease_expires_at, 0), \
-                   coalesce((SELECT max(lease_expires_at) FROM tool_calls \
-                   WHERE session_id = runs.session_id), 0)) \
+        // A process takes its file's runs over at once, but a call that was interrupted keeps its lease.
+        let sql = "SELECT driver IS NULL, coalesce((SELECT max(lease_expires_at) \
+                   FROM tool_calls WHERE session_id = runs.session_id), 0) \
                    FROM runs WHERE id = :id AND status = 'running'";
         let runs: Vec<(i64, i64)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
         let Some((without_driver, lease)) = runs.into_iter().next() else { return Ok(None) };
