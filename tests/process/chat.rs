@@ -278,7 +278,6 @@ fn a_question_ends_when_another_client_decides() {
     terminal.until("› ");
     terminal.enter("y");
     terminal.until("ignored: the call was already approved by ");
-    terminal.until("› ");
     terminal.enter("/quit");
     terminal.until(&format!("continue:  abide agent chat --url {url} --session chat_"));
     assert_eq!(terminal.exit_code(), Some(0));
