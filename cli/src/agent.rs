@@ -14,6 +14,7 @@ mod recorded_run;
 mod registry;
 mod reparse;
 mod run;
+mod silence;
 mod snapshot;
 mod view;
 

@@ -5,12 +5,12 @@ use serde_json::Value as JsonValue;
 
 pub(crate) use crate::printable::one_line;
 
-/// A value on one line. An integer in a column named `…_at` is a time.
+/// A value on one line. An integer in a column named `at` or `…_at` is a time.
 pub(crate) fn show(column: &str, value: &JsonValue) -> String {
     match value {
         JsonValue::Null => "null".to_owned(),
         JsonValue::String(text) => one_line(text),
-        JsonValue::Number(number) => match number.as_i64().filter(|_| is_moment(column)) {
+        JsonValue::Number(number) => match number.as_i64().filter(|_| is_moment(column, value)) {
             Some(micros) => moment(Micros(micros)),
             None => number.to_string(),
         },
@@ -24,7 +24,7 @@ pub(crate) fn show(column: &str, value: &JsonValue) -> String {
 
 /// Whether a value is right-aligned.
 pub(crate) fn is_number(column: &str, value: &JsonValue) -> bool {
-    value.is_number() && !is_moment(column)
+    value.is_number() && !is_moment(column, value)
 }
 
 /// A time in UTC: `2026-11-21 14:02:11`.
@@ -60,8 +60,11 @@ pub(crate) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", count(n))
 }
 
-fn is_moment(column: &str) -> bool {
-    column == "at" || column.ends_with("_at")
+/// The smallest value of a column `at` that is a time, in 1973: `session_forks.at` is the number of an event.
+const FIRST_MOMENT: i64 = 100_000_000_000_000;
+
+fn is_moment(column: &str, value: &JsonValue) -> bool {
+    column.ends_with("_at") || (column == "at" && value.as_i64() >= Some(FIRST_MOMENT))
 }
 
 fn base64_bytes(base64: &str) -> u64 {
@@ -85,6 +88,9 @@ mod tests {
             ("seq", json!(1_795_269_731_000_000_i64), "1795269731000000"),
             ("created_at", json!(1_795_269_731_000_000_i64), "2026-11-21 14:02:11"),
             ("created_at", json!("soon"), "soon"),
+            ("at", json!(1_795_269_731_000_000_i64), "2026-11-21 14:02:11"),
+            // Regression: the event at which a session was forked was a time in 1970.
+            ("at", json!(8_812), "8812"),
             ("hash", json!({"$blob": "AP8K"}), "3 bytes"),
             ("hash", json!({"$blob": "AA=="}), "1 byte"),
             ("data", json!({"a": [1, "x"]}), r#"{"a":[1,"x"]}"#),

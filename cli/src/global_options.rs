@@ -1,6 +1,7 @@
 //! The options that every command takes.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use abide_agent::Environment;
 use abide_client::Config;
@@ -49,6 +50,10 @@ pub(crate) struct Options {
     /// The environment variables available to tools and models.
     #[arg(skip)]
     pub(crate) environment: Environment,
+
+    /// When the command began
+    #[arg(skip = SystemTime::now())]
+    pub(crate) started: SystemTime,
 
     /// The custom modules of the program
     #[arg(skip)]

@@ -225,7 +225,7 @@ fn check_new(
     match db.exists() {
         true => Ok(()),
         false if token.is_some() => Err(foreign_token(db)),
-        false => access.check_alone(address),
+        false => access.check_alone(address).map_err(|refusal| exposed(refusal, db)),
     }
 }
 
@@ -238,7 +238,7 @@ async fn check(
     db: &Path,
 ) -> Result<bool, Refusal> {
     check_token(engine, token, db).await?;
-    check_listens(engine, access, address).await
+    check_listens(engine, access, address).await.map_err(|refusal| exposed(refusal, db))
 }
 
 /// Tokens that begin so are rows of a file.
@@ -258,10 +258,23 @@ async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<
 fn foreign_token(db: &Path) -> Refusal {
     let db = db.display();
     let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
-    Refusal::new(Code::Unauthenticated, detail).hint(format!(
-        "unset ABIDE_TOKEN, or create a token of this file:  \
-         abide token create root --role admin --capability '*' --db {db}"
-    ))
+    let create = first_token(&format!(" --db {db}"));
+    let hint = format!("unset ABIDE_TOKEN, or create a token of this file:  {create}");
+    Refusal::new(Code::Unauthenticated, detail).hint(hint)
+}
+
+/// The command that creates the first token, with the option that names the file or the server.
+fn first_token(option: &str) -> String {
+    format!("abide token create root --role admin --capability '*'{option}")
+}
+
+/// The refusal of an address that needs a token, with the command that creates one in this file.
+fn exposed(refusal: Refusal, db: &Path) -> Refusal {
+    if refusal.code != Code::Denied {
+        return refusal;
+    }
+    let create = first_token(&format!(" --db {}", db.display()));
+    refusal.hint(format!("listen on 127.0.0.1, or create a token first:  {create}"))
 }
 
 /// Closes an engine: the file is complete afterwards.
@@ -291,16 +304,19 @@ fn greet(
         }
         return say_json(&greeting);
     }
-    let access = match (&options.token, requires_token) {
-        (None, false) => {
-            "no token yet: programs on this machine only;  abide token create  creates one"
-        }
-        (None, true) => "with a token",
-        (Some(_), _) => "with the server's token (as an admin), or with a token of the file",
-    };
     let at = match address.to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
         other => format!(" --url http://{other}"),
+    };
+    let access = match (&options.token, requires_token) {
+        (None, false) => format!(
+            "no token yet: programs on this machine only;  {}  creates one",
+            first_token(&at)
+        ),
+        (None, true) => "with a token".to_owned(),
+        (Some(_), _) => {
+            "with the server's token (as an admin), or with a token of the file".to_owned()
+        }
     };
     say(format!(
         "abide {version}  ·  http://{address}\n  \

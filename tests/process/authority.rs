@@ -258,7 +258,11 @@ fn other_machines_need_a_token() {
     let db = db.to_str().unwrap();
     let refused = run(["serve", "--listen", "0.0.0.0:0", "--db", db]);
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("abide token create"), "{}", refused.stderr);
+    let hint = format!(
+        "listen on 127.0.0.1, or create a token first:  \
+         abide token create root --role admin --capability '*' --db {db}\n"
+    );
+    assert!(refused.stderr.ends_with(&hint), "{}", refused.stderr);
     run(["token", "create", "root", "--role", "admin", "--capability", "*", "--db", db]).good();
     let serving =
         Process::spawn(abide().args(["serve", "--listen", "0.0.0.0:0", "--db", db, "--json"]));

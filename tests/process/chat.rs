@@ -226,6 +226,98 @@ fn a_conversation_that_cannot_begin_says_why() {
     assert_eq!(project.rows("SELECT count(*) FROM sessions"), json!([[0]]));
 }
 
+/// The folder of `init` has a sandbox, which `agent test` refused.
+#[test]
+fn a_run_of_a_new_folder_is_recorded_and_tested() {
+    let project = Project::init(FIXES);
+    project.run_on_file(&["agent", "run", "default", "Fix it.", "--id", "r1", "--yes"]).good();
+    fs::create_dir(project.path("tests")).unwrap();
+    let recorded = project.run_on_file(&["agent", "record", "r1"]).good();
+    fs::write(project.path("tests/fix.jsonl"), recorded).unwrap();
+    fs::write(project.path("add.sh"), "kept").unwrap();
+    let tested = project.run(&["agent", "test", "tests"]).good();
+    assert_eq!(tested, "ok        fix\n1 recording: 1 same, 0 changed, 0 failed\n");
+    assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "kept");
+    let unreached = project.run(&["agent", "run", "default", "More.", "--session", "r1"]);
+    let hint = "hint: abide serve --agents .abide  starts one;  \
+                abide agent run --db .abide/agents.db …  needs none\n";
+    assert!(unreached.stderr.ends_with(hint), "{unreached:?}");
+}
+
+/// A decision of another client ends the question, in a conversation and in a run; a late answer is ignored, and only
+/// `y`, `n`, their words and an empty line are answers.
+#[test]
+fn a_question_ends_when_another_client_decides() {
+    let project = Project::init(FIXES);
+    let agents = project.path(".abide").display().to_string();
+    let mut server = Server::start();
+    server.restart_with(&["--agents", &agents]);
+    let approve = || {
+        let sql = "SELECT call_id FROM tool_calls WHERE status = 'awaiting_approval'";
+        let id = server.run(&["sql", "--json", sql]).json()["rows"][0][0].take();
+        let id = format!("call_id={}", id.as_str().unwrap());
+        server.run(&["call", "decide_approval", &id, "decision=approve"]).good();
+    };
+    let url = server.url();
+    let mut terminal = on_a_terminal(&project, &["--url", &url]);
+    let first = terminal.until("› ");
+    assert!(first.contains("a conversation with default, session chat_"), "{first}");
+    terminal.enter("/nothing");
+    terminal.until("there is no command /nothing: /help lists them");
+    terminal.enter("Fix the sum.");
+    terminal.until("approve? [y/N] ");
+    terminal.enter("/help");
+    terminal.until("answer y or n");
+    terminal.until("approve? [y/N] ");
+    approve();
+    terminal.until("the call was already approved by ");
+    terminal.until("approve? [y/N] ");
+    approve();
+    terminal.until("the call was already approved by ");
+    terminal.until("now.");
+    terminal.until("› ");
+    terminal.enter("y");
+    terminal.until("ignored: the call was already approved by ");
+    terminal.enter("/quit");
+    terminal.until(&format!("continue:  abide agent chat --url {url} --session chat_"));
+    assert_eq!(terminal.exit_code(), Some(0));
+    let runs = server.run(&["sql", "--json", "SELECT count(*) FROM runs"]).json();
+    assert_eq!(runs["rows"], json!([[1]]), "the late answer is no message");
+
+    fs::write(project.path("add.sh"), "expr $1 - $2\n").unwrap();
+    let run = ["agent", "run", "default", "Fix it.", "--url", &url];
+    let mut terminal = Terminal::spawn(&project, &run);
+    terminal.until("approve? [y/N] ");
+    approve();
+    terminal.until("the call was already approved by ");
+    terminal.until("approve? [y/N] ");
+    terminal.enter("yes");
+    terminal.until("now.");
+    assert_eq!(terminal.exit_code(), Some(0));
+}
+
+/// A run on a server without agents was silent for ever.
+#[test]
+fn a_server_without_agents_is_named() {
+    let project = Project::init(FIXES);
+    let agents = project.path(".abide").display().to_string();
+    let mut server = Server::start();
+    let url = server.url();
+    let run = ["agent", "run", "default", "Hi.", "--url", &url];
+    let unknown = project.run(&run);
+    let hint = format!(
+        "error: there is no agent default   [not_found]\n  \
+         hint: abide agent list --url {url}  lists the agents of this server;  \
+         abide serve --agents FOLDER  adds those of a folder\n"
+    );
+    assert_eq!(unknown.stderr, hint);
+    server.restart_with(&["--agents", &agents]);
+    server.restart_with(&[]);
+    let mut terminal = Terminal::spawn(&project, &run);
+    terminal
+        .until("waiting: this server drives no agents: start it with  abide serve --agents FOLDER");
+}
+
 /// SIGKILL in the middle of an answer, at a question and in a command: each time the same conversation continues, asks
 /// what it must ask, and shows the answer once.
 #[test]
@@ -266,7 +358,9 @@ fn a_conversation_survives_kills_at_each_step() {
     // The command may have taken effect, so it does not run again.
     fs::write(project.path("go"), "").unwrap();
     let mut terminal = continues();
-    terminal.until("Did it take effect? [y/n, Enter leaves it open] ");
+    let shown = terminal.until("Did it take effect? [y/n, Enter leaves it open] ");
+    let waits = "waiting for the lease of the process that ended (at most ";
+    assert_eq!(shown.matches(waits).count(), 1, "{shown}");
     terminal.enter("n");
     let answer = terminal.until("now.");
     assert!(answer.contains("It is \u{1b}[0;1mfixed\u{1b}[0m now."), "{answer:?}");

@@ -213,15 +213,16 @@ impl AgentProject {
         AgentProject::opened(folder, environment, launcher, true).await
     }
 
-    /// As [`AgentProject::open_in`], without MCP servers: for tests, which start no process.
+    /// As [`AgentProject::open_with`], without MCP servers: for tests, which start no process.
     ///
     /// # Errors
     /// [`ProjectError`].
     pub async fn open_offline(
         folder: &Path,
         environment: &Environment,
+        launcher: Launcher,
     ) -> Result<AgentProject, ProjectError> {
-        AgentProject::opened(folder, environment, Launcher::none(), false).await
+        AgentProject::opened(folder, environment, launcher, false).await
     }
 
     async fn opened(

@@ -1,7 +1,8 @@
 //! Decisions on calls of a run that wait: asked for on a terminal, made by an option, or left to the command that a
 //! hint names.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::future::pending;
+use std::io::{self, IsTerminal as _};
 
 use abide_agent::AgentEvent;
 use abide_client::arguments::{DecideApproval, SettleToolCall};
@@ -19,8 +20,8 @@ use crate::printable::Printable;
 pub(super) enum Decider<'a> {
     /// Each call is approved.
     All,
-    /// A question on stderr, answered on stdin; without a terminal, nothing.
-    Stdin,
+    /// A question on stderr, answered on stdin, which is read from the first question on; without a terminal, nothing.
+    Stdin(Option<Input>),
     /// A question in a conversation; without a terminal, nothing.
     Conversation(&'a mut Input),
 }
@@ -36,50 +37,107 @@ pub(super) enum Decided {
 
 /// The answer to a question.
 enum Answer {
-    Text(String),
+    Yes,
+    No,
+    /// An empty line.
+    Open,
     Interrupted,
+    /// Another client has decided.
+    Elsewhere,
     /// There is no terminal, or its input has ended.
     None,
+}
+
+/// A line that was read.
+enum Reply {
+    Text(String),
+    Interrupted,
+    /// Another client has decided.
+    Elsewhere,
+    /// There is no terminal, or its input has ended.
+    None,
+}
+
+/// What a question has led to.
+enum Verdict<T> {
+    Decided(T),
+    Elsewhere,
+    Interrupted,
+    /// It has no decision yet.
+    Open,
 }
 
 impl Decider<'_> {
     /// That of a command with the option `--yes`.
     pub(super) fn of_option(yes: bool) -> Decider<'static> {
-        if yes { Decider::All } else { Decider::Stdin }
+        if yes { Decider::All } else { Decider::Stdin(None) }
     }
 
-    async fn ask(&mut self, question: &str) -> Result<Answer, Failure> {
-        match self {
-            Decider::Stdin if io::stdin().is_terminal() => {
-                Ok(Answer::Text(ask(question.to_owned()).await?))
+    /// Asks about a call until the answer is yes, no or an empty line, or another client has decided.
+    async fn ask(&mut self, abide: &Abide, call_id: &str, ask: &str) -> Result<Answer, Failure> {
+        loop {
+            match self.read(abide, call_id, ask).await? {
+                Reply::Text(text) => match &*text.trim().to_lowercase() {
+                    "y" | "yes" => return Ok(Answer::Yes),
+                    "n" | "no" => return Ok(Answer::No),
+                    "" => return Ok(Answer::Open),
+                    _ => note("answer y or n"),
+                },
+                Reply::Interrupted => return Ok(Answer::Interrupted),
+                Reply::Elsewhere => return Ok(Answer::Elsewhere),
+                Reply::None => return Ok(Answer::None),
             }
-            Decider::Conversation(input) if input.is_terminal() => {
-                Ok(match input.answer(question).await? {
-                    Typed::Line(text) => Answer::Text(text),
-                    Typed::Interrupt => Answer::Interrupted,
-                    Typed::End => Answer::None,
-                })
-            }
-            _ => Ok(Answer::None),
         }
     }
 
-    /// Whether a call is approved; `Err` without a decision, with whether Ctrl-C was pressed.
-    async fn approves(&mut self, asked: &str) -> Result<Result<Decision, bool>, Failure> {
-        if matches!(self, Decider::All) {
-            return Ok(Ok(Decision::Approve));
-        }
-        Ok(match self.ask(&format!("{asked}  — approve? [y/N] ")).await? {
-            Answer::Text(text) if is_yes(&text) => Ok(Decision::Approve),
-            Answer::Text(_) => Ok(Decision::Reject),
-            Answer::Interrupted => Err(true),
-            Answer::None => Err(false),
+    /// Reads a line about a call, unless another client decides before.
+    async fn read(&mut self, abide: &Abide, call_id: &str, ask: &str) -> Result<Reply, Failure> {
+        let (input, is_run) = match self {
+            Decider::Stdin(input) if io::stdin().is_terminal() => {
+                (input.get_or_insert_with(Input::of_lines), true)
+            }
+            Decider::Conversation(input) if input.is_terminal() => (&mut **input, false),
+            _ => return Ok(Reply::None),
+        };
+        let typed = tokio::select! {
+            typed = input.answer(ask) => typed?,
+            how = decision_elsewhere(abide, call_id) => {
+                note(Printable::from("\n".to_owned()) + Printable::line(&how));
+                input.decided_elsewhere(how);
+                return Ok(Reply::Elsewhere);
+            }
+        };
+        Ok(match typed {
+            Typed::Line(text) => Reply::Text(text),
+            Typed::Interrupt => Reply::Interrupted,
+            Typed::End if is_run => {
+                // At the end of the input, the user did not end the line.
+                note("");
+                Reply::Text(String::new())
+            }
+            Typed::End => Reply::None,
         })
     }
-}
 
-fn is_yes(text: &str) -> bool {
-    matches!(text.trim(), "y" | "Y" | "yes")
+    /// Whether a call is approved.
+    async fn approves(
+        &mut self,
+        abide: &Abide,
+        call_id: &str,
+        asked: &str,
+    ) -> Result<Verdict<Decision>, Failure> {
+        if matches!(self, Decider::All) {
+            return Ok(Verdict::Decided(Decision::Approve));
+        }
+        let question = format!("{asked}  — approve? [y/N] ");
+        Ok(match self.ask(abide, call_id, &question).await? {
+            Answer::Yes => Verdict::Decided(Decision::Approve),
+            Answer::No | Answer::Open => Verdict::Decided(Decision::Reject),
+            Answer::Interrupted => Verdict::Interrupted,
+            Answer::Elsewhere => Verdict::Elsewhere,
+            Answer::None => Verdict::Open,
+        })
+    }
 }
 
 /// The question of an external program, which is the run's agent or a delegated one.
@@ -113,31 +171,36 @@ pub(super) async fn decide(
             continue;
         }
         let status = request["status"].as_str().unwrap_or_default();
-        let is_interrupted = match status {
+        let verdict = match status {
             "awaiting_approval" if request["tool_name"] == INPUT_TOOL => {
-                match answer(abide, decider, call_id, request).await? {
-                    Ok(()) => continue,
-                    Err(is_interrupted) => is_interrupted,
-                }
+                answer(abide, decider, call_id, request).await?
             }
-            "awaiting_approval" => match decider.approves(&asked(request)).await? {
-                Ok(decision) => {
+            "awaiting_approval" => match decider.approves(abide, call_id, &asked(request)).await? {
+                Verdict::Decided(decision) => {
                     let decision = DecideApproval::new(decision).call_id(call_id);
-                    unless_decided(abide.call(decision).await)?;
-                    continue;
+                    Verdict::Decided(abide.call(decision).await.map(drop))
                 }
-                Err(is_interrupted) => is_interrupted,
+                Verdict::Elsewhere => Verdict::Elsewhere,
+                Verdict::Interrupted => Verdict::Interrupted,
+                Verdict::Open => Verdict::Open,
             },
-            _ => match settlement(decider, call_id, request).await? {
-                Ok(settlement) => {
-                    unless_decided(abide.call(settlement).await)?;
-                    continue;
+            _ => match settlement(abide, decider, call_id, request).await? {
+                Verdict::Decided(settlement) => {
+                    Verdict::Decided(abide.call(settlement).await.map(drop))
                 }
-                Err(is_interrupted) => is_interrupted,
+                Verdict::Elsewhere => Verdict::Elsewhere,
+                Verdict::Interrupted => Verdict::Interrupted,
+                Verdict::Open => Verdict::Open,
             },
         };
-        if is_interrupted {
-            return Ok(Decided::Interrupted);
+        match verdict {
+            Verdict::Decided(done) => {
+                unless_decided(abide, decider, call_id, done).await?;
+                continue;
+            }
+            Verdict::Elsewhere => continue,
+            Verdict::Interrupted => return Ok(Decided::Interrupted),
+            Verdict::Open => {}
         }
         let waits = Refusal::new(Code::BadTransition, format!("{status} {}", asked(request)));
         return Err(Failure::Waits(waits.hint(hint.of_call(call_id, status))));
@@ -145,17 +208,17 @@ pub(super) async fn decide(
     Ok(Decided::All)
 }
 
-/// Answers the question of a tool; `Err` as in [`Decider::approves`]. An answer that does not fit the form is asked for again.
+/// Answers the question of a tool. An answer that does not fit the form is asked for again.
 async fn answer(
     abide: &Abide,
     decider: &mut Decider<'_>,
     call_id: &str,
     request: &Value,
-) -> Result<Result<(), bool>, Failure> {
+) -> Result<Verdict<Result<(), Error>>, Failure> {
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
     if matches!(decider, Decider::All) {
-        unless_decided(abide.call(decide(Decision::Approve)).await)?;
-        return Ok(Ok(()));
+        let approved = abide.call(decide(Decision::Approve)).await.map(drop);
+        return Ok(Verdict::Decided(approved));
     }
     let args = &request["args"];
     let [tool, message, url] =
@@ -174,33 +237,32 @@ async fn answer(
     };
     loop {
         let question = format!("{tool} asks: {message}  [{form}; Enter declines] ");
-        let decision = match decider.ask(&question).await? {
-            Answer::Interrupted => return Ok(Err(true)),
-            Answer::None => return Ok(Err(false)),
-            Answer::Text(text) if text.trim().is_empty() => decide(Decision::Reject),
-            Answer::Text(text) => decide(Decision::Approve).comment(text.trim()),
+        let decision = match decider.read(abide, call_id, &question).await? {
+            Reply::Interrupted => return Ok(Verdict::Interrupted),
+            Reply::Elsewhere => return Ok(Verdict::Elsewhere),
+            Reply::None => return Ok(Verdict::Open),
+            Reply::Text(text) if text.trim().is_empty() => decide(Decision::Reject),
+            Reply::Text(text) => decide(Decision::Approve).comment(text.trim()),
         };
         match abide.call(decision).await {
             Err(error) if error.code() == Some(Code::BadArguments) => {
                 note(Printable::line(&error.to_string()));
             }
-            decided => {
-                unless_decided(decided)?;
-                return Ok(Ok(()));
-            }
+            decided => return Ok(Verdict::Decided(decided.map(drop))),
         }
     }
 }
 
-/// The outcome of a call whose outcome is unknown, if a person knows it; `Err` as in [`Decider::approves`]. Only a
-/// conversation asks: the person who answers it has seen what happened before.
+/// The outcome of a call whose outcome is unknown, if a person knows it. Only a conversation asks: the person who answers
+/// it has seen what happened before.
 async fn settlement(
+    abide: &Abide,
     decider: &mut Decider<'_>,
     call_id: &str,
     request: &Value,
-) -> Result<Result<SettleToolCall, bool>, Failure> {
+) -> Result<Verdict<SettleToolCall>, Failure> {
     if !matches!(decider, Decider::Conversation(_)) {
-        return Ok(Err(false));
+        return Ok(Verdict::Open);
     }
     let question = format!(
         "{}  — it was interrupted. Did it take effect? [y/n, Enter leaves it open] ",
@@ -209,13 +271,14 @@ async fn settlement(
     let settle = |outcome| {
         SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
     };
-    Ok(match decider.ask(&question).await? {
-        Answer::Text(text) if is_yes(&text) => Ok(settle(Outcome::Succeeded)),
-        Answer::Text(text) if matches!(text.trim(), "n" | "N" | "no") => {
-            Ok(settle(Outcome::Failed).error("it was interrupted and did not take effect"))
-        }
-        Answer::Interrupted => Err(true),
-        Answer::Text(_) | Answer::None => Err(false),
+    Ok(match decider.ask(abide, call_id, &question).await? {
+        Answer::Yes => Verdict::Decided(settle(Outcome::Succeeded)),
+        Answer::No => Verdict::Decided(
+            settle(Outcome::Failed).error("it was interrupted and did not take effect"),
+        ),
+        Answer::Interrupted => Verdict::Interrupted,
+        Answer::Elsewhere => Verdict::Elsewhere,
+        Answer::Open | Answer::None => Verdict::Open,
     })
 }
 
@@ -251,32 +314,80 @@ pub(super) async fn consent(
     let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
     let asked = format!("{tool} {input}");
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
-    let decision = match (decider.approves(&asked).await?, hint.decide_elsewhere(call_id)) {
-        (Ok(decision), _) => decide(decision),
-        (Err(true), _) => return Ok(Decided::Interrupted),
-        (Err(false), Some(command)) => {
+    let verdict = decider.approves(abide, call_id, &asked).await?;
+    let decision = match (verdict, hint.decide_elsewhere(call_id)) {
+        (Verdict::Decided(decision), _) => decide(decision),
+        (Verdict::Elsewhere, _) => return Ok(Decided::All),
+        (Verdict::Interrupted, _) => return Ok(Decided::Interrupted),
+        (Verdict::Open, Some(command)) => {
             note(Printable::line(&format!("waits: {asked}")) + "\n  hint: " + &command);
             return Ok(Decided::All);
         }
         // No other process can open the file while this one has it open.
-        (Err(false), None) => {
+        (Verdict::Open, None) => {
             let no =
                 format!("rejected {asked}: there is no terminal to ask; --yes approves all calls");
             note(Printable::line(&no));
             decide(Decision::Reject).comment("no terminal to ask")
         }
     };
-    unless_decided(abide.call(decision).await)?;
+    let done = abide.call(decision).await.map(drop);
+    unless_decided(abide, decider, call_id, done).await?;
     Ok(Decided::All)
 }
 
-/// Ignores the refusal if the call was already decided or is no longer pending.
-fn unless_decided<T>(decided: Result<T, Error>) -> Result<(), Failure> {
-    match decided {
-        Err(error) if !matches!(error.code(), Some(Code::Conflict | Code::BadTransition)) => {
-            Err(error.into())
+/// If the call was already decided or is no longer pending, the refusal is no error; a person who has answered learns
+/// that the answer has no effect.
+async fn unless_decided(
+    abide: &Abide,
+    decider: &Decider<'_>,
+    call_id: &str,
+    done: Result<(), Error>,
+) -> Result<(), Failure> {
+    match done {
+        Err(error) if matches!(error.code(), Some(Code::Conflict | Code::BadTransition)) => {
+            if !matches!(decider, Decider::All) {
+                let how = how_decided(abide, call_id).await;
+                note(Printable::line(&format!("ignored: {how}")));
+            }
+            Ok(())
         }
-        _ => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// Waits until a call is no longer open; returns how it was decided.
+async fn decision_elsewhere(abide: &Abide, call_id: &str) -> String {
+    let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status IN \
+               ('awaiting_approval', 'unknown')";
+    // Without a subscription, the answer learns it.
+    let Ok(mut open) = abide.subscribe(sql).param("id", call_id).await else {
+        return pending().await;
+    };
+    while open.rows().len() > 0 {
+        if open.next().await.is_none() {
+            return pending().await;
+        }
+    }
+    how_decided(abide, call_id).await
+}
+
+/// How a call was decided, as far as the caller may know.
+async fn how_decided(abide: &Abide, call_id: &str) -> String {
+    let sql = "SELECT tool_calls.status, settled_by, approvals.status, decided_by FROM tool_calls \
+               LEFT JOIN approvals ON approvals.call_id = tool_calls.call_id \
+               WHERE tool_calls.call_id = :id ORDER BY decided_by IS NULL LIMIT 1";
+    type Cells = (String, Option<String>, Option<String>, Option<String>);
+    let found: Result<Vec<Cells>, Error> = abide.sql(sql).param("id", call_id).fetch().await;
+    match found.unwrap_or_default().into_iter().next() {
+        Some((status, Some(by), _, _)) => {
+            format!("the call was already settled as {status} by {by}")
+        }
+        Some((_, _, Some(decision), Some(by))) => {
+            format!("the call was already {decision} by {by}")
+        }
+        Some((status, ..)) => format!("the call is already {status}"),
+        None => "the call was already decided".to_owned(),
     }
 }
 
@@ -286,21 +397,4 @@ async fn is_decided(abide: &Abide, call_id: &str) -> Result<bool, Failure> {
                ('awaiting_approval', 'unknown')";
     let found: Vec<(i64,)> = abide.sql(sql).param("id", call_id).fetch().await?;
     Ok(found.first().is_some_and(|(count,)| *count > 0))
-}
-
-/// Asks at the terminal. The question goes to stderr, because stdout has the output of the run and may be a pipe. A
-/// separate thread reads the answer, so that a run that this process drives continues and keeps its lease.
-async fn ask(question: String) -> Result<String, Failure> {
-    let person = tokio::task::spawn_blocking(move || {
-        let mut out = io::stderr().lock();
-        write!(out, "{}", Printable::line(&question))?;
-        out.flush()?;
-        let mut answer = String::new();
-        if io::stdin().lock().read_line(&mut answer)? == 0 {
-            // At the end of the input, the user did not end the line.
-            writeln!(out)?;
-        }
-        io::Result::Ok(answer)
-    });
-    Ok(person.await.map_err(io::Error::other)??)
 }

@@ -17,7 +17,8 @@ pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
 use super::host::{AgentHost, FILE, no_folder, open};
-use super::run::{ended, restarts, row, still_waits};
+use super::run::{ended, of_server, restarts, row, still_waits};
+use super::silence::Silence;
 use super::view::View;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -35,6 +36,7 @@ const HISTORY: usize = 9_999;
 const COMMANDS: &str = "\
 /history  shows the earlier messages
 /quit     leaves; so does Ctrl-D
+A line that begins with a space is a message, also before a slash.
 A line that ends with \\ continues in the next line. Ctrl-C stops an answer; twice, it leaves.";
 
 /// Arguments of `abide agent chat`.
@@ -50,6 +52,12 @@ pub(super) struct Chat {
     /// Approve every call without asking
     #[arg(long)]
     yes: bool,
+}
+
+/// Whether a line is meant as a command: one word after a slash. A path, or a line that begins with a space, is a message.
+fn is_command(line: &str) -> bool {
+    let word = line.trim_end().strip_prefix('/');
+    word.is_some_and(|word| !word.is_empty() && word.chars().all(char::is_alphabetic))
 }
 
 /// Whether a conversation uses a file in this process.
@@ -101,6 +109,7 @@ async fn leave_or_converse(
         agent: args.name,
         yes: args.yes,
         session: None,
+        new_session: format!("chat_{}", &uuid::Uuid::new_v4().simple().to_string()[..16]),
         input,
     };
     let done = tokio::select! {
@@ -123,6 +132,8 @@ struct Conversation<'a> {
     yes: bool,
     /// The session, once it exists.
     session: Option<String>,
+    /// The id of the session that the first message creates.
+    new_session: String,
     input: Input,
 }
 
@@ -133,7 +144,9 @@ impl Conversation<'_> {
             self.resume(session).await?;
         } else if self.is_for_people() {
             let commands = "/help  lists the commands";
-            note(format!("a conversation with {}  ·  {commands}", self.agent));
+            // A conversation that is killed continues with this id.
+            let session = &self.new_session;
+            note(format!("a conversation with {}, session {session}  ·  {commands}", self.agent));
         }
         loop {
             if self.is_for_people() {
@@ -157,6 +170,10 @@ impl Conversation<'_> {
                 "/quit" | "/exit" if self.input.is_terminal() => return Ok(()),
                 "/help" if self.input.is_terminal() => note(COMMANDS),
                 "/history" if self.input.is_terminal() => self.history().await?,
+                _ if self.input.is_terminal() && is_command(&message) => {
+                    let word = message.trim_end();
+                    note(format!("there is no command {word}: /help lists them"));
+                }
                 _ => self.turn(&message).await?,
             }
         }
@@ -175,7 +192,9 @@ impl Conversation<'_> {
             return Ok(());
         }
         let detail = format!("there is no agent {}", self.agent);
-        Err(Refusal::new(Code::NotFound, detail).hint("abide agent list  lists the agents").into())
+        let refusal =
+            Refusal::new(Code::NotFound, detail).hint("abide agent list  lists the agents");
+        Err(of_server(self.options, refusal.into()))
     }
 
     /// Continues a session: shows its messages, and follows its active run.
@@ -231,10 +250,10 @@ impl Conversation<'_> {
         if let Some(session) = &self.session {
             return Ok(self.abide.call(run(session)).await?.into_inner().id);
         }
-        let id = format!("chat_{}", &uuid::Uuid::new_v4().simple().to_string()[..16]);
-        let session = CreateSession::new(&self.agent).id(&id);
+        let id = &self.new_session;
+        let session = CreateSession::new(&self.agent).id(id);
         // Both or neither: a refused run leaves no session.
-        let done = self.abide.batch([Call::of(session), Call::of(run(&id))]).await?;
+        let done = self.abide.batch([Call::of(session), Call::of(run(id))]).await?;
         let row = done.value.last().map(|run| run.result.clone()).unwrap_or_default();
         // For a caller with a scope, the stored ids have the namespace of the scope.
         let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
@@ -265,9 +284,11 @@ impl Conversation<'_> {
         let mut view = View::of_chat(self.options.json);
         view.omit(&restarts(abide, run_id).await?);
         let mut events = Events::of(abide, run_id, 0).await?;
+        let mut silence = Silence::new(self.options, abide);
         loop {
             let event = tokio::select! {
                 event = events.next() => event?,
+                () = silence.explain(run_id) => continue,
                 () = self.input.interrupted() => {
                     view.pause()?;
                     self.abort(run_id).await?;

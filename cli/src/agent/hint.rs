@@ -136,7 +136,8 @@ impl HintContext {
 fn where_to(options: &Options) -> String {
     match &options.db {
         Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
-        None if options.url == crate::global_options::DEFAULT_URL => String::new(),
+        // A command without the option can use another server, and a conversation uses a file.
+        None if !options.is_url_named => String::new(),
         None => format!(" --url {}", quoted(&options.url)),
     }
 }
@@ -194,6 +195,26 @@ mod tests {
         );
         let args = serde_json::json!({"session_id": "s1"});
         assert!((definition.decode)(&args).is_ok(), "the reducer takes what the hint says");
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// A conversation without the option uses a file, also if the server has the default address.
+    #[test]
+    fn the_address_that_is_named_is_repeated() {
+        let url = crate::global_options::DEFAULT_URL;
+        let Line { options } = clap::Parser::parse_from(["abide", "--url", url]);
+        let named = Options { is_url_named: true, ..options.clone() };
+        let folder = Path::new(".abide");
+        let again = |options| HintContext::of_chat(options, folder, "a", "s1").again;
+        assert_eq!(again(&named), format!("abide agent chat --url {url} --session s1 a"));
+        let again = |options| HintContext::new(options, folder, "a", "Hi", "r1").again;
+        assert_eq!(again(&named), format!("abide agent run --url {url} --id r1 a Hi"));
+        assert_eq!(again(&options), "abide agent run --id r1 a Hi");
     }
 
     /// The hint offered only `succeeded`.

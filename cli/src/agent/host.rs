@@ -32,11 +32,24 @@ pub(super) const FILE: &str = "agents.db";
 
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
-    opened(options, folder).await.map_err(|why| {
-        let usual = || "docs/agents.md describes the folder of agents".to_owned();
-        let hint = why.suggestion().unwrap_or_else(usual);
-        Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
-    })
+    opened(options, folder).await.map_err(unusable)
+}
+
+/// The same without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
+pub(super) async fn open_offline(
+    options: &Options,
+    folder: &Path,
+) -> Result<AgentProject, Failure> {
+    check_named(folder)?;
+    let launcher = Launcher::this_program();
+    AgentProject::open_offline(folder, &options.environment, launcher).await.map_err(unusable)
+}
+
+/// The refusal of a folder that cannot be used.
+fn unusable(why: ProjectError) -> Failure {
+    let usual = || "docs/agents.md describes the folder of agents".to_owned();
+    let hint = why.suggestion().unwrap_or_else(usual);
+    Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
 }
 
 /// The project of a folder.

@@ -9,7 +9,7 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
-use super::host::prompt_store;
+use super::host::{open_offline, prompt_store};
 use crate::cells::counted;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -63,12 +63,7 @@ pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failur
 /// # Errors
 /// A recording has changed, or cannot be read.
 pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result<(), Failure> {
-    super::host::check_named(folder)?;
-    let project = AgentProject::open_offline(folder, &options.environment).await;
-    let project = project.map_err(|why| {
-        let hint = "docs/agents.md describes the folder of agents";
-        Refusal::new(Code::BadArguments, why.to_string()).hint(hint)
-    })?;
+    let project = open_offline(options, folder).await?;
     let stored = prompt_store(options, &project.catalog).await?;
     let (mut same, mut changed, mut failed) = (0, 0, 0);
     for path in files(&args.recordings)? {

@@ -9,8 +9,9 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 
 use super::approvals::{Decider, consent, decide, program_question};
-use super::hint::HintContext;
-use super::host::{AgentHost, open};
+use super::hint::{HintContext, of_folder};
+use super::host::{AgentHost, FILE, open};
+use super::silence::Silence;
 use super::view::View;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -49,7 +50,8 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(_) => Some(open(options, folder).await?),
         None => None,
     };
-    let abide = connect(options, Access::Create).await?;
+    let abide = connect(options, Access::Create).await;
+    let abide = abide.map_err(|failure| not_served(options, folder, failure))?;
     let host = match project {
         Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
         None => None,
@@ -66,10 +68,42 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
 
 /// Starts or continues the run, and shows its events until it ends or waits.
 async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
-    let run = begin(abide, &args).await?;
+    let run = begin(abide, &args).await.map_err(|failure| of_server(options, failure))?;
     let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id)
         .in_session(args.session.as_deref());
     watch(options, abide, &run.id, &hint, args.yes).await
+}
+
+/// Adds what else the command can use: a conversation without `--db` and `--url` is in a file.
+fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
+    match failure {
+        Failure::Unreachable(refusal) if !options.is_url_named => {
+            let of_folder = of_folder(folder);
+            let (folder, file) = (folder.display(), folder.join(FILE));
+            Failure::Unreachable(refusal.hint(format!(
+                "abide serve --agents {folder}  starts one;  \
+                 abide agent run --db {}{of_folder} …  needs none",
+                file.display()
+            )))
+        }
+        failure => failure,
+    }
+}
+
+/// Adds why a server does not have an agent: a server without a folder of agents has none.
+pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(refusal)
+            if options.db.is_none() && refusal.detail.starts_with("there is no agent ") =>
+        {
+            let url = &options.url;
+            Failure::Refused(refusal.hint(format!(
+                "abide agent list --url {url}  lists the agents of this server;  \
+                 abide serve --agents FOLDER  adds those of a folder"
+            )))
+        }
+        failure => failure,
+    }
 }
 
 /// Shows the events of a run until it ends or waits.
@@ -87,7 +121,13 @@ pub(super) async fn watch(
     let mut view = View::new(options.json);
     view.omit(&restarts(abide, run_id).await?);
     let mut events = Events::of(abide, run_id, 0).await?;
-    while let Some(event) = events.next().await? {
+    let mut silence = Silence::new(options, abide);
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            () = silence.explain(run_id) => continue,
+        };
+        let Some(event) = event else { return Ok(()) };
         view.show(&event)?;
         if event.ends_run() {
             view.total(&row(abide, run_id).await?)?;
@@ -100,7 +140,6 @@ pub(super) async fn watch(
             consent(abide, hint, asked, &mut decider).await?;
         }
     }
-    Ok(())
 }
 
 /// The stored restarts of a run: the number of each, and the number of the first event that it made void.

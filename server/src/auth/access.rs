@@ -206,8 +206,9 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
         if !is_loopback_host(host) {
             let detail = format!("requests to the host {host:?} need a token");
-            return Err(Refusal::new(Code::Denied, detail)
-                .hint("use http://127.0.0.1, or create a token with  abide token create"));
+            return Err(Refusal::new(Code::Denied, detail).hint(
+                "use http://127.0.0.1, or create a token with  abide token create NAME --role ROLE",
+            ));
         }
     }
     let reads = method == Method::GET || method == Method::HEAD;
@@ -220,7 +221,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
             Code::Denied,
             "requests from web pages of another site need a token",
         )
-        .hint("create a token with  abide token create  and send it"));
+        .hint("create a token with  abide token create NAME --role ROLE  and send it"));
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
@@ -229,7 +230,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         return Ok(());
     }
     Err(Refusal::new(Code::Denied, format!("requests from the origin {origin:?} need a token"))
-        .hint("create a token with  abide token create  and send it"))
+        .hint("create a token with  abide token create NAME --role ROLE  and send it"))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.

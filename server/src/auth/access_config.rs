@@ -108,8 +108,9 @@ impl AccessConfig {
         let detail = format!(
             "cannot listen on {listens}: without a token only loopback addresses are allowed"
         );
-        Err(Refusal::new(Code::Denied, detail)
-            .hint("create a token with  abide token create  or listen on 127.0.0.1"))
+        Err(Refusal::new(Code::Denied, detail).hint(
+            "create a token with  abide token create root --role admin  or listen on 127.0.0.1",
+        ))
     }
 }
 

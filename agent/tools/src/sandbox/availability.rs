@@ -32,7 +32,8 @@ impl Availability {
             return Availability::Unavailable("sandboxes need Linux".to_owned());
         }
         if !launcher.exists() {
-            let why = "this program cannot start a supervisor: pass a Launcher";
+            let why =
+                "no program that supervises sandboxed programs is named (in Rust, a Launcher is)";
             return Availability::Unavailable(why.to_owned());
         }
         match name {

@@ -1,6 +1,7 @@
 //! What a person types in a conversation: lines of stdin, and Ctrl-C.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::failure::Failure;
+use crate::output::note;
 use crate::printable::Printable;
 
 /// Lines that are read before they are needed.
@@ -32,7 +34,10 @@ pub(in crate::agent) struct Input {
     lines: mpsc::Receiver<io::Result<Vec<u8>>>,
     /// Lines that were typed before a question.
     typed_ahead: VecDeque<String>,
-    interrupts: mpsc::Receiver<()>,
+    /// How the call of the last question was decided elsewhere, until a line is typed.
+    decided: Option<String>,
+    /// `None` where Ctrl-C ends the process.
+    interrupts: Option<mpsc::Receiver<()>>,
     presses: Presses,
     is_terminal: bool,
 }
@@ -68,6 +73,16 @@ impl Input {
     /// # Errors
     /// The process cannot handle Ctrl-C.
     pub(super) fn new() -> Result<(Input, InterruptListener), Failure> {
+        let mut input = Input::of_lines();
+        let signal = signal(SignalKind::interrupt())?;
+        let (sender, interrupts) = mpsc::channel(1);
+        input.interrupts = Some(interrupts);
+        let listener = InterruptListener { signal, presses: input.presses.clone(), sender };
+        Ok((input, listener))
+    }
+
+    /// The same without Ctrl-C, which ends the process.
+    pub(in crate::agent) fn of_lines() -> Input {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         thread::spawn(move || {
             let mut stdin = io::stdin().lock();
@@ -85,12 +100,14 @@ impl Input {
                 }
             }
         });
-        let is_terminal = io::stdin().is_terminal();
-        let typed_ahead = VecDeque::new();
-        let (presses, signal) = (Presses::default(), signal(SignalKind::interrupt())?);
-        let (sender, interrupts) = mpsc::channel(1);
-        let listener = InterruptListener { signal, presses: presses.clone(), sender };
-        Ok((Input { lines, typed_ahead, interrupts, presses, is_terminal }, listener))
+        Input {
+            lines,
+            typed_ahead: VecDeque::new(),
+            decided: None,
+            interrupts: None,
+            presses: Presses::default(),
+            is_terminal: io::stdin().is_terminal(),
+        }
     }
 
     pub(in crate::agent) fn is_terminal(&self) -> bool {
@@ -102,10 +119,34 @@ impl Input {
     /// # Errors
     /// Stdin cannot be read, or the line is longer than a message.
     pub(super) async fn next(&mut self) -> Result<Typed, Failure> {
-        if let Some(line) = self.typed_ahead.pop_front() {
-            return Ok(Typed::Line(line));
+        loop {
+            let typed = match self.typed_ahead.pop_front() {
+                Some(line) => Typed::Line(line),
+                None => self.typed().await?,
+            };
+            match typed {
+                Typed::Line(line) if self.is_late(&line) => {}
+                typed => return Ok(typed),
+            }
         }
-        self.typed().await
+    }
+
+    /// The call of the question was decided elsewhere: an answer that is typed now is too late.
+    pub(in crate::agent) fn decided_elsewhere(&mut self, how: String) {
+        self.decided = Some(how);
+    }
+
+    /// Whether a line is the late answer to a question; if so, says that it is ignored.
+    fn is_late(&mut self, line: &str) -> bool {
+        let how = self.decided.take();
+        let is_answer = matches!(&*line.trim().to_lowercase(), "y" | "yes" | "n" | "no");
+        match how.filter(|_| is_answer) {
+            Some(how) => {
+                note(Printable::line(&format!("ignored: {how}")));
+                true
+            }
+            None => false,
+        }
     }
 
     /// The next message. A line that ends with a backslash continues in the next line.
@@ -131,8 +172,12 @@ impl Input {
     /// As [`Input::next`].
     pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
         while let Ok(line) = self.lines.try_recv() {
-            self.typed_ahead.push_back(text(line?)?);
+            let line = text(line?)?;
+            if !self.is_late(&line) {
+                self.typed_ahead.push_back(line);
+            }
         }
+        self.decided = None;
         {
             let mut out = io::stderr().lock();
             write!(out, "{}", Printable::line(question))?;
@@ -143,8 +188,7 @@ impl Input {
 
     /// Waits for Ctrl-C.
     pub(super) async fn interrupted(&mut self) {
-        // The listener lives as long as the conversation.
-        let _ = self.interrupts.recv().await;
+        pressed(&mut self.interrupts).await;
     }
 
     /// An answer is complete: the next Ctrl-C is the first one again.
@@ -154,7 +198,7 @@ impl Input {
 
     async fn typed(&mut self) -> Result<Typed, Failure> {
         tokio::select! {
-            _ = self.interrupts.recv() => Ok(Typed::Interrupt),
+            () = pressed(&mut self.interrupts) => Ok(Typed::Interrupt),
             line = self.lines.recv() => match line {
                 Some(line) => {
                     self.forget_presses();
@@ -163,6 +207,15 @@ impl Input {
                 None => Ok(Typed::End),
             },
         }
+    }
+}
+
+/// Waits for Ctrl-C, where it does not end the process.
+async fn pressed(interrupts: &mut Option<mpsc::Receiver<()>>) {
+    match interrupts {
+        // The listener lives as long as the conversation.
+        Some(interrupts) => drop(interrupts.recv().await),
+        None => pending().await,
     }
 }
 
