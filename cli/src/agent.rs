@@ -26,9 +26,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 pub(crate) use self::host::{AgentHost, LoadedProject};
-use self::host::{FOLDER, open, opened, prompt_store};
+use self::host::{FOLDER, check_folder_exists, open, opened, prompt_store};
 use crate::cells::counted;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -184,8 +184,9 @@ fn line(name: &str, mode: AgentMode, description: Option<&str>) -> String {
 }
 
 async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
-    if !folder.is_dir() {
-        return Err(host::no_folder(folder).into());
+    check_folder_exists(folder)?;
+    if let Some(file) = &options.db {
+        check_file(file)?;
     }
     let AgentProject { mut catalog, models, .. } = match opened(options, folder).await {
         Ok(project) => project,

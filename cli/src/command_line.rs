@@ -173,7 +173,13 @@ fn wants_json() -> bool {
 fn start_log(command: &Command) {
     let filter = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let is_plain = filter.is_none() && !matches!(command, Command::Serve(_));
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer of
+    // their own, and these libraries log them a second time.
+    let usual = || {
+        let warnings = Targets::new().with_default(LevelFilter::WARN);
+        warnings.with_target("sqlite3Parser", LevelFilter::OFF).with_target("rmcp", LevelFilter::ERROR)
+    };
+    let filter = filter.unwrap_or_else(usual);
     let log = tracing_subscriber::fmt::layer().with_ansi(false);
     let log = log.with_writer(|| printable::LogWriter);
     let log = if is_plain { log.event_format(output::PlainRecord).boxed() } else { log.boxed() };

@@ -143,7 +143,7 @@ impl<'a> HostCall<'a> {
         match self.exchange.app.engine.batch(self.exchange.by(), &calls, None).await {
             // It was decided elsewhere; the host reads the row.
             Err(refusal) if refusal.code == Code::Conflict => Ok(dismissed),
-            Err(refusal) => Err(refused(refusal)),
+            Err(refusal) => Err(refused(refusal.outside_batch())),
             Ok(_) => Ok(dismissed),
         }
     }
