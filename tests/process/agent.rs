@@ -348,6 +348,12 @@ fn a_check_reports_what_cannot_work() {
         error: the agent folder has 1 error, and its definitions were not checked   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
+    let programs = "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }\n";
+    fs::write(agent_folder.path("project/abide.yaml"), format!("{TOOLS}{programs}")).unwrap();
+    let remote = "a2a: { url: 'http://10.0.0.1/a2a/x' }\n";
+    fs::write(agent_folder.path("project/agents/remote.yaml"), remote).unwrap();
+    let missing = agent_folder.run(&["agent", "check"]);
+    expect![[r#""#]].assert_eq(&missing.stdout);
     let mut nowhere = abide();
     nowhere.current_dir(agent_folder.folder.path()).args(["agent", "check"]);
     let nowhere = Process::spawn(&mut nowhere).ended();
@@ -370,7 +376,7 @@ fn a_server_says_which_agents_it_loaded() {
     has(
         "  agents   clerk, default, hitl_test, readonly\n  models   script\n  tools    look, refund\n",
     );
-    has("  failed   1 problem:  abide agent check --agents {}  shows it\n");
+    has("  failed   1 problem:  abide agent check --agents project  shows it\n");
     let warning = text.error_line();
     assert!(warning.contains("odd.yaml:1:9: unknown tool fly"), "{warning}");
     assert!(!warning.contains('\u{1b}'), "a log that is not a terminal has no colours");

@@ -79,6 +79,8 @@ fn commands_that_use_a_file_do_not_create_it() {
         "role set r --allow append_message",
         "role remove r",
         "backup copy.db",
+        "mcp",
+        "agent chat default --session s1",
     ];
     for line in lines {
         for (file, what) in
@@ -114,6 +116,59 @@ fn commands_that_use_a_file_do_not_create_it() {
     );
     let output = typed(folder.path(), "token create root --role admin --db c.db");
     assert!(output.contains("\ncreated c.db\n"), "{output}");
+}
+
+/// A command that failed because of its other arguments had made the database and its lock.
+#[test]
+fn a_refused_command_leaves_no_file() {
+    let folder = folder();
+    let before = names(folder.path());
+    check(
+        folder.path(),
+        &[
+            "serve --agents nosuch --listen 127.0.0.1:0 --db b.db",
+            "serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db",
+            "mcp --agents nosuch --db a.db",
+            "agent run default hi --db b.db",
+            "agent chat default --db b.db",
+            "sql SELECT --db a.db/b.db",
+            "sql SELECT --db a.db --url http://127.0.0.1:9",
+        ],
+        expect![""],
+    );
+    assert_eq!(names(folder.path()), before);
+    assert!(typed(folder.path(), "help --help").contains("Exit codes:"));
+}
+
+/// The hint named the lock of a removed file as if it were the file.
+#[test]
+fn a_file_is_created_again_when_its_companions_are_removed() {
+    let folder = folder();
+    typed(folder.path(), "replay a.db --into then.db");
+    let twice = typed(folder.path(), "replay a.db --into then.db");
+    fs::remove_file(folder.path().join("then.db")).unwrap();
+    let left = typed(folder.path(), "replay a.db --into then.db");
+    fs::remove_file(folder.path().join("then.db-lock")).unwrap();
+    let again = typed(folder.path(), "replay a.db --into then.db");
+    expect![[r#""#]].assert_eq(&(twice + &left + &again));
+}
+
+/// A hint for the command line names a command, and a misspelled table.
+#[test]
+fn hints_of_the_engine_name_commands() {
+    let folder = folder();
+    typed(folder.path(), "call put_prompt name=clerk text=Hello --db a.db");
+    check(
+        folder.path(),
+        &[
+            "sql SELECT(1)FROM(sesions) --db a.db",
+            "sql SELECT(1)FROM(nothing_like_it) --db a.db",
+            "call frobnicate --db a.db",
+            "prompt show clerk@prod --db a.db",
+            "prompt show none@prod --db a.db",
+        ],
+        expect![""],
+    );
 }
 
 /// A folder with a file of each kind that commands refuse, and the database `a.db` with a token.

@@ -319,7 +319,11 @@ pub(crate) fn plain(why: &str) -> String {
         ("expected sequence start", "expected a list"),
         ("unknown variant", "unknown value"),
     ];
-    terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours))
+    let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
+    // Fields that only stored revisions have.
+    ["`native`, ", "native, ", ", `instructions`, `settings`", ", instructions, settings"]
+        .iter()
+        .fold(why, |why, stored| why.replace(stored, ""))
 }
 
 /// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known

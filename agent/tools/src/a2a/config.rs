@@ -10,6 +10,7 @@ use super::failure::A2aFailure;
 use crate::config::ConfigError;
 use crate::environment::{Environment, Setting};
 use crate::http;
+use crate::public_address::PermittedHosts;
 
 /// A remote agent that is reached by A2A.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,9 +67,14 @@ impl A2aConfig {
     /// Checks the address and the headers.
     ///
     /// # Errors
-    /// The address is invalid, or a variable of a header is not set.
+    /// The address is invalid or not permitted, or a variable of a header is not set.
     pub fn check(&self, environment: &Environment) -> Result<(), A2aFailure> {
-        self.card_url()?;
+        let url = self.card_url()?;
+        // A name is resolved when it is used.
+        let hosts = PermittedHosts::of(self.allow_private.iter().cloned());
+        hosts.check(&url).map_err(|why| {
+            A2aFailure::Invalid(format!("a2a.url: {why}; a2a.allow_private permits a host"))
+        })?;
         self.header_map(environment).map(drop)
     }
 
