@@ -353,7 +353,14 @@ fn a_check_reports_what_cannot_work() {
     let remote = "a2a: { url: 'http://10.0.0.1/a2a/x' }\n";
     fs::write(agent_folder.path("project/agents/remote.yaml"), remote).unwrap();
     let missing = agent_folder.run(&["agent", "check"]);
-    expect![[r#""#]].assert_eq(&missing.stdout);
+    expect![[r#"
+        project/abide.yaml:16:51: there is no program "nosuchprog" for the tool lint   [program_not_found]
+          hint: install it, or name it with its path
+        project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
+          hint: create the agent with  mode: subagent, or remove its name
+        warning: project/agents/remote.yaml:1:13: a2a.url: 10.0.0.1 is not a public address, and only public addresses can be used   [private_address]
+          hint: name its host in a2a.allow_private
+    "#]].assert_eq(&missing.stdout);
     let mut nowhere = abide();
     nowhere.current_dir(agent_folder.folder.path()).args(["agent", "check"]);
     let nowhere = Process::spawn(&mut nowhere).ended();

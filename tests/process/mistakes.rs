@@ -134,7 +134,29 @@ fn a_refused_command_leaves_no_file() {
             "sql SELECT --db a.db/b.db",
             "sql SELECT --db a.db --url http://127.0.0.1:9",
         ],
-        expect![""],
+        expect![[r#"
+            $ abide serve --agents nosuch --listen 127.0.0.1:0 --db b.db
+            error: there is no folder nosuch   [not_found]
+              hint: abide agent init --agents nosuch  creates it; --agents names another one
+            $ abide serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db
+            error: nosuch.json: no such file or directory (os error 2)   [bad_arguments]
+              hint: --jwt names a JSON file about the issuer; its field `jwks` names the JSON file of the keys; docs/authority.md shows both
+            $ abide mcp --agents nosuch --db a.db
+            error: there is no folder nosuch   [not_found]
+              hint: abide agent init --agents nosuch  creates it; --agents names another one
+            $ abide agent run default hi --db b.db
+            error: there is no folder .abide   [not_found]
+              hint: abide agent init  creates it; --agents names another one
+            $ abide agent chat default --db b.db
+            error: there is no folder .abide   [not_found]
+              hint: abide agent init  creates it; --agents names another one
+            $ abide sql SELECT --db a.db/b.db
+            error: a.db/b.db cannot be read: Not a directory (os error 20)   [bad_request]
+              hint: check the path, and the permissions of its folders
+            $ abide sql SELECT --db a.db --url http://127.0.0.1:9
+            error: --url cannot be combined with --db   [usage]
+              hint: abide sql --help  describes the options
+        "#]],
     );
     assert_eq!(names(folder.path()), before);
     assert!(typed(folder.path(), "help --help").contains("Exit codes:"));
@@ -150,7 +172,16 @@ fn a_file_is_created_again_when_its_companions_are_removed() {
     let left = typed(folder.path(), "replay a.db --into then.db");
     fs::remove_file(folder.path().join("then.db-lock")).unwrap();
     let again = typed(folder.path(), "replay a.db --into then.db");
-    expect![[r#""#]].assert_eq(&(twice + &left + &again));
+    expect![[r#"
+        $ abide replay a.db --into then.db
+        error: then.db exists already   [conflict]
+          hint: name a file that does not exist
+        $ abide replay a.db --into then.db
+        error: then.db cannot be created: files of an earlier database are there   [conflict]
+          hint: name another file, or remove these first:  then.db-lock
+        $ abide replay a.db --into then.db
+        0 events  ·  the same outcomes  ·  then.db
+    "#]].assert_eq(&(twice + &left + &again));
 }
 
 /// A hint for the command line names a command, and a misspelled table.
@@ -167,7 +198,23 @@ fn hints_of_the_engine_name_commands() {
             "prompt show clerk@prod --db a.db",
             "prompt show none@prod --db a.db",
         ],
-        expect![""],
+        expect![[r#"
+            $ abide sql SELECT(1)FROM(sesions) --db a.db
+            error: no such table: sesions   [bad_sql]
+              hint: did you mean sessions?
+            $ abide sql SELECT(1)FROM(nothing_like_it) --db a.db
+            error: no such table: nothing_like_it   [bad_sql]
+              hint: abide sql "SELECT name FROM sqlite_schema WHERE type = 'table'"  lists the tables
+            $ abide call frobnicate --db a.db
+            error: there is no reducer "frobnicate"   [unknown_reducer]
+              hint: docs/protocol.md lists them
+            $ abide prompt show clerk@prod --db a.db
+            error: the prompt clerk has no version or label prod   [not_found]
+              hint: it has no labels;  abide prompt label  sets one
+            $ abide prompt show none@prod --db a.db
+            error: there is no prompt none@prod   [not_found]
+              hint: abide prompt list  shows the prompts
+        "#]],
     );
 }
 
@@ -352,7 +399,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean append_message?
             $ abide role set clerk --allow append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
-              hint: GET /v1/schema lists them
+              hint: docs/protocol.md lists them
             $ abide role remove admin --db a.db
             error: admin is a built-in role and cannot be changed   [conflict]
               hint: only roles of your own can be removed

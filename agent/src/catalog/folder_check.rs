@@ -234,7 +234,11 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
 
 /// Why a remote agent cannot be reached.
 fn remote_agent(a2a: &A2aConfig, environment: &Environment) -> Option<DefinitionError> {
-    a2a.check(environment).err().map(|why| DefinitionError::Contradiction(why.to_string()))
+    if let Err(why) = a2a.check(environment) {
+        return Some(DefinitionError::Contradiction(why.to_string()));
+    }
+    let why = format!("a2a.url: {}", a2a.refused_address()?);
+    Some(DefinitionError::Program { code: "private_address", why, subject: a2a.url.clone() })
 }
 
 /// Whether a command can be found: by its path, or in the folders of `PATH`.

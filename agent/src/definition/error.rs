@@ -229,7 +229,7 @@ impl DefinitionError {
     /// Whether it depends on the environment of the process, and the definition itself is correct.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        self.code() == "key_missing"
+        matches!(self.code(), "key_missing" | "private_address")
     }
 
     /// The place of the error, if the parser reported it.
@@ -296,6 +296,7 @@ fn of_program(code: &str) -> &'static str {
         }
         "bad_parser" => "docs/programs.md describes the rules of a parser",
         "missing_folder" => "create the folder",
+        "private_address" => "name its host in a2a.allow_private",
         _ => "install it, or name it with its path",
     }
 }

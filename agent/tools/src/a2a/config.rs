@@ -67,15 +67,17 @@ impl A2aConfig {
     /// Checks the address and the headers.
     ///
     /// # Errors
-    /// The address is invalid or not permitted, or a variable of a header is not set.
+    /// The address is invalid, or a variable of a header is not set.
     pub fn check(&self, environment: &Environment) -> Result<(), A2aFailure> {
-        let url = self.card_url()?;
-        // A name is resolved when it is used.
-        let hosts = PermittedHosts::of(self.allow_private.iter().cloned());
-        hosts.check(&url).map_err(|why| {
-            A2aFailure::Invalid(format!("a2a.url: {why}; a2a.allow_private permits a host"))
-        })?;
+        self.card_url()?;
         self.header_map(environment).map(drop)
+    }
+
+    /// Why the address may not be used, as far as it is known before a name is resolved.
+    #[must_use]
+    pub fn refused_address(&self) -> Option<String> {
+        let hosts = PermittedHosts::of(self.allow_private.iter().cloned());
+        hosts.check(&self.card_url().ok()?).err()
     }
 
     pub(super) fn card_url(&self) -> Result<Url, A2aFailure> {
