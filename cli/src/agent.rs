@@ -27,9 +27,10 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 pub(crate) use self::host::{AgentHost, LoadedProject};
-use self::host::{FOLDER, open, opened, prompt_store};
+use self::host::{FOLDER, check_folder_exists, open, opened, prompt_store};
+use self::hint::of_folder;
 use crate::cells::counted;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -157,7 +158,8 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     if !problems.is_empty() && !options.json {
         let files = problems.len();
         say(format!(
-            "{files} more files are not valid definitions:  abide agent check  lists the errors"
+            "{files} more files are not valid definitions:  abide agent check{}  lists the errors",
+            of_folder(folder)
         ))?;
     }
     Ok(())
@@ -185,10 +187,11 @@ fn line(name: &str, mode: AgentMode, description: Option<&str>) -> String {
 }
 
 async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
-    if !folder.is_dir() {
-        return Err(host::no_folder(folder).into());
+    check_folder_exists(folder)?;
+    if let Some(file) = &options.db {
+        check_file(file)?;
     }
-    let AgentProject { mut catalog, models, .. } = match opened(options, folder).await {
+    let project = match opened(options, folder).await {
         Ok(project) => project,
         Err(error) => {
             show(options, &error.to_problem(folder))?;
@@ -196,6 +199,8 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
     };
+    let missing = project.missing_programs();
+    let AgentProject { mut catalog, models, .. } = project;
     let stored = prompt_store(options, &catalog).await?;
     if let Some(abide) = &stored {
         catalog = catalog.prompts_of(abide);
@@ -203,7 +208,8 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     let environment = options.environment.clone();
     // It waits for stores of prompts.
     let checked = tokio::task::spawn_blocking(move || {
-        let problems = catalog.check(&models, &environment);
+        let mut problems = missing;
+        problems.extend(catalog.check(&models, &environment));
         (problems, catalog.read().0)
     });
     let checked = checked.await;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use abide_agent::Environment;
 use abide_schema::Module;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
@@ -150,10 +151,25 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
 
 /// Parses the command line of this process.
 fn parse() -> Result<CommandLine, clap::Error> {
-    let mut matches = CommandLine::command().try_get_matches()?;
+    let mut words: Vec<_> = std::env::args_os().collect();
+    // `abide help --help` is `abide help`.
+    if words.get(1).is_some_and(|word| word == "help")
+        && words.get(2).is_some_and(|word| word == "--help" || word == "-h")
+    {
+        words.remove(2);
+    }
+    let mut matches = CommandLine::command().try_get_matches_from(words)?;
     let source = matches.value_source("url");
     let mut parsed = CommandLine::from_arg_matches_mut(&mut matches)
         .map_err(|error| error.format(&mut CommandLine::command()))?;
+    // The address in the environment is that of commands without --db.
+    if source == Some(ValueSource::CommandLine) && parsed.options.db.is_some() {
+        let mut conflict = clap::Error::new(ErrorKind::ArgumentConflict);
+        for (kind, option) in [(ContextKind::InvalidArg, "--url"), (ContextKind::PriorArg, "--db")] {
+            conflict.insert(kind, ContextValue::String(option.to_owned()));
+        }
+        return Err(conflict);
+    }
     parsed.options.is_url_named = source.is_some_and(|it| it != ValueSource::DefaultValue);
     Ok(parsed)
 }
@@ -173,7 +189,13 @@ fn wants_json() -> bool {
 fn start_log(command: &Command) {
     let filter = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let is_plain = filter.is_none() && !matches!(command, Command::Serve(_));
-    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer of
+    // their own, and these libraries log them a second time.
+    let usual = || {
+        let warnings = Targets::new().with_default(LevelFilter::WARN);
+        warnings.with_target("sqlite3Parser", LevelFilter::OFF).with_target("rmcp", LevelFilter::ERROR)
+    };
+    let filter = filter.unwrap_or_else(usual);
     let log = tracing_subscriber::fmt::layer().with_ansi(false);
     let log = log.with_writer(|| printable::LogWriter);
     let log = if is_plain { log.event_format(output::PlainRecord).boxed() } else { log.boxed() };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
 use abide_engine::LockState;
@@ -69,20 +69,37 @@ async fn shared(file: &Path) -> Result<Abide, Failure> {
 }
 
 fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
-    let is_new = !file.exists() && !file.is_symlink();
-    let is_empty = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
-    if (is_new || is_empty) && access != Access::Create {
-        let what = if is_new { "does not exist" } else { "is empty, not a database file" };
-        let detail = format!("{} {what}", file.display());
-        let hint =
-            "check the path;  abide init  creates a file; without --db the command uses a server";
-        return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
+    if access != Access::Create {
+        check_file(file)?;
     }
     check_folder(file)?;
     if access == Access::Read {
         return Ok(Abide::open_with(file, Config { timers: false, ..options.config() })?);
     }
     Ok(Abide::open_with(file, options.config())?)
+}
+
+/// Refuses a file that does not exist or has no content: its path is probably mistyped.
+///
+/// # Errors
+/// The file does not exist, is empty, or its folder cannot be read.
+pub(crate) fn check_file(file: &Path) -> Result<(), Refusal> {
+    let path = file.display();
+    let missing = match fs::metadata(file) {
+        Ok(meta) if meta.is_file() && meta.len() == 0 => "is empty, not a database file",
+        Ok(_) => return Ok(()),
+        // Opening it reports a symlink without a target.
+        Err(why) if why.kind() == io::ErrorKind::NotFound && file.is_symlink() => return Ok(()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => "does not exist",
+        Err(why) => {
+            let detail = format!("{path} cannot be read: {why}");
+            let hint = "check the path, and the permissions of its folders";
+            return Err(Refusal::new(Code::BadRequest, detail).hint(hint));
+        }
+    };
+    let hint =
+        "check the path;  abide init  creates a file; without --db the command uses a server";
+    Err(Refusal::new(Code::NotFound, format!("{path} {missing}")).hint(hint))
 }
 
 /// Refuses a missing folder by name; the system's error would name the lock file.
@@ -110,7 +127,9 @@ impl From<Error> for Failure {
             Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {
                 // The server's hint names the header; on the command line the token is an option.
                 let hint = "give a valid token with --token or in ABIDE_TOKEN";
-                let header = |hint: &String| hint.contains("Authorization: Bearer");
+                let header = |hint: &String| {
+                    hint.contains("Authorization: Bearer") || hint.starts_with(EXPIRED)
+                };
                 Failure::Refused(match refusal.hint.as_ref().is_some_and(header) {
                     true => refusal.hint(hint),
                     false => refusal,
@@ -126,17 +145,27 @@ impl From<Error> for Failure {
     }
 }
 
-/// Removes the position in the batch: the command made the batch, the user did not.
+/// The routes that hints of the engine name, and the command that does the same.
+const COMMANDS: [(&str, &str); 4] = [
+    ("GET /v1/schema lists the tables", "abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"  lists the tables"),
+    ("GET /v1/schema lists the columns of every table", LIST_COLUMNS),
+    ("GET /v1/schema lists the columns", LIST_COLUMNS),
+    ("GET /v1/schema lists them", "docs/protocol.md lists them"),
+];
+
+const LIST_COLUMNS: &str = "abide sql \"SELECT * FROM pragma_table_info('sessions')\"  lists the columns of a table";
+
+/// The hint about a credential that has expired.
+const EXPIRED: &str = "ask the issuer for a new one";
+
+/// A refusal as a user of the command line reads it: the command made the batch, and the user sends no requests.
 fn of_command(refusal: Refusal) -> Refusal {
-    let in_batch = refusal.detail.strip_prefix("call ").and_then(|rest| {
-        let (number, rest) = rest.split_once(" of the batch")?;
-        let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
-        is_number.then(|| rest.split_once(": ").map(|(_, detail)| detail.to_owned()))?
+    let refusal = refusal.outside_batch();
+    let hint = refusal.hint.map(|hint| {
+        let known = COMMANDS.iter().find(|(route, _)| hint.contains(route));
+        known.map_or(hint.clone(), |(route, command)| hint.replace(route, command))
     });
-    match in_batch {
-        Some(detail) => Refusal { detail, ..refusal },
-        None => refusal,
-    }
+    Refusal { hint, ..refusal }
 }
 
 #[cfg(test)]
@@ -157,5 +186,8 @@ mod tests {
         for (detail, expected) in cases {
             assert_eq!(of_command(Refusal::new(Code::NotFound, detail)).detail, expected);
         }
+        let refusal = Refusal::new(Code::BadSql, "no such table: s");
+        let hint = of_command(refusal.hint("at byte 7; GET /v1/schema lists the tables")).hint;
+        assert!(hint.is_some_and(|hint| hint.starts_with("at byte 7; abide sql ")));
     }
 }

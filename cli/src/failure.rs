@@ -56,11 +56,14 @@ impl Failure {
         } else {
             let code = self.code(refusal);
             let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {hint}"));
-            let word = if matches!(self, Failure::Waits(_)) { "waits" } else { "error" };
+            let (word, code) = match self {
+                Failure::Waits(_) => ("waits", String::new()),
+                _ => ("error", format!("   [{code}]")),
+            };
             // A detail can quote stored text. Its further lines are marked, so that none can be mistaken for a
             // hint.
             let detail = refusal.detail.trim_end().replace('\n', "\n  | ");
-            Printable::from(format!("{word}: {detail}   [{code}]{}", hint.collect::<String>()))
+            Printable::from(format!("{word}: {detail}{code}{}", hint.collect::<String>()))
         })
     }
 
@@ -197,7 +200,7 @@ mod tests {
             waits(),
             false,
             expect![[r#"
-                waits: awaiting_approval refund {}   [waits]
+                waits: awaiting_approval refund {}
                   hint: abide call decide_approval"#]],
         );
         check(

@@ -17,8 +17,8 @@ use crate::output::{say, say_json};
 pub(crate) struct Init {}
 
 const EXAMPLES: &str = "\
-`abide serve` creates its file as well. Commands that work on a file with --db do not, except `token
-create --role` and `agent run`.
+`abide serve` and `abide open` create their file as well. Commands that work on a file with --db do
+not, except `token create --role`, `agent run`, `agent chat` and `agent import`.
 
 Examples:
   abide init                     # abide.db

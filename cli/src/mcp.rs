@@ -10,6 +10,7 @@ mod subscription;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use abide_agent::AgentProject;
 use abide_engine::Engine;
 use abide_server::{AccessConfig, Services};
 use clap::Args;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::agent::AgentHost;
-use crate::connect::{Access, check_folder, connect};
+use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{serve, signals};
@@ -73,10 +74,15 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;
         return pass(endpoint, stop).await;
     };
-    check_folder(db)?;
+    // A client starts this command, so a new file beside a mistyped path would not be noticed.
+    check_file(db)?;
+    let project = match &args.agents {
+        Some(folder) => Some(AgentHost::project(options, folder).await?),
+        None => None,
+    };
     let engine = Engine::open(db, abide_engine::Config::from(options.config()));
     let engine = engine.map_err(|error| error.to_refusal())?;
-    let passed = match OwnServer::start(options, &args, &engine).await {
+    let passed = match OwnServer::start(options, project, &engine).await {
         Ok(server) => {
             let passed = pass(server.endpoint()?, stop).await;
             server.stop().await;
@@ -106,14 +112,18 @@ struct OwnServer {
 }
 
 impl OwnServer {
-    async fn start(options: &Options, args: &Mcp, engine: &Engine) -> Result<OwnServer, Failure> {
+    async fn start(
+        options: &Options,
+        project: Option<AgentProject>,
+        engine: &Engine,
+    ) -> Result<OwnServer, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         // Other users of this machine do not know it.
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let access = AccessConfig::bearer(token.clone())?;
-        let agents = match &args.agents {
-            Some(folder) => Some(AgentHost::open(options, folder, engine).await?),
+        let agents = match project {
+            Some(project) => Some(AgentHost::open(options, project, engine).await?),
             None => None,
         };
         let agents_of_server = agents.as_ref().map(AgentHost::registry);

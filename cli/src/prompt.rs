@@ -159,6 +159,11 @@ async fn list(options: &Options) -> Result<(), Failure> {
     sql::list(options, &query, "no prompts").await
 }
 
+/// The name without the version or the label.
+fn before_at(named: &str) -> &str {
+    named.rsplit_once('@').map_or(named, |(name, _)| name)
+}
+
 /// A version of a prompt, by its columns, and the labels of the prompt.
 async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, Failure> {
     let (name, at) = named.rsplit_once('@').unwrap_or((named, "latest"));
@@ -179,9 +184,21 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
     let labels = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
     let labels: Result<Vec<(String, i64)>, _> =
         abide.sql(labels).param("name", &name).fetch().await;
+    let known = abide.sql("SELECT count(*) FROM prompts WHERE name = :name").param("name", &name);
+    let known: Result<Vec<(i64,)>, _> = known.fetch().await;
     abide.close().await;
-    let (found, labels) = (found?, labels?);
+    let (found, labels, known) = (found?, labels?, known?);
     let Some(row) = found.rows.first() else {
+        if at != "latest" && known.first().is_some_and(|(count,)| *count > 0) {
+            let detail = format!("the prompt {} has no version or label {at}", before_at(named));
+            let labels = labels.iter().map(|(label, version)| format!("{label} ({version})"));
+            let labels: Vec<String> = labels.collect();
+            let hint = match labels.is_empty() {
+                true => "it has no labels;  abide prompt label  sets one".to_owned(),
+                false => format!("its labels are {}", labels.join(", ")),
+            };
+            return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
+        }
         let detail = format!("there is no prompt {named}");
         return Err(Refusal::new(Code::NotFound, detail)
             .hint("abide prompt list  shows the prompts")

@@ -158,6 +158,10 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let address = listener.local_addr()?;
     check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
+    let project = match &args.agents {
+        Some(folder) => Some(AgentHost::project(options, folder).await?),
+        None => None,
+    };
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
     let config = abide_client::Config { retention, buffers, ..options.config() };
@@ -175,8 +179,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         }
     };
 
-    let agents = match &args.agents {
-        Some(folder) => match AgentHost::open_and_tell(options, folder, &engine).await {
+    let agents = match project {
+        Some(project) => match AgentHost::open_and_tell(options, project, &engine).await {
             Ok(agents) => Some(agents),
             Err(failure) => {
                 close(&engine).await;
@@ -185,7 +189,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         },
         None => None,
     };
-    let loaded = agents.as_ref().map(AgentHost::loaded);
+    let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
     greet(options, &engine, address, (&db, loaded), requires_token)?;
     let agents_of_server = agents.as_ref().map(AgentHost::registry);
     let services = Services { agents: agents_of_server, webhooks: Some(webhooks), signing_key };
@@ -290,7 +294,7 @@ fn greet(
     options: &Options,
     engine: &Engine,
     address: SocketAddr,
-    (db, agents): (&Path, Option<&LoadedProject>),
+    (db, agents): (&Path, Option<(&Path, &LoadedProject)>),
     requires_token: bool,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
@@ -299,7 +303,7 @@ fn greet(
         let listening = address.to_string();
         let mut greeting = json!({"listening": listening, "db": db, "seq": seq,
                 "requires_token": requires_token});
-        if let Some(agents) = agents {
+        if let Some((_, agents)) = agents {
             greeting["agents"] = json!(agents);
         }
         return say_json(&greeting);
@@ -318,15 +322,23 @@ fn greet(
             "with the server's token (as an admin), or with a token of the file".to_owned()
         }
     };
+    let then = match agents {
+        // The session of another agent name would be refused.
+        Some((_, loaded)) => match loaded.agents.first() {
+            Some(name) => format!("agent run{at} {name} \"Hello\""),
+            None => "agent init --help".to_owned(),
+        },
+        None => format!("call{at} create_session agent=support"),
+    };
     say(format!(
         "abide {version}  ·  http://{address}\n  \
            file     {db}, {events}\n  \
            access   {access}{agents}\n  \
            try:     abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
-           then     abide call{at} create_session agent=support",
+           then     abide {then}",
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
-        agents = agents.map(LoadedProject::lines).unwrap_or_default(),
+        agents = agents.map(|(folder, it)| it.lines(folder)).unwrap_or_default(),
         events = cells::counted(seq.0.unsigned_abs(), "event"),
     ))
 }

@@ -155,6 +155,20 @@ impl Refusal {
         self
     }
 
+    /// The refusal without the position of the call in its batch: for a batch that the program made, not its user.
+    #[must_use]
+    pub fn outside_batch(self) -> Refusal {
+        let detail = self.detail.strip_prefix("call ").and_then(|rest| {
+            let (number, rest) = rest.split_once(" of the batch")?;
+            let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
+            is_number.then(|| rest.split_once(": ").map(|(_, detail)| detail.to_owned()))?
+        });
+        match detail {
+            Some(detail) => Refusal { detail, ..self },
+            None => self,
+        }
+    }
+
     /// Whether the same call may succeed later, unchanged.
     #[must_use]
     pub fn retryable(&self) -> bool {

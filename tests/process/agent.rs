@@ -121,7 +121,7 @@ fn a_run_waits_for_a_decision_and_continues() {
     "#]]
     .assert_eq(&waits.stdout);
     expect![[r#"
-        waits: awaiting_approval refund {"order":"A-7"}   [waits]
+        waits: awaiting_approval refund {"order":"A-7"}
           hint: abide call --db agents.db decide_approval call_id=order-7~2.1 decision=approve
           then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
@@ -176,7 +176,7 @@ answers:
     "#]]
     .assert_eq(&waits.stdout);
     expect![[r#"
-        waits: awaiting_approval helper: refund {"order":"A-7"}   [waits]
+        waits: awaiting_approval helper: refund {"order":"A-7"}
           hint: abide call --db agents.db decide_approval call_id=order-7~1.1~run~1.1 decision=approve
           then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
@@ -348,6 +348,19 @@ fn a_check_reports_what_cannot_work() {
         error: the agent folder has 1 error, and its definitions were not checked   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
+    let programs = "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }\n";
+    fs::write(agent_folder.path("project/abide.yaml"), format!("{TOOLS}{programs}")).unwrap();
+    let remote = "a2a: { url: 'http://10.0.0.1/a2a/x' }\n";
+    fs::write(agent_folder.path("project/agents/remote.yaml"), remote).unwrap();
+    let missing = agent_folder.run(&["agent", "check"]);
+    expect![[r#"
+        project/abide.yaml:16:51: there is no program "nosuchprog" for the tool lint   [program_not_found]
+          hint: install it, or name it with its path
+        project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
+          hint: create the agent with  mode: subagent, or remove its name
+        warning: project/agents/remote.yaml:1:13: a2a.url: 10.0.0.1 is not a public address, and only public addresses can be used   [private_address]
+          hint: name its host in a2a.allow_private
+    "#]].assert_eq(&missing.stdout);
     let mut nowhere = abide();
     nowhere.current_dir(agent_folder.folder.path()).args(["agent", "check"]);
     let nowhere = Process::spawn(&mut nowhere).ended();
@@ -370,7 +383,7 @@ fn a_server_says_which_agents_it_loaded() {
     has(
         "  agents   clerk, default, hitl_test, readonly\n  models   script\n  tools    look, refund\n",
     );
-    has("  failed   1 problem:  abide agent check  shows them\n");
+    has("  failed   1 problem:  abide agent check --agents project  shows it\n");
     let warning = text.error_line();
     assert!(warning.contains("odd.yaml:1:9: unknown tool fly"), "{warning}");
     assert!(!warning.contains('\u{1b}'), "a log that is not a terminal has no colours");
@@ -705,7 +718,7 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     let waits = agent_folder.clerk(&["--yes"]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
     expect![[r#"
-        waits: run order-7 is paused at after_agent   [waits]
+        waits: run order-7 is paused at after_agent
           hint: abide agent resume --db agents.db order-7
           then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
@@ -726,7 +739,7 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     let waits = agent_folder.run(&import);
     assert_eq!(waits.code, Some(5), "the payment needs the approval of this file: {waits:?}");
     expect![[r#"
-        waits: awaiting_approval refund {"order":"A-7"}   [waits]
+        waits: awaiting_approval refund {"order":"A-7"}
           hint: abide call --db other.db decide_approval call_id=order-7~2.1 decision=approve
           then: abide agent import --db other.db --agents project order-7.json
     "#]]

@@ -222,7 +222,7 @@ fn a_conversation_that_cannot_begin_says_why() {
     let unknown = stderr(&["agent", "chat", "default", "--session", "s9"]);
     assert!(unknown.starts_with("error: there is no session s9   [not_found]\n"), "{unknown}");
     let folder = stderr(&["agent", "chat", "default", "--agents", "nofolder"]);
-    assert!(folder.contains("hint: abide agent init  creates it"), "{folder}");
+    assert!(folder.contains("hint: abide agent init --agents nofolder  creates it"), "{folder}");
     assert_eq!(project.rows("SELECT count(*) FROM sessions"), json!([[0]]));
 }
 

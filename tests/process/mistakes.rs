@@ -79,6 +79,8 @@ fn commands_that_use_a_file_do_not_create_it() {
         "role set r --allow append_message",
         "role remove r",
         "backup copy.db",
+        "mcp",
+        "agent chat default --session s1",
     ];
     for line in lines {
         for (file, what) in
@@ -114,6 +116,106 @@ fn commands_that_use_a_file_do_not_create_it() {
     );
     let output = typed(folder.path(), "token create root --role admin --db c.db");
     assert!(output.contains("\ncreated c.db\n"), "{output}");
+}
+
+/// A command that failed because of its other arguments had made the database and its lock.
+#[test]
+fn a_refused_command_leaves_no_file() {
+    let folder = folder();
+    let before = names(folder.path());
+    check(
+        folder.path(),
+        &[
+            "serve --agents nosuch --listen 127.0.0.1:0 --db b.db",
+            "serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db",
+            "mcp --agents nosuch --db a.db",
+            "agent run default hi --db b.db",
+            "agent chat default --db b.db",
+            "sql SELECT --db a.db/b.db",
+            "sql SELECT --db a.db --url http://127.0.0.1:9",
+        ],
+        expect![[r#"
+            $ abide serve --agents nosuch --listen 127.0.0.1:0 --db b.db
+            error: there is no folder nosuch   [not_found]
+              hint: abide agent init --agents nosuch  creates it; --agents names another one
+            $ abide serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db
+            error: nosuch.json: no such file or directory (os error 2)   [bad_arguments]
+              hint: --jwt names a JSON file about the issuer; its field `jwks` names the JSON file of the keys; docs/authority.md shows both
+            $ abide mcp --agents nosuch --db a.db
+            error: there is no folder nosuch   [not_found]
+              hint: abide agent init --agents nosuch  creates it; --agents names another one
+            $ abide agent run default hi --db b.db
+            error: there is no folder .abide   [not_found]
+              hint: abide agent init  creates it; --agents names another one
+            $ abide agent chat default --db b.db
+            error: there is no folder .abide   [not_found]
+              hint: abide agent init  creates it; --agents names another one
+            $ abide sql SELECT --db a.db/b.db
+            error: a.db/b.db cannot be read: Not a directory (os error 20)   [bad_request]
+              hint: check the path, and the permissions of its folders
+            $ abide sql SELECT --db a.db --url http://127.0.0.1:9
+            error: --url cannot be combined with --db   [usage]
+              hint: abide sql --help  describes the options
+        "#]],
+    );
+    assert_eq!(names(folder.path()), before);
+    assert!(typed(folder.path(), "help --help").contains("Exit codes:"));
+}
+
+/// The hint named the lock of a removed file as if it were the file.
+#[test]
+fn a_file_is_created_again_when_its_companions_are_removed() {
+    let folder = folder();
+    typed(folder.path(), "replay a.db --into then.db");
+    let twice = typed(folder.path(), "replay a.db --into then.db");
+    fs::remove_file(folder.path().join("then.db")).unwrap();
+    let left = typed(folder.path(), "replay a.db --into then.db");
+    fs::remove_file(folder.path().join("then.db-lock")).unwrap();
+    let again = typed(folder.path(), "replay a.db --into then.db");
+    expect![[r#"
+        $ abide replay a.db --into then.db
+        error: then.db exists already   [conflict]
+          hint: name a file that does not exist
+        $ abide replay a.db --into then.db
+        error: then.db cannot be created: files of an earlier database are there   [conflict]
+          hint: name another file, or remove these first:  then.db-lock
+        $ abide replay a.db --into then.db
+        0 events  ·  the same outcomes  ·  then.db
+    "#]].assert_eq(&(twice + &left + &again));
+}
+
+/// A hint for the command line names a command, and a misspelled table.
+#[test]
+fn hints_of_the_engine_name_commands() {
+    let folder = folder();
+    typed(folder.path(), "call put_prompt name=clerk text=Hello --db a.db");
+    check(
+        folder.path(),
+        &[
+            "sql SELECT(1)FROM(sesions) --db a.db",
+            "sql SELECT(1)FROM(nothing_like_it) --db a.db",
+            "call frobnicate --db a.db",
+            "prompt show clerk@prod --db a.db",
+            "prompt show none@prod --db a.db",
+        ],
+        expect![[r#"
+            $ abide sql SELECT(1)FROM(sesions) --db a.db
+            error: no such table: sesions   [bad_sql]
+              hint: did you mean sessions?
+            $ abide sql SELECT(1)FROM(nothing_like_it) --db a.db
+            error: no such table: nothing_like_it   [bad_sql]
+              hint: abide sql "SELECT name FROM sqlite_schema WHERE type = 'table'"  lists the tables
+            $ abide call frobnicate --db a.db
+            error: there is no reducer "frobnicate"   [unknown_reducer]
+              hint: docs/protocol.md lists them
+            $ abide prompt show clerk@prod --db a.db
+            error: the prompt clerk has no version or label prod   [not_found]
+              hint: it has no labels;  abide prompt label  sets one
+            $ abide prompt show none@prod --db a.db
+            error: there is no prompt none@prod   [not_found]
+              hint: abide prompt list  shows the prompts
+        "#]],
+    );
 }
 
 /// A folder with a file of each kind that commands refuse, and the database `a.db` with a token.
@@ -297,7 +399,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean append_message?
             $ abide role set clerk --allow append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
-              hint: GET /v1/schema lists them
+              hint: docs/protocol.md lists them
             $ abide role remove admin --db a.db
             error: admin is a built-in role and cannot be changed   [conflict]
               hint: only roles of your own can be removed

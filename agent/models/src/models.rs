@@ -347,7 +347,7 @@ impl Models {
         match (&all[..], self.enabled().count()) {
             ([(entry, model)], 1) => Ok((entry, (*model).clone())),
             _ => Err(ResolveError::NoModel {
-                because: "the server has no default".to_owned(),
+                because: "there is no default".to_owned(),
                 known: self.all_models(),
             }),
         }

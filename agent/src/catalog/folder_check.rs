@@ -7,9 +7,12 @@ use std::path::Path;
 use abide_client::AgentMode;
 use abide_models::{ModelSelection, Models, ResolveError};
 use abide_programs::CliConfig;
-use abide_tools::{A2aConfig, Environment, ToolsError};
+use abide_tools::{
+    A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, ToolsError,
+};
 
 use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem};
+use crate::catalog::project::AgentProject;
 use crate::definition::agent::{AgentDefinition, ModelChoice, Subagent};
 use crate::definition::error::DefinitionError;
 use crate::definition::middleware::Middleware;
@@ -63,6 +66,34 @@ impl Catalog {
         }
         problems.sort_by(|one, other| (&one.path, one.at).cmp(&(&other.path, other.at)));
         problems
+    }
+}
+
+impl AgentProject {
+    /// The programs of `abide.yaml` that do not exist on this machine.
+    #[must_use]
+    pub fn missing_programs(&self) -> Vec<Problem> {
+        let backend = self.sandbox.as_ref().map(Sandbox::backend);
+        // The image has programs of its own.
+        if backend == Some(BackendName::Docker) {
+            return Vec::new();
+        }
+        let section = self.source.sections.get("programs").cloned().unwrap_or_default();
+        let programs: Vec<SubprocessToolConfig> = serde_json::from_value(section).unwrap_or_default();
+        let is_missing = |it: &&SubprocessToolConfig| {
+            let name = it.command.first().map_or("", String::as_str);
+            // A relative path is one of the workspace.
+            let is_of_sandbox = backend.is_some() && name.contains('/') && !name.starts_with('/');
+            !is_of_sandbox && !exists(name, it.folder.as_deref(), &self.source.environment)
+        };
+        let problem = |it: &SubprocessToolConfig| {
+            let program = it.command.first().map_or("", String::as_str);
+            let why = format!("there is no program {program:?} for the tool {}", it.name);
+            let subject = program.to_owned();
+            let error = DefinitionError::Program { code: "program_not_found", why, subject };
+            self.catalog.problem_of_config(error)
+        };
+        programs.iter().filter(is_missing).map(problem).collect()
     }
 }
 
@@ -203,7 +234,11 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
 
 /// Why a remote agent cannot be reached.
 fn remote_agent(a2a: &A2aConfig, environment: &Environment) -> Option<DefinitionError> {
-    a2a.check(environment).err().map(|why| DefinitionError::Contradiction(why.to_string()))
+    if let Err(why) = a2a.check(environment) {
+        return Some(DefinitionError::Contradiction(why.to_string()));
+    }
+    let why = format!("a2a.url: {}", a2a.refused_address()?);
+    Some(DefinitionError::Program { code: "private_address", why, subject: a2a.url.clone() })
 }
 
 /// Whether a command can be found: by its path, or in the folders of `PATH`.

@@ -229,7 +229,7 @@ impl DefinitionError {
     /// Whether it depends on the environment of the process, and the definition itself is correct.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        self.code() == "key_missing"
+        matches!(self.code(), "key_missing" | "private_address")
     }
 
     /// The place of the error, if the parser reported it.
@@ -296,6 +296,7 @@ fn of_program(code: &str) -> &'static str {
         }
         "bad_parser" => "docs/programs.md describes the rules of a parser",
         "missing_folder" => "create the folder",
+        "private_address" => "name its host in a2a.allow_private",
         _ => "install it, or name it with its path",
     }
 }
@@ -319,7 +320,11 @@ pub(crate) fn plain(why: &str) -> String {
         ("expected sequence start", "expected a list"),
         ("unknown variant", "unknown value"),
     ];
-    terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours))
+    let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
+    // Fields that only stored revisions have.
+    ["`native`, ", "native, ", ", `instructions`, `settings`", ", instructions, settings"]
+        .iter()
+        .fold(why, |why, stored| why.replace(stored, ""))
 }
 
 /// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known

@@ -423,7 +423,10 @@ impl Runtime {
         }
         let (shared, cancels) = (Arc::clone(&self.shared), Arc::clone(cancels));
         *cancelling = Some(tokio::spawn(async move {
-            if let Err(error) = cancels.sweep(&shared).await {
+            // When the client is closed, the next runtime tries the tasks.
+            if let Err(error) = cancels.sweep(&shared).await
+                && !matches!(error, Error::Closed)
+            {
                 tracing::warn!(%error, "tasks of remote agents could not be cancelled");
             }
         }));

@@ -16,11 +16,11 @@ use serde_json::json;
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
-use super::host::{AgentHost, FILE, no_folder, open};
+use super::host::{AgentHost, FILE, check_folder_exists, open};
 use super::run::{ended, of_server, restarts, row, still_waits};
 use super::silence::Silence;
 use super::view::View;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, say, say_json, say_part};
@@ -71,10 +71,12 @@ pub(super) fn uses_file(options: &Options) -> bool {
 /// The folder, the file or the server cannot be used. Without a terminal: a run failed, or waits.
 pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
     let mut options = options.clone();
+    if let (Some(file), Some(_)) = (&options.db, &args.session) {
+        // A new file has no sessions.
+        check_file(file)?;
+    }
     if uses_file(&options) {
-        if !folder.is_dir() {
-            return Err(no_folder(folder).into());
-        }
+        check_folder_exists(folder)?;
         options.db.get_or_insert_with(|| folder.join(FILE));
     }
     let project = match options.db {

@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::hint::of_folder;
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
 use crate::cells::counted;
@@ -70,10 +71,19 @@ pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
     Err(no_folder(folder))
 }
 
+/// Checks that the folder exists, also the default one: without it a run has no model.
+///
+/// # Errors
+/// `not_found`.
+pub(super) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
+    if folder.is_dir() { Ok(()) } else { Err(no_folder(folder)) }
+}
+
 /// The refusal of a missing folder.
 pub(super) fn no_folder(folder: &Path) -> Refusal {
     let detail = format!("there is no folder {}", folder.display());
-    let hint = "abide agent init  creates it; --agents names another one";
+    let hint =
+        format!("abide agent init{}  creates it; --agents names another one", of_folder(folder));
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
@@ -122,29 +132,35 @@ struct RegistryParts {
 }
 
 impl AgentHost {
-    /// Drives the runs of an engine in this process.
+    /// The agents of a folder. It is opened before the database: if it is invalid, no file is created.
     ///
     /// # Errors
     /// The folder cannot be used.
+    pub(crate) async fn project(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
+        open(options, folder).await
+    }
+
+    /// Drives the runs of an engine in this process.
+    ///
+    /// # Errors
+    /// The runtime cannot be registered.
     pub(crate) async fn open(
         options: &Options,
-        folder: &Path,
+        project: AgentProject,
         engine: &Engine,
     ) -> Result<AgentHost, Failure> {
-        let project = open(options, folder).await?;
         AgentHost::over(options, project, Abide::embed(engine.clone())).await
     }
 
     /// The same, and says on stdout what it has read again because the folder has changed.
     ///
     /// # Errors
-    /// The folder cannot be used.
+    /// The runtime cannot be registered.
     pub(crate) async fn open_and_tell(
         options: &Options,
-        folder: &Path,
+        project: AgentProject,
         engine: &Engine,
     ) -> Result<AgentHost, Failure> {
-        let project = open(options, folder).await?;
         let abide = Abide::embed(engine.clone());
         let json = options.json;
         AgentHost::with(
@@ -303,7 +319,7 @@ impl LoadedProject {
         let (agents, _) = catalog.read();
         let problems = catalog.check(models, &options.environment);
         let (warnings, errors): (Vec<Problem>, Vec<Problem>) =
-            problems.into_iter().partition(|problem| problem.error.is_warning());
+            project.missing_programs().into_iter().chain(problems).into_iter().partition(|problem| problem.error.is_warning());
         let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
         LoadedProject {
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
@@ -317,7 +333,7 @@ impl LoadedProject {
     }
 
     /// The lines of the greeting.
-    pub(crate) fn lines(&self) -> String {
+    pub(crate) fn lines(&self, folder: &Path) -> String {
         let lists = [
             ("agents", &self.agents),
             ("models", &self.models),
@@ -330,8 +346,10 @@ impl LoadedProject {
         let failed = match self.errors.len() + self.warnings.len() {
             0 => String::new(),
             n => format!(
-                "\n  failed   {}:  abide agent check  shows them",
-                counted(n as u64, "problem")
+                "\n  failed   {}:  abide agent check{}  shows {}",
+                counted(n as u64, "problem"),
+                of_folder(folder),
+                if n == 1 { "it" } else { "them" },
             ),
         };
         lines.collect::<String>() + &failed

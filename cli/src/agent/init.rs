@@ -9,7 +9,7 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::hint::{of_folder, quoted};
+use super::hint::of_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -137,7 +137,7 @@ fn report(
             Some(key) if options.environment.value(key).is_none() => {
                 say(format!("  export {key}=…   # or another provider in {}", config.display()))?;
             }
-            _ => say(format!("  # the model is in  {}", quoted(&config.display().to_string())))?,
+            _ => {}
         }
     }
     say(format!("  abide agent check{of_folder}"))?;

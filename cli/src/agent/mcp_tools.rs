@@ -119,7 +119,7 @@ impl McpTools {
                 vec![ask]
             }
         };
-        let done = self.engine.batch(request.caller, &calls, None).await.map_err(of_request)?;
+        let done = self.engine.batch(request.caller, &calls, None).await.map_err(Refusal::outside_batch)?;
         let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
         let row: Value = serde_json::from_str(row).unwrap_or_default();
         Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
@@ -177,15 +177,6 @@ async fn follow(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpR
     while changes.changed().await.is_ok() {
         revisions.send_modify(|revisions| revisions.tools += 1);
     }
-}
-
-/// Removes the position in the batch, which the client did not make.
-fn of_request(refusal: Refusal) -> Refusal {
-    let detail = match refusal.detail.split_once(" of the batch (") {
-        Some((_, rest)) => rest.split_once("): ").map(|(_, detail)| detail.to_owned()),
-        None => None,
-    };
-    Refusal { detail: detail.unwrap_or_else(|| refusal.detail.clone()), ..refusal }
 }
 
 /// The reply to a request for a call that waits for decisions.

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::approvals::{Decider, consent, decide, program_question};
 use super::hint::{HintContext, of_folder};
-use super::host::{AgentHost, FILE, open};
+use super::host::{AgentHost, FILE, check_folder_exists, open};
 use super::silence::Silence;
 use super::view::View;
 use crate::connect::{Access, connect};
@@ -47,7 +47,10 @@ pub(super) struct Run {
 pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result<(), Failure> {
     // The folder is opened first: if it is invalid, no database file is created.
     let project = match options.db {
-        Some(_) => Some(open(options, folder).await?),
+        Some(_) => {
+            check_folder_exists(folder)?;
+            Some(open(options, folder).await?)
+        }
         None => None,
     };
     let abide = connect(options, Access::Create).await;

@@ -83,7 +83,7 @@ impl View {
                 self.has_text = false;
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
             }
-            RunEventKind::ToolResult => self.aside(&format!("← {}", first_line(&text("output")))),
+            RunEventKind::ToolResult => self.aside(&format!("← {}", output(&text("output")))),
             RunEventKind::Delegation => match (text("to_agent"), text("task")) {
                 (to, _) if to.is_empty() => self.aside("⇠ handed back"),
                 (to, task) if task.is_empty() => self.aside(&format!("⇢ {to}")),
@@ -233,7 +233,7 @@ fn delegated(child: &Value) -> Option<String> {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     match child["event"].as_str()? {
         "tool_call" => Some(format!("  {agent} → {} {}", text("name"), data["args"])),
-        "tool_result" => Some(format!("  {agent} ← {}", first_line(text("output")))),
+        "tool_result" => Some(format!("  {agent} ← {}", output(text("output")))),
         "interrupt" => Some(format!("  {agent} waits for {}", text("reason"))),
         _ => None,
     }
@@ -256,8 +256,16 @@ fn dollars(cost: f64) -> String {
     format!(", ${cost:.4}")
 }
 
+/// The result of a call in one line. A call that a person settled has none.
+pub(super) fn output(text: &str) -> String {
+    match text.trim() {
+        "" | "null" => "(no output)".to_owned(),
+        _ => first_line(text),
+    }
+}
+
 /// The first line of a text that is stored in full elsewhere.
-pub(super) fn first_line(text: &str) -> String {
+fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let cut: String = line.chars().take(100).collect();
     if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use abide_live::Binding;
-use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
+use abide_schema::{Code, Refusal, Row, Seq, Value, limits, nearest};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
@@ -57,6 +57,17 @@ pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult
     QueryResult { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }
 }
 
+/// The hint for a misspelled table is its name.
+fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
+    let tables = layout.live_tables();
+    let names = tables.iter().map(|table| table.name);
+    let wanted = refusal.detail.strip_prefix("no such table: ");
+    match wanted.and_then(|wanted| nearest(wanted, names)) {
+        Some(name) => refusal.hint(format!("did you mean {name}?")),
+        None => refusal,
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(
     reader: &mut Reader,
@@ -83,7 +94,8 @@ pub(crate) fn run(
                 .hint(format!("\"params\": {{\"{bare}\": …}}"))
         })
     };
-    let found = state.query(sql, &mut bind, limits_of(abide_live::operations(sql)))?;
+    let found = state.query(sql, &mut bind, limits_of(abide_live::operations(sql)));
+    let found = found.map_err(|refusal| with_nearest_table(refusal, layout))?;
     if let Some(name) = unused.first() {
         return Err(Refusal::new(
             Code::BadArguments,

@@ -197,6 +197,14 @@ pub enum OpenError {
     /// The file exists but must be created.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
+    /// The file must be created, and files of an earlier database of that name are there.
+    #[error("{} cannot be created: files of an earlier database are there", path.display())]
+    LeftBehind {
+        /// The file.
+        path: PathBuf,
+        /// Its files that are there.
+        companions: Vec<PathBuf>,
+    },
     /// The path is a symlink to a file that does not exist.
     #[error("{} is a symlink to a file that does not exist", .0.display())]
     Dangling(PathBuf),
@@ -299,6 +307,12 @@ impl OpenError {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
             }
             OpenError::Exists(_) => (Code::Conflict, "name a file that does not exist"),
+            OpenError::LeftBehind { companions, .. } => {
+                let names = companions.iter().map(|path| path.display().to_string());
+                let names = names.collect::<Vec<_>>().join(" ");
+                let hint = format!("name another file, or remove these first:  {names}");
+                return Refusal::new(Code::Conflict, detail).hint(hint);
+            }
             OpenError::InMemory(_) => {
                 (Code::BadRequest, "name a file; for a test, one in a temporary folder")
             }
@@ -350,7 +364,8 @@ fn in_use_hint(holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => "use that server: omit --db, or pass its address with --url".to_owned(),
+        _ => "wait until that command ends; to use a file with several programs, start  abide serve  and omit --db"
+            .to_owned(),
     }
 }
 

@@ -39,9 +39,13 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| beside(path, suffix));
     let is_there = |companion: &PathBuf| fs::symlink_metadata(companion).is_ok();
+    if is_there(&path.to_owned()) {
+        return Err(OpenError::Exists(path.to_owned()));
+    }
     let segments = segments_of(path).unwrap_or_default();
-    if let Some(companion) = companions.into_iter().find(is_there).or(segments.into_iter().next()) {
-        return Err(OpenError::Exists(companion));
+    let companions: Vec<_> = companions.into_iter().filter(is_there).chain(segments).collect();
+    if !companions.is_empty() {
+        return Err(OpenError::LeftBehind { path: path.to_owned(), companions });
     }
     create_empty(path)?;
     fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })

@@ -122,7 +122,7 @@ pub(super) async fn retire(
     let mut names = inline_of(&app.engine, &by, &name).await?;
     names.push(name.clone());
     let calls: Vec<BatchCall> = names.iter().map(|name| retirement(name)).collect();
-    app.engine.batch(&by, &calls, key).await?;
+    app.engine.batch(&by, &calls, key).await.map_err(Refusal::outside_batch)?;
     let (_, agent) = find(&app.engine, &by, &name).await?;
     Ok(answered(StatusCode::OK, &agent))
 }
@@ -212,7 +212,7 @@ async fn register(
     let call = |args| BatchCall { reducer: "register_agent".to_owned(), args };
     let calls = registrations.into_iter().map(call);
     let calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
-    app.engine.batch(by, &calls, key).await?;
+    app.engine.batch(by, &calls, key).await.map_err(Refusal::outside_batch)?;
     Ok(name)
 }
 

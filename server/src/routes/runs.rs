@@ -122,7 +122,7 @@ async fn begin_run<T>(
         (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
             app.engine.batch(by, std::slice::from_ref(run), key).await?
         }
-        (done, _) => done?,
+        (done, _) => done.map_err(Refusal::outside_batch)?,
     };
     let Some(begun) = done.results.last() else {
         return Err(Refusal::new(Code::Internal, "the batch has no result"));

@@ -152,7 +152,7 @@ async fn unusable_requests_are_refused() {
         "bad_arguments" "the last message is not of the user or the assistant"
         "bad_arguments" "the last message is neither of the user nor has a decision"
         "not_found" "agent clerk has no run in c1"
-        "bad_arguments" "call 1 of the batch (create_session): id is empty"
+        "bad_arguments" "id is empty"
         "bad_arguments" "there is no message of the user"
         "bad_arguments" "the message of the user has no text"
         "bad_arguments" "the payload of a resolved interrupt does not say whether it is approved"

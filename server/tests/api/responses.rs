@@ -223,7 +223,7 @@ async fn what_an_agent_cannot_do_is_refused() {
         404 there is no response resp_1_run_9 (use the id of a response that POST /v1/responses has returned)
         404 there is no response resp_01_run_9 (use the id of a response that POST /v1/responses has returned)
         404 there is no response x (use the id of a response that POST /v1/responses has returned)
-        404 call 2 of the batch (start_run): there is no agent noname (SELECT name FROM agents  lists them)
+        404 there is no agent noname (SELECT name FROM agents  lists them)
     "#]].assert_eq(&all);
     let sql = json!({"sql": "SELECT count(*) FROM sessions"});
     assert_eq!(server.post("/v1/sql", &sql.to_string()).await.json()["rows"], json!([[0]]));

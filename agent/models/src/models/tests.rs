@@ -98,7 +98,7 @@ fn priority_decides_between_several_and_a_tie_is_an_error() {
         expect![[r#"
         - m → b/m
         - other → any/other
-        - - → no_model: no model is named, and the server has no default; available: `a/m`, `b/m`, `any/(any)`"#]],
+        - - → no_model: no model is named, and there is no default; available: `a/m`, `b/m`, `any/(any)`"#]],
     );
     check(
         &config(1),
@@ -150,7 +150,7 @@ fn without_a_default_the_only_model_is_chosen() {
         &models(json!({})),
         &["- -", "- m"],
         expect![[r#"
-        - - → no_model: no model is named, and the server has no default; available: none
+        - - → no_model: no model is named, and there is no default; available: none
         - m → unknown_model: no enabled provider has the model `m`; available: none"#]],
     );
 }

@@ -10,6 +10,7 @@ use super::failure::A2aFailure;
 use crate::config::ConfigError;
 use crate::environment::{Environment, Setting};
 use crate::http;
+use crate::public_address::PermittedHosts;
 
 /// A remote agent that is reached by A2A.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +71,13 @@ impl A2aConfig {
     pub fn check(&self, environment: &Environment) -> Result<(), A2aFailure> {
         self.card_url()?;
         self.header_map(environment).map(drop)
+    }
+
+    /// Why the address may not be used, as far as it is known before a name is resolved.
+    #[must_use]
+    pub fn refused_address(&self) -> Option<String> {
+        let hosts = PermittedHosts::of(self.allow_private.iter().cloned());
+        hosts.check(&self.card_url().ok()?).err()
     }
 
     pub(super) fn card_url(&self) -> Result<Url, A2aFailure> {

@@ -214,7 +214,8 @@ pub(super) async fn start(
     let permit = app.read_limiter.permit(by.quota_key(), bytes).await;
     app.engine.check_room(by, bytes)?;
     let (calls, start) = new.calls();
-    let done = begin(permit, app.engine.batch(by, &calls, key)).await?;
+    let begun = begin(permit, app.engine.batch(by, &calls, key)).await;
+    let done = begun.map_err(Refusal::outside_batch)?;
     let result = done
         .results
         .get(start)
@@ -264,7 +265,7 @@ pub(super) async fn decide_some(
 ) -> Result<RunRow, Refusal> {
     let calls = decisions.into_iter().map(decide_call);
     let calls: Vec<BatchCall> = before.into_iter().chain(calls).collect();
-    app.engine.batch(by, &calls, None).await?;
+    app.engine.batch(by, &calls, None).await.map_err(Refusal::outside_batch)?;
     find(&app.engine, by, &run.id).await
 }
 

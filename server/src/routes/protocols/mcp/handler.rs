@@ -143,7 +143,7 @@ impl<'a> HandlerCall<'a> {
         match self.exchange.app.engine.batch(self.exchange.by(), &calls, None).await {
             // It was decided elsewhere; the handler reads the row.
             Err(refusal) if refusal.code == Code::Conflict => Ok(form_cancelled),
-            Err(refusal) => Err(refused(refusal)),
+            Err(refusal) => Err(refused(refusal.outside_batch())),
             Ok(_) => Ok(form_cancelled),
         }
     }
