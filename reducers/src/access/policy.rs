@@ -108,7 +108,7 @@ pub fn set_policy(
 
 /// Whether a policy hides a column of a table from the caller.
 pub(crate) fn hides(ctx: &mut Context<'_>, table: &str, column: &str) -> Result<bool, Abort> {
-    if ctx.caller.is_unbounded() {
+    if ctx.caller.is_unrestricted() {
         return Ok(false);
     }
     let params = [Value::from(table), Value::from(ctx.caller.role())];

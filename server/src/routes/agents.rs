@@ -223,7 +223,7 @@ async fn refuse_without_permission(
     by: &Caller,
     definition: &JsonValue,
 ) -> Result<(), Refusal> {
-    if by.is_unbounded() {
+    if by.is_unrestricted() {
         return Ok(());
     }
     // No agent has this revision, so nothing is registered: a caller with the permission gets a conflict.
