@@ -330,6 +330,19 @@ impl Engine {
         json!({"tables": tables, "views": views, "reducers": reducers})
     }
 
+    /// The described tables alone.
+    #[must_use]
+    pub fn describe_tables(&self, caller: &Caller) -> Vec<JsonValue> {
+        self.inner.queries.policies.describe(caller)
+    }
+
+    /// The columns of the key of one table, restricted in the same way; `None` if the caller may not see the table.
+    /// Describes nothing, so it is cheap.
+    #[must_use]
+    pub fn table_key(&self, caller: &Caller, table: &str) -> Option<Vec<&'static str>> {
+        self.inner.queries.policies.key_of(caller, table)
+    }
+
     /// The views over described tables.
     fn describe_views(&self, tables: &[JsonValue]) -> Vec<JsonValue> {
         let text = |value: &JsonValue| value["name"].as_str().unwrap_or_default().to_owned();

@@ -10,11 +10,19 @@ use crate::{Code, Refusal, limits};
 /// # Errors
 /// `limit_exceeded`.
 pub fn check(text: &str) -> Result<(), Refusal> {
+    check_most(text, limits::JSON_VALUES)
+}
+
+/// Refuses a text with more than this many values.
+///
+/// # Errors
+/// `limit_exceeded`.
+pub fn check_most(text: &str, most: usize) -> Result<(), Refusal> {
     // Every value after the first has a byte before it.
-    if text.len() <= limits::JSON_VALUES || count(text.as_bytes()) <= limits::JSON_VALUES {
+    if text.len() <= most || count(text.as_bytes()) <= most {
         return Ok(());
     }
-    let detail = format!("the JSON has more than {} values", limits::JSON_VALUES);
+    let detail = format!("the JSON has more than {most} values");
     Err(Refusal::new(Code::LimitExceeded, detail)
         .hint("send several requests, or send large arrays as one text"))
 }

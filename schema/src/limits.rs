@@ -43,6 +43,10 @@ pub const BATCH_CALLS: usize = 1_000;
 /// a message of this many takes some 60 MB while it is parsed.
 pub const JSON_VALUES: usize = 250_000;
 
+/// Values in one request of A2A, counted in the same way. They are copied several times: into the message that is
+/// stored, its digest and the input of the run. In gRPC a value of a list is two fields, so it has twice as many fields.
+pub const A2A_VALUES: usize = 50_000;
+
 /// Bytes of a whole request or WebSocket message: one full call, or a batch of ordinary ones.
 pub const MESSAGE_BYTES: usize = 16 << 20;
 

@@ -16,6 +16,7 @@ use serde_json::Value as JsonValue;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::app_state::AppState;
+use crate::connections::read_limiter::{ReadLimiter, ReadPermit};
 use crate::limits;
 use crate::problem::{Problem, with_status};
 
@@ -23,7 +24,21 @@ use crate::problem::{Problem, with_status};
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     text: String,
-    _hold: Option<Reservation>,
+    hold: Option<Reservation>,
+    turns: Turns,
+}
+
+/// Gives the turns in which a large body is parsed.
+#[derive(Debug)]
+struct Turns {
+    limiter: ReadLimiter,
+    caller: Option<Caller>,
+}
+
+impl Turns {
+    async fn permit(&self, bytes: usize) -> Option<ReadPermit> {
+        self.limiter.permit(self.caller.as_ref()?.quota_key(), bytes).await
+    }
 }
 
 /// Why there is no body.
@@ -39,6 +54,36 @@ impl RequestBody {
     /// Its length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.text.len()
+    }
+
+    /// Waits for the turn in which a large body is parsed. A caller has one at a time: drop it before another wait.
+    pub(crate) async fn turn(&self) -> Option<ReadPermit> {
+        self.turns.permit(self.text.len()).await
+    }
+
+    /// [`RequestBody::value`] in a turn of its own.
+    pub(crate) async fn value_in_turn(&self) -> Result<JsonValue, Refusal> {
+        let _turn = self.turn().await;
+        self.value()
+    }
+
+    /// [`RequestBody::envelope`] in a turn of its own.
+    pub(crate) async fn envelope_in_turn<T: DeserializeOwned>(
+        &self,
+        looks: &str,
+    ) -> Result<T, Refusal> {
+        let _turn = self.turn().await;
+        self.envelope(looks)
+    }
+
+    /// Refuses a body with more values than this.
+    pub(crate) fn check_values(&self, most: usize) -> Result<(), Refusal> {
+        json_values::check_most(&self.text, most)
+    }
+
+    /// What counts the body, without its text: what was read from it is as large.
+    pub(crate) fn into_hold(self) -> Option<Reservation> {
+        self.hold
     }
 
     /// The JSON value, null if the body is empty.
@@ -91,7 +136,7 @@ impl FromRequest<AppState> for RequestBody {
     type Rejection = BodyError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<RequestBody, BodyError> {
-        let RequestBytes { bytes, _hold } = RequestBytes::from_request(request, app).await?;
+        let RequestBytes { bytes, hold, turns } = RequestBytes::from_request(request, app).await?;
         let text = String::from_utf8(bytes).map_err(|why| {
             let at = why.utf8_error().valid_up_to();
             BodyError::Refused(
@@ -99,7 +144,7 @@ impl FromRequest<AppState> for RequestBody {
                     .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
             )
         })?;
-        Ok(RequestBody { text, _hold })
+        Ok(RequestBody { text, hold, turns })
     }
 }
 
@@ -107,7 +152,20 @@ impl FromRequest<AppState> for RequestBody {
 #[derive(Debug)]
 pub(crate) struct RequestBytes {
     pub(crate) bytes: Vec<u8>,
-    _hold: Option<Reservation>,
+    hold: Option<Reservation>,
+    turns: Turns,
+}
+
+impl RequestBytes {
+    /// As [`RequestBody::turn`].
+    pub(crate) async fn turn(&self) -> Option<ReadPermit> {
+        self.turns.permit(self.bytes.len()).await
+    }
+
+    /// As [`RequestBody::into_hold`].
+    pub(crate) fn into_hold(self) -> Option<Reservation> {
+        self.hold
+    }
 }
 
 impl FromRequest<AppState> for RequestBytes {
@@ -124,7 +182,9 @@ impl FromRequest<AppState> for RequestBytes {
         }
         let read = timeout(limits::BODY, read(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| BodyError::Late)??;
-        Ok(RequestBytes { bytes, _hold: hold })
+        let turns =
+            Turns { limiter: app.read_limiter.clone(), caller: parts.extensions.get().cloned() };
+        Ok(RequestBytes { bytes, hold, turns })
     }
 }
 

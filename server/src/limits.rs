@@ -99,6 +99,9 @@ pub(crate) const MCP_SESSIONS_PER_CALLER: usize = 1_000;
 /// Resources that one client of MCP subscribes to. Each is up to two live queries.
 pub(crate) const MCP_SUBSCRIPTIONS: usize = 100;
 
+/// Bytes of the URI of a subscription: the longest id in its namespace (2 × 512 bytes), each byte as three characters.
+pub(crate) const MCP_URI_BYTES: usize = 4 << 10;
+
 /// Bytes of a client's capabilities, which its session keeps: real ones have some hundred.
 pub(crate) const MCP_CAPABILITIES_BYTES: usize = 16 << 10;
 

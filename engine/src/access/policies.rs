@@ -292,6 +292,20 @@ impl Policies {
         tables.collect()
     }
 
+    /// The visible columns of the key of a table; `None` if the caller may not see the table.
+    pub(crate) fn key_of(&self, caller: &Caller, name: &str) -> Option<Vec<&'static str>> {
+        let table = self.tables.iter().find(|table| table.name == name)?;
+        let mut key: Vec<&'static str> =
+            table.key.iter().map(|at| table.columns[*at].name).collect();
+        if let Some(class) = PrincipalClass::of(caller) {
+            let rows = Arc::clone(&self.lock().rows);
+            let shown = self.shown(&rows, &class, table)?;
+            self.select(&rows, &class, table)?;
+            key.retain(|name| shown.columns.contains(name));
+        }
+        Some(key)
+    }
+
     fn lock(&self) -> MutexGuard<'_, ActivePolicies> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,7 +26,7 @@ pub(super) async fn explain(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let ExplainBody { sql, params } =
-        content.envelope(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#)?;
+        content.envelope_in_turn(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#).await?;
     let explanation = app.engine.explain(&by, &sql, &params).await?;
     Ok(json(frames::explanation(None, explanation)))
 }

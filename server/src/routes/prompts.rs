@@ -148,7 +148,7 @@ pub(super) async fn put(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"text": "…", "labels": ["production"]}, the last optional"#;
-    let args = arguments(&content, shape, "name", &path(name, "prompt")?)?;
+    let args = arguments(&content, shape, "name", &path(name, "prompt")?).await?;
     let route = ReducerRoute { reducer: "put_prompt", result: "prompt", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -170,9 +170,9 @@ pub(super) async fn render(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let name = path(name, "prompt")?;
-    let RenderBody { at, variables } = match content.value()? {
+    let RenderBody { at, variables } = match content.value_in_turn().await? {
         JsonValue::Null => RenderBody::default(),
-        _ => content.envelope(r#"{"variables": {"name": "…"}, "at": "production"}"#)?,
+        _ => content.envelope_in_turn(r#"{"variables": {"name": "…"}, "at": "production"}"#).await?,
     };
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
     let text = rendered(&prompt, &variables)?;
@@ -190,7 +190,7 @@ pub(super) async fn label(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let (name, label) = both(names)?;
-    let mut args = arguments(&content, r#"{"version": 3}"#, "name", &name)?;
+    let mut args = arguments(&content, r#"{"version": 3}"#, "name", &name).await?;
     args["label"] = json!(label);
     let route = ReducerRoute { reducer: "label_prompt", result: "label", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await

@@ -21,12 +21,13 @@ pub(super) struct ReducerRoute {
 }
 
 /// The arguments of a body, and the id of the path. The reducer refuses those that it does not have.
-pub(super) fn arguments(
+pub(super) async fn arguments(
     content: &RequestBody,
     shape: &str,
     name: &str,
     id: &str,
 ) -> Result<JsonValue, Problem> {
+    let _turn = content.turn().await;
     let mut args = match content.value()? {
         JsonValue::Null => Map::new(),
         _ => content.envelope(shape)?,

@@ -207,7 +207,8 @@ struct AbortRunBody {
 }
 
 /// The reason in the body of an abort, which may be empty.
-pub(super) fn abort_reason(content: &RequestBody) -> Result<Option<String>, Refusal> {
+pub(super) async fn abort_reason(content: &RequestBody) -> Result<Option<String>, Refusal> {
+    let _turn = content.turn().await;
     match content.value()? {
         JsonValue::Null => Ok(None),
         _ => content.envelope(r#"{"reason": "…"}, or nothing"#).map(|it: AbortRunBody| it.reason),
@@ -223,7 +224,7 @@ pub(super) async fn abort(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
-    let reason = abort_reason(&content)?;
+    let reason = abort_reason(&content).await?;
     let key = idempotency_key(&headers)?;
     let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
     let done = app.engine.call(&by, &reducer, &args, key).await?;

@@ -21,7 +21,7 @@ pub(super) async fn pause(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"stage": "after_agent", "reason": "…"}, or nothing"#;
-    let args = arguments(&content, shape, "id", &path(id, "run")?)?;
+    let args = arguments(&content, shape, "id", &path(id, "run")?).await?;
     let route = ReducerRoute { reducer: "pause_run", result: "pause", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -34,7 +34,7 @@ pub(super) async fn resume(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args = arguments(&content, "nothing", "id", &path(id, "run")?)?;
+    let args = arguments(&content, "nothing", "id", &path(id, "run")?).await?;
     let route = ReducerRoute { reducer: "resume_run", result: "run", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -47,8 +47,8 @@ pub(super) async fn export(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args =
-        arguments(&content, r#"{"copy": true, "tag": "…"}, or nothing"#, "id", &path(id, "run")?)?;
+    let shape = r#"{"copy": true, "tag": "…"}, or nothing"#;
+    let args = arguments(&content, shape, "id", &path(id, "run")?).await?;
     let route = ReducerRoute { reducer: "export_run", result: "snapshot", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -60,7 +60,7 @@ pub(super) async fn import(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args: JsonValue = content.envelope(r#"{"snapshot": {…}, "id": "…"}, the last optional"#)?;
+    let args: JsonValue = content.envelope_in_turn(r#"{"snapshot": {…}, "id": "…"}, the last optional"#).await?;
     let route = ReducerRoute { reducer: "import_run", result: "run", status: StatusCode::CREATED };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -74,7 +74,7 @@ pub(super) async fn fork(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"at": 42, "id": "…"}, or nothing"#;
-    let args = arguments(&content, shape, "session_id", &path(id, "session")?)?;
+    let args = arguments(&content, shape, "session_id", &path(id, "session")?).await?;
     let route =
         ReducerRoute { reducer: "fork_session", result: "fork", status: StatusCode::CREATED };
     route.answer(&app, &by, &headers, &content, args).await

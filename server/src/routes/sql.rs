@@ -40,7 +40,7 @@ pub(super) async fn sql(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let looks = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
-    let SqlBody { sql, params, as_of } = content.envelope(looks)?;
+    let SqlBody { sql, params, as_of } = content.envelope_in_turn(looks).await?;
     let answer = app.engine.query(&by, &sql, &params, as_of).await?;
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;

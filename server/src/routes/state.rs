@@ -141,7 +141,7 @@ pub(super) async fn abort(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let id = path(id, "session")?;
-    let reason = abort_reason(&content)?;
+    let reason = abort_reason(&content).await?;
     if idempotency_key(&headers)?.is_some() {
         // The active run can be another one when the request is repeated, so there is no first answer to repeat.
         let detail = "the abort of a session takes no Idempotency-Key";

@@ -132,7 +132,7 @@ pub(in crate::routes) async fn run(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
-    let wanted: RunAgentInput = content.envelope(LOOKS)?;
+    let wanted: RunAgentInput = content.envelope_in_turn(LOOKS).await?;
     let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
     let hold = app.engine.buffers().reserve(&session.caller);
     let seen = Seen::of(&wanted.messages, hold)?;

@@ -50,7 +50,7 @@ pub(in crate::routes) async fn send(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
-    let wanted: ChatRequest = content.envelope(LOOKS)?;
+    let wanted: ChatRequest = content.envelope_in_turn(LOOKS).await?;
     let chat = wanted.id.clone();
     let input = read(wanted)?;
     let sent = thread::send(&app, &session.caller, &content, (agent, chat), input).await;

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use abide_schema::{Code, Refusal};
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_TYPE, TRAILER};
@@ -24,7 +25,7 @@ use super::error::{A2aError, A2aResult, Kind, Status};
 use super::operation::Operation;
 use super::operations::Peer;
 use super::proto::{
-    CARD, EMPTY, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, PUSH_CONFIG,
+    CARD, EMPTY, FIELDS, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, NotDecoded, PUSH_CONFIG,
     PUSH_CONFIG_REQUEST, PUSH_CONFIGS, PUSH_CONFIGS_REQUEST, SEND_REQUEST, SEND_RESPONSE,
     STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
 };
@@ -66,16 +67,25 @@ pub(in crate::routes) async fn call(
         check_version(&headers, None)?;
         let (request, response) = types(operation);
         let message = one_message(&content.bytes)?;
-        let bad = || A2aError::invalid("the message is not one of this method");
-        let params = request.decode(message).ok_or_else(bad)?;
+        let turn = content.turn().await;
+        let params = request.decode(message).map_err(|why| match why {
+            NotDecoded::Malformed => A2aError::invalid("the message is not one of this method"),
+            NotDecoded::TooManyFields => {
+                let detail = format!("the message has more than {FIELDS} fields");
+                let hint = "send large lists as one text";
+                Refusal::new(Code::LimitExceeded, detail).hint(hint).into()
+            }
+        })?;
+        drop(turn);
         let agent = match params["tenant"].as_str().filter(|tenant| !tenant.is_empty()) {
             Some(tenant) => tenant.to_owned(),
             None => card::only(&app, &session.caller).await?,
         };
         let base = card::base(&uri, &headers);
-        let peer = Peer { app, session, place, agent, bytes: content.bytes.len(), base };
-        drop(content);
-        peer.perform(operation, &params, Framing::Lines).await.map(|answer| (answer, response))
+        let bytes = content.bytes.len();
+        let hold = content.into_hold();
+        let peer = Peer { app, session, place, agent, bytes, hold, base };
+        peer.perform(operation, params, Framing::Lines).await.map(|answer| (answer, response))
     };
     match answer.await {
         Ok((Answer::Value(value), kind)) => {

@@ -1,5 +1,6 @@
 //! The binding HTTP+JSON: paths below `/a2a/{agent}/`.
 
+use abide_schema::limits::A2A_VALUES;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Method;
@@ -32,11 +33,13 @@ pub(in crate::routes) async fn call(
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
     let base = card::base(&head.uri, &head.headers);
-    let peer = Peer { app, session, place, agent, bytes: content.bytes(), base };
+    let turn = content.turn().await;
     let request = read(&head, &rest, &content);
-    drop(content);
+    drop(turn);
+    let bytes = content.bytes();
+    let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
-        Ok((operation, params)) => peer.perform(operation, &params, Framing::Http).await,
+        Ok((operation, params)) => peer.perform(operation, params, Framing::Http).await,
         Err(error) => Err(error),
     };
     match answer {
@@ -58,6 +61,7 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
         0 => fields_of(query.unwrap_or_default()),
         _ => {
             check_content_type(headers)?;
+            content.check_values(A2A_VALUES)?;
             content.value()?
         }
     };

@@ -19,6 +19,8 @@ pub(super) struct Message {
     pub(super) context_id: Option<String>,
     /// The message in the form of the protocol, without the ids of its task and context.
     json: JsonValue,
+    /// A digest of the message and what it refers to.
+    pub(super) digest: String,
 }
 
 impl Message {
@@ -55,13 +57,9 @@ impl Message {
         }
         let [task_id, context_id] = ["taskId", "contextId"].map(|name| text(message, name));
         let (task_id, context_id) = (task_id?.map(str::to_owned), context_id?.map(str::to_owned));
-        Ok(Message { id, task_id, context_id, json })
-    }
-
-    /// A digest of the message and what it refers to.
-    pub(super) fn digest(&self) -> String {
-        let all = json!([self.task_id, self.context_id, self.json]);
-        hex::encode(Sha256::digest(Json::from(all).as_str().as_bytes()))
+        let all = json!([task_id, context_id, json]);
+        let digest = hex::encode(Sha256::digest(Json::from(all).as_str().as_bytes()));
+        Ok(Message { id, task_id, context_id, json, digest })
     }
 
     /// The message as the history of a task has it.

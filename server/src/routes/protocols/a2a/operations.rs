@@ -2,6 +2,7 @@
 
 use std::iter;
 
+use abide_engine::buffers::Reservation;
 use abide_schema::limits::A2A_PAGE;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal, Value};
@@ -27,6 +28,7 @@ use super::{card, push, records};
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
+use crate::connections::read_limiter::ReadPermit;
 use crate::limits;
 use crate::routes::exchange::hidden;
 
@@ -38,6 +40,8 @@ pub(super) struct Peer {
     pub(super) agent: String,
     /// Bytes of its request.
     pub(super) bytes: usize,
+    /// Counts the request until it is handled.
+    pub(super) hold: Option<Reservation>,
     /// The address of the server as the client knows it.
     pub(super) base: String,
 }
@@ -51,13 +55,15 @@ impl Peer {
     pub(super) async fn perform(
         self,
         operation: Operation,
-        params: &JsonValue,
+        params: JsonValue,
         framing: Framing,
     ) -> A2aResult<Answer> {
         card::check_exposed(&self.app, self.by(), &self.agent).await?;
+        let given = params;
+        let params = &given;
         match operation {
-            Operation::SendMessage => self.send(params).await.map(Answer::Value),
-            Operation::SendStreamingMessage => self.stream(params, framing).await,
+            Operation::SendMessage => self.send(given).await.map(Answer::Value),
+            Operation::SendStreamingMessage => self.stream(given, framing).await,
             Operation::GetTask => self.get(params).await.map(Answer::Value),
             Operation::ListTasks => self.list(params).await.map(Answer::Value),
             Operation::CancelTask => self.cancel(params).await.map(Answer::Value),
@@ -73,11 +79,14 @@ impl Peer {
         }
     }
 
-    async fn send(self, params: &JsonValue) -> A2aResult<JsonValue> {
-        let configuration = field(params, "configuration");
+    async fn send(mut self, params: JsonValue) -> A2aResult<JsonValue> {
+        let configuration = field(&params, "configuration");
         let length = number(configuration, "historyLength")?;
         let returns_immediately = flag(configuration, "returnImmediately")?;
-        let Sent { run, .. } = self.accept(params).await?;
+        let Sent { run, .. } = self.accept(&params).await?;
+        // The task may take long.
+        drop(params);
+        self.hold = None;
         let ids = self.ids(&run);
         let history = self.history(&ids, length).await?;
         let turns = Turn::span(1, run.turn);
@@ -89,9 +98,9 @@ impl Peer {
         Ok(json!({"task": task(&ids, &follower.turn, &history, true)}))
     }
 
-    async fn stream(self, params: &JsonValue, framing: Framing) -> A2aResult<Answer> {
-        let length = number(field(params, "configuration"), "historyLength")?;
-        let Sent { run, first_turn } = self.accept(params).await?;
+    async fn stream(self, params: JsonValue, framing: Framing) -> A2aResult<Answer> {
+        let length = number(field(&params, "configuration"), "historyLength")?;
+        let Sent { run, first_turn } = self.accept(&params).await?;
         let ids = self.ids(&run);
         let history = self.history(&ids, length).await?;
         let mut encoder = TaskEncoder::new(ids, history, framing);
@@ -105,7 +114,9 @@ impl Peer {
     async fn accept(&self, params: &JsonValue) -> A2aResult<Sent> {
         let configuration = field(params, "configuration");
         let push = field(configuration, "taskPushNotificationConfig");
+        let turn = self.turn().await;
         let message = Message::parse(field(params, "message"))?;
+        drop(turn);
         if let Some(sent) = self.accepted(&message).await? {
             return Ok(sent);
         }
@@ -122,11 +133,16 @@ impl Peer {
         }
     }
 
+    /// Waits for the turn in which a large message is processed.
+    async fn turn(&self) -> Option<ReadPermit> {
+        self.app.read_limiter.permit(self.by().quota_key(), self.bytes).await
+    }
+
     /// The task of a message that was accepted before.
     async fn accepted(&self, message: &Message) -> A2aResult<Option<Sent>> {
         let record = records::find(&self.app, self.by(), &self.agent, &message.id).await?;
         let Some(record) = record else { return Ok(None) };
-        if record.digest != message.digest() {
+        if record.digest != message.digest {
             let detail = format!("another message has the messageId {}", message.id);
             return Err(A2aError::invalid(detail));
         }
@@ -135,7 +151,9 @@ impl Peer {
     }
 
     async fn begin_task(&self, message: &Message, push: &JsonValue) -> A2aResult<Sent> {
+        let turn = self.turn().await;
         let input = message.prompt()?;
+        drop(turn);
         let name = json!([self.agent, message.id]).to_string();
         let id = start::derived_id("run_", self.by(), "a2a", &name);
         // From the first event on.

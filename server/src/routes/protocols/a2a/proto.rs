@@ -1,6 +1,7 @@
 //! The messages of `a2a.proto` in the encoding of Protocol Buffers, from and to their `ProtoJSON`. Only the messages that
 //! requests and responses of this server use.
 
+use abide_schema::limits::A2A_VALUES;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Number, Value as JsonValue, json};
@@ -227,9 +228,14 @@ impl MessageType {
         out
     }
 
-    /// Decodes a message; `None` if the bytes are not one.
-    pub(super) fn decode(self, bytes: &[u8]) -> Option<JsonValue> {
-        decode(self.0, bytes, DEPTH)
+    /// Decodes a message.
+    pub(super) fn decode(self, bytes: &[u8]) -> Result<JsonValue, NotDecoded> {
+        let mut left = FIELDS;
+        match decode(self.0, bytes, DEPTH, &mut left) {
+            Some(message) => Ok(message),
+            None if left == 0 => Err(NotDecoded::TooManyFields),
+            None => Err(NotDecoded::Malformed),
+        }
     }
 }
 
@@ -332,6 +338,17 @@ fn json_of(value: &JsonValue, out: &mut Vec<u8>) {
     }
 }
 
+/// Why bytes are not decoded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotDecoded {
+    /// They are not a message of the type.
+    Malformed,
+    TooManyFields,
+}
+
+/// Fields that are read. The value of a list is two fields.
+pub(super) const FIELDS: usize = 2 * A2A_VALUES;
+
 /// Levels of nesting that are read, as in JSON.
 const DEPTH: usize = 100;
 
@@ -342,8 +359,9 @@ enum Sent<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Takes the next field of a message: its number and its value.
-fn next<'a>(rest: &mut &'a [u8]) -> Option<(u32, Sent<'a>)> {
+/// Takes the next field of a message: its number and its value. `left` is the number of fields that may follow.
+fn next<'a>(rest: &mut &'a [u8], left: &mut usize) -> Option<(u32, Sent<'a>)> {
+    *left = left.checked_sub(1)?;
     let tag = read_varint(rest)?;
     let number = u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?;
     let sent = match tag & 7 {
@@ -377,17 +395,17 @@ fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn decode(types: &[Field], mut rest: &[u8], depth: usize) -> Option<JsonValue> {
+fn decode(types: &[Field], mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValue> {
     let depth = depth.checked_sub(1)?;
     let mut message = Map::new();
     while !rest.is_empty() {
-        let (number, sent) = next(&mut rest)?;
+        let (number, sent) = next(&mut rest, left)?;
         let Some(Field { name, kind, is_list, .. }) =
             types.iter().find(|field| field.number == number)
         else {
             continue;
         };
-        let value = read(kind, &sent, depth)?;
+        let value = read(kind, &sent, depth, left)?;
         if !is_list {
             message.insert((*name).to_owned(), value);
         } else if let Some(values) =
@@ -399,7 +417,7 @@ fn decode(types: &[Field], mut rest: &[u8], depth: usize) -> Option<JsonValue> {
     Some(message.into())
 }
 
-fn read(kind: &Type, sent: &Sent<'_>, depth: usize) -> Option<JsonValue> {
+fn read(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<JsonValue> {
     Some(match (kind, sent) {
         (Text, Sent::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
         (Bytes, Sent::Bytes(bytes)) => json!(BASE64_STANDARD.encode(bytes)),
@@ -409,13 +427,13 @@ fn read(kind: &Type, sent: &Sent<'_>, depth: usize) -> Option<JsonValue> {
             let name = usize::try_from(*value).ok().and_then(|value| names.get(value));
             name.map_or_else(|| json!(value), |name| json!(name))
         }
-        (Message(types), Sent::Bytes(bytes)) => decode(types, bytes, depth)?,
-        (Struct, Sent::Bytes(bytes)) => read_struct(bytes, depth)?,
-        (Type::Value, Sent::Bytes(bytes)) => read_json(bytes, depth)?,
+        (Message(types), Sent::Bytes(bytes)) => decode(types, bytes, depth, left)?,
+        (Struct, Sent::Bytes(bytes)) => read_struct(bytes, depth, left)?,
+        (Type::Value, Sent::Bytes(bytes)) => read_json(bytes, depth, left)?,
         (Timestamp, Sent::Bytes(bytes)) => {
             let (mut rest, mut seconds, mut nanos) = (*bytes, 0_i64, 0_i64);
             while !rest.is_empty() {
-                match next(&mut rest)? {
+                match next(&mut rest, left)? {
                     (1, Sent::Varint(value)) => seconds = value.cast_signed(),
                     (2, Sent::Varint(value)) => nanos = value.cast_signed(),
                     _ => {}
@@ -430,16 +448,16 @@ fn read(kind: &Type, sent: &Sent<'_>, depth: usize) -> Option<JsonValue> {
     })
 }
 
-fn read_struct(mut rest: &[u8], depth: usize) -> Option<JsonValue> {
+fn read_struct(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValue> {
     let depth = depth.checked_sub(1)?;
     let mut object = Map::new();
     while !rest.is_empty() {
-        let (1, Sent::Bytes(mut entry)) = next(&mut rest)? else { continue };
+        let (1, Sent::Bytes(mut entry)) = next(&mut rest, left)? else { continue };
         let (mut name, mut value) = ("", JsonValue::Null);
         while !entry.is_empty() {
-            match next(&mut entry)? {
+            match next(&mut entry, left)? {
                 (1, Sent::Bytes(bytes)) => name = std::str::from_utf8(bytes).ok()?,
-                (2, Sent::Bytes(bytes)) => value = read_json(bytes, depth)?,
+                (2, Sent::Bytes(bytes)) => value = read_json(bytes, depth, left)?,
                 _ => {}
             }
         }
@@ -448,21 +466,21 @@ fn read_struct(mut rest: &[u8], depth: usize) -> Option<JsonValue> {
     Some(object.into())
 }
 
-fn read_json(mut rest: &[u8], depth: usize) -> Option<JsonValue> {
+fn read_json(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValue> {
     let depth = depth.checked_sub(1)?;
     let mut value = JsonValue::Null;
     while !rest.is_empty() {
-        value = match next(&mut rest)? {
+        value = match next(&mut rest, left)? {
             (1, Sent::Varint(_)) => JsonValue::Null,
             (2, Sent::Fixed(bits)) => number(f64::from_bits(bits))?,
             (3, Sent::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
             (4, Sent::Varint(flag)) => json!(flag != 0),
-            (5, Sent::Bytes(bytes)) => read_struct(bytes, depth)?,
+            (5, Sent::Bytes(bytes)) => read_struct(bytes, depth, left)?,
             (6, Sent::Bytes(mut list)) => {
                 let mut values = Vec::new();
                 while !list.is_empty() {
-                    if let (1, Sent::Bytes(bytes)) = next(&mut list)? {
-                        values.push(read_json(bytes, depth)?);
+                    if let (1, Sent::Bytes(bytes)) = next(&mut list, left)? {
+                        values.push(read_json(bytes, depth, left)?);
                     }
                 }
                 values.into()

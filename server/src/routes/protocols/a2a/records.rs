@@ -47,7 +47,7 @@ pub(super) async fn find(
 /// The call that stores a message. It is a conflict if a message with this id was accepted before, or another one that
 /// begins the same turn.
 pub(super) fn write(agent: &str, message: &Message, task_id: &str, turn: i64) -> BatchCall {
-    let record = json!({"digest": message.digest(), "task": task_id, "turn": turn});
+    let record = json!({"digest": message.digest, "task": task_id, "turn": turn});
     let puts = json!([
         {"key": format!("m/{}", message.id), "data": record, "expected_seq": 0},
         {"key": format!("h/{task_id}/{turn:08}"), "data": message.stored(), "expected_seq": 0},

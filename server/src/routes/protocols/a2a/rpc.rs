@@ -1,5 +1,6 @@
 //! The binding JSON-RPC: `POST /a2a/{agent}`.
 
+use abide_schema::limits::A2A_VALUES;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, Uri};
@@ -31,19 +32,21 @@ pub(in crate::routes) async fn call(
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
     let base = card::base(&uri, &headers);
-    let peer = Peer { app, session, place, agent, bytes: content.bytes(), base };
     let mut id = JsonValue::Null;
+    let turn = content.turn().await;
     let request = check_content_type(&headers).and_then(|()| read(&content, &mut id));
-    drop(content);
+    drop(turn);
+    let bytes = content.bytes();
+    let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
         Ok((method, params)) => {
             let version = version(&headers, uri.query());
             // A request without a version is one of 0.3. Its methods have other names than those of 1.0.
             let is_legacy = version.is_empty() || version == "0.3" || version.starts_with("0.3.");
             match legacy::operation(&method).filter(|_| is_legacy) {
-                Some(operation) => perform_legacy(peer, operation, &params, &id).await,
+                Some(operation) => perform_legacy(peer, operation, params, &id).await,
                 None => match check_version(&headers, uri.query()) {
-                    Ok(()) => perform(peer, &method, &params, &id).await,
+                    Ok(()) => perform(peer, &method, params, &id).await,
                     Err(error) => Err(error),
                 },
             }
@@ -65,7 +68,7 @@ pub(in crate::routes) async fn call(
 async fn perform(
     peer: Peer,
     method: &str,
-    params: &JsonValue,
+    params: JsonValue,
     id: &JsonValue,
 ) -> A2aResult<Answer> {
     let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
@@ -77,11 +80,11 @@ async fn perform(
 async fn perform_legacy(
     peer: Peer,
     operation: Operation,
-    params: &JsonValue,
+    params: JsonValue,
     id: &JsonValue,
 ) -> A2aResult<Answer> {
-    let params = legacy::params(operation, params);
-    match peer.perform(operation, &params, Framing::LegacyRpc(id.clone())).await? {
+    let params = legacy::params(operation, &params);
+    match peer.perform(operation, params, Framing::LegacyRpc(id.clone())).await? {
         Answer::Value(value) => Ok(Answer::Value(legacy::result(operation, &value))),
         stream => Ok(stream),
     }
@@ -89,7 +92,7 @@ async fn perform_legacy(
 
 /// The method and the parameters of a request. `id` is set as soon as it is known.
 fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonValue)> {
-    let value = content.value();
+    let value = content.check_values(A2A_VALUES).and_then(|()| content.value());
     let mut value =
         value.map_err(|refusal| A2aError::new(Kind::ParseError, refusal.to_string()))?;
     let invalid = |message: &str| A2aError::new(Kind::InvalidRequest, message);

@@ -177,7 +177,8 @@ fn start_session(exchange: &Exchange, request: &Request) -> Option<String> {
     if capabilities.to_string().len() > limits::MCP_CAPABILITIES_BYTES {
         return None;
     }
-    let session = exchange.app.mcp.sessions.start(exchange.by(), capabilities);
+    let hold = exchange.app.engine.buffers().reserve(exchange.by());
+    let session = exchange.app.mcp.sessions.start(exchange.by(), capabilities, hold);
     Some(session.id().to_owned())
 }
 

@@ -38,14 +38,19 @@ fn id_of(uri: &str, prefix: &str) -> Option<String> {
 
 /// The queries of a resource. `None` for an address that is not one of the server's.
 pub(super) fn parts(exchange: &Exchange, uri: &str) -> Option<Vec<Part>> {
-    let part = |member, sql: &str, id: &str, is_single| Part {
-        member,
-        sql: sql.to_owned(),
-        params: Map::from_iter([("id".to_owned(), json!(id))]),
-        is_single,
+    // As in other routes, an id in the namespace of the caller's scope is found without it.
+    let namespace = exchange.by().namespace();
+    let part = |member, sql: &str, id: &str, is_single| {
+        let mut params = Map::from_iter([("id".to_owned(), json!(id))]);
+        let mut sql = sql.to_owned();
+        if !namespace.is_empty() {
+            sql = sql.replace("= :id", "IN (:id, :own_id)");
+            params.insert("own_id".to_owned(), json!(format!("{namespace}{id}")));
+        }
+        Part { member, sql, params, is_single }
     };
     if let Some(id) = id_of(uri, SESSIONS) {
-        let messages = "SELECT * FROM messages WHERE session_id = :id ORDER BY seq DESC LIMIT 200";
+        let messages = "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id DESC LIMIT 200";
         return Some(vec![
             part("session", "SELECT * FROM sessions WHERE id = :id", &id, true),
             part("messages", messages, &id, false),
@@ -60,10 +65,8 @@ pub(super) fn parts(exchange: &Exchange, uri: &str) -> Option<Vec<Part>> {
         ]);
     }
     let name = id_of(uri, TABLES)?;
-    let tables = tables(exchange);
-    let table = tables.iter().find(|table| table["name"] == name)?;
-    let key: Vec<String> =
-        table["key"].as_array()?.iter().filter_map(|column| column.as_str()).map(quoted).collect();
+    let key = exchange.app.engine.table_key(exchange.by(), &name)?;
+    let key: Vec<String> = key.into_iter().map(quoted).collect();
     let order = if key.is_empty() { "1".to_owned() } else { key.join(" DESC, ") };
     let sql = format!("SELECT * FROM {} ORDER BY {order} DESC LIMIT 200", quoted(&name));
     Some(vec![Part { member: "rows", sql, params: Map::new(), is_single: false }])
@@ -75,8 +78,7 @@ fn quoted(name: &str) -> String {
 
 /// The tables that the caller may see.
 fn tables(exchange: &Exchange) -> Vec<JsonValue> {
-    let described = exchange.app.engine.describe_for(exchange.by());
-    described["tables"].as_array().cloned().unwrap_or_default()
+    exchange.app.engine.describe_tables(exchange.by())
 }
 
 /// The kinds of resources, in the order of the list.

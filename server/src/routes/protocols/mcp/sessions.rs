@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_engine::buffers::Reservation;
+use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
 use serde_json::Value as JsonValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -31,6 +33,8 @@ pub(super) struct McpSession {
     used: AtomicU64,
     level: AtomicUsize,
     subscriptions: watch::Sender<BTreeSet<String>>,
+    /// Counts the subscriptions for the owner.
+    hold: Mutex<Reservation>,
     /// Requests of the server, by id.
     asked: Mutex<HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>>,
     next_id: AtomicI64,
@@ -41,9 +45,15 @@ pub(super) struct McpSession {
 }
 
 impl McpSessions {
-    /// Starts a session. The session of the same caller that was not used for the longest time ends if there are too
-    /// many.
-    pub(super) fn start(&self, owner: &Caller, capabilities: JsonValue) -> Arc<McpSession> {
+    /// Starts a session. If there are too many of the caller, or of the callers of its scope, the one of them that was
+    /// not used for the longest time ends; if there are too many of all, one of the scope that has the most. `hold` counts
+    /// the subscriptions of the session.
+    pub(super) fn start(
+        &self,
+        owner: &Caller,
+        capabilities: JsonValue,
+        hold: Reservation,
+    ) -> Arc<McpSession> {
         let session = Arc::new(McpSession {
             id: uuid::Uuid::new_v4().simple().to_string(),
             owner: owner.clone(),
@@ -51,6 +61,7 @@ impl McpSessions {
             used: AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed)),
             level: AtomicUsize::new(0),
             subscriptions: watch::Sender::default(),
+            hold: Mutex::new(hold),
             asked: Mutex::default(),
             next_id: AtomicI64::new(1),
             in_progress: Mutex::default(),
@@ -58,12 +69,17 @@ impl McpSessions {
             ended: CancellationToken::new(),
         });
         let mut all = self.lock();
-        let key = owner.quota_key();
-        let own = all.values().filter(|other| other.owner.quota_key() == key).count();
-        let of_caller = own >= limits::MCP_SESSIONS_PER_CALLER;
-        if of_caller || all.len() >= limits::MCP_SESSIONS {
-            let candidates =
-                all.values().filter(|other| !of_caller || other.owner.quota_key() == key);
+        let key = owner.reader_key();
+        let own = all.values().filter(|other| other.owner.reader_key() == key).count();
+        let crowded = if own >= limits::MCP_SESSIONS_PER_CALLER {
+            Some(key)
+        } else if all.len() >= limits::MCP_SESSIONS {
+            most_common(all.values().map(|other| other.owner.reader_key()))
+        } else {
+            None
+        };
+        if let Some(crowded) = crowded {
+            let candidates = all.values().filter(|other| other.owner.reader_key() == crowded);
             let oldest = candidates.min_by_key(|other| other.used.load(Ordering::Relaxed)).cloned();
             if let Some(oldest) = oldest {
                 all.remove(&oldest.id);
@@ -94,6 +110,15 @@ impl McpSessions {
     }
 }
 
+/// The key that occurs most often.
+fn most_common<'a>(keys: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for key in keys {
+        *counts.entry(key).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(key, _)| key)
+}
+
 impl McpSession {
     pub(super) fn id(&self) -> &str {
         &self.id
@@ -116,16 +141,31 @@ impl McpSession {
     }
 
     /// Adds or removes a subscription. False if there are too many.
-    pub(super) fn subscribe(&self, uri: &str, subscribe: bool) -> bool {
-        let mut fits = true;
+    pub(super) fn subscribe(&self, uri: &str, subscribe: bool) -> Result<bool, Refusal> {
+        let mut outcome = Ok(true);
         self.subscriptions.send_if_modified(|uris| {
+            let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
             if !subscribe {
-                return uris.remove(uri);
+                let is_removed = uris.remove(uri);
+                if is_removed {
+                    hold.shrink(uri.len());
+                }
+                return is_removed;
             }
-            fits = uris.len() < limits::MCP_SUBSCRIPTIONS || uris.contains(uri);
-            fits && uris.insert(uri.to_owned())
+            if uris.contains(uri) {
+                return false;
+            }
+            if uris.len() >= limits::MCP_SUBSCRIPTIONS {
+                outcome = Ok(false);
+                return false;
+            }
+            if let Err(refusal) = hold.grow(uri.len()) {
+                outcome = Err(refusal);
+                return false;
+            }
+            uris.insert(uri.to_owned())
         });
-        fits
+        outcome
     }
 
     pub(super) fn subscriptions(&self) -> watch::Receiver<BTreeSet<String>> {

@@ -160,13 +160,13 @@ pub(super) async fn listen(
         uris: BTreeSet::new(),
     };
     let uris = filter.get("resourceSubscriptions").and_then(JsonValue::as_array);
+    if uris.is_some_and(|uris| uris.len() > limits::MCP_SUBSCRIPTIONS) {
+        return Err(too_many());
+    }
     for uri in uris.into_iter().flatten() {
         let uri = uri.as_str().ok_or_else(|| McpFailure::invalid("a URI is not a text"))?;
         check_uri(exchange, uri)?;
         wanted.uris.insert(uri.to_owned());
-    }
-    if wanted.uris.len() > limits::MCP_SUBSCRIPTIONS {
-        return Err(too_many());
     }
     let mut watcher = Watcher::new(exchange, &wanted).await?;
     let mut accepted = Map::new();
@@ -204,6 +204,10 @@ pub(super) async fn listen(
 /// Refuses an address that cannot be that of a resource. Whether the resource exists makes no difference, so that a
 /// subscription shows nothing that a read would not.
 fn check_uri(exchange: &Exchange, uri: &str) -> Result<(), McpFailure> {
+    if uri.len() > limits::MCP_URI_BYTES {
+        let message = format!("the URI has more than {} bytes", limits::MCP_URI_BYTES);
+        return Err(McpFailure::invalid(message));
+    }
     let of_handler = || {
         exchange
             .handler()
@@ -230,7 +234,7 @@ pub(super) fn subscribe(exchange: &Exchange, request: &Request) -> Result<JsonVa
     if subscribes {
         check_uri(exchange, uri)?;
     }
-    match session.subscribe(uri, subscribes) {
+    match session.subscribe(uri, subscribes).map_err(refused)? {
         true => Ok(json!({})),
         false => Err(too_many()),
     }
