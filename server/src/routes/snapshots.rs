@@ -60,7 +60,8 @@ pub(super) async fn import(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args: JsonValue = content.envelope_in_turn(r#"{"snapshot": {…}, "id": "…"}, the last optional"#).await?;
+    let args: JsonValue =
+        content.envelope_in_turn(r#"{"snapshot": {…}, "id": "…"}, the last optional"#).await?;
     let route = ReducerRoute { reducer: "import_run", result: "run", status: StatusCode::CREATED };
     route.answer(&app, &by, &headers, &content, args).await
 }
