@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 
 use crate::command;
 
-/// The version that the adapter was written for.
-const MLFLOW: &str = "mlflow==3.18.0";
+/// The version that the adapter is tested with.
+const MLFLOW: &str = "mlflow==3.17.2";
 
 /// Installs and starts the server, and compares what agents get of it.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
