@@ -25,9 +25,9 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use self::hint::of_folder;
 pub(crate) use self::host::{AgentHost, LoadedProject};
 use self::host::{FOLDER, check_folder_exists, open, opened, prompt_store};
-use self::hint::of_folder;
 use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;

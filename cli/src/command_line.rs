@@ -165,7 +165,8 @@ fn parse() -> Result<CommandLine, clap::Error> {
     // The address in the environment is that of commands without --db.
     if source == Some(ValueSource::CommandLine) && parsed.options.db.is_some() {
         let mut conflict = clap::Error::new(ErrorKind::ArgumentConflict);
-        for (kind, option) in [(ContextKind::InvalidArg, "--url"), (ContextKind::PriorArg, "--db")] {
+        for (kind, option) in [(ContextKind::InvalidArg, "--url"), (ContextKind::PriorArg, "--db")]
+        {
             conflict.insert(kind, ContextValue::String(option.to_owned()));
         }
         return Err(conflict);
@@ -193,7 +194,9 @@ fn start_log(command: &Command) {
     // their own, and these libraries log them a second time.
     let usual = || {
         let warnings = Targets::new().with_default(LevelFilter::WARN);
-        warnings.with_target("sqlite3Parser", LevelFilter::OFF).with_target("rmcp", LevelFilter::ERROR)
+        warnings
+            .with_target("sqlite3Parser", LevelFilter::OFF)
+            .with_target("rmcp", LevelFilter::ERROR)
     };
     let filter = filter.unwrap_or_else(usual);
     let log = tracing_subscriber::fmt::layer().with_ansi(false);

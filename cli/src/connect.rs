@@ -147,13 +147,17 @@ impl From<Error> for Failure {
 
 /// The routes that hints of the engine name, and the command that does the same.
 const COMMANDS: [(&str, &str); 4] = [
-    ("GET /v1/schema lists the tables", "abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"  lists the tables"),
+    (
+        "GET /v1/schema lists the tables",
+        "abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"  lists the tables",
+    ),
     ("GET /v1/schema lists the columns of every table", LIST_COLUMNS),
     ("GET /v1/schema lists the columns", LIST_COLUMNS),
     ("GET /v1/schema lists them", "docs/protocol.md lists them"),
 ];
 
-const LIST_COLUMNS: &str = "abide sql \"SELECT * FROM pragma_table_info('sessions')\"  lists the columns of a table";
+const LIST_COLUMNS: &str =
+    "abide sql \"SELECT * FROM pragma_table_info('sessions')\"  lists the columns of a table";
 
 /// The hint about a credential that has expired.
 const EXPIRED: &str = "ask the issuer for a new one";

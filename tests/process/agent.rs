@@ -348,7 +348,8 @@ fn a_check_reports_what_cannot_work() {
         error: the agent folder has 1 error, and its definitions were not checked   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
-    let programs = "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }\n";
+    let programs =
+        "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }\n";
     fs::write(agent_folder.path("project/abide.yaml"), format!("{TOOLS}{programs}")).unwrap();
     let remote = "a2a: { url: 'http://10.0.0.1/a2a/x' }\n";
     fs::write(agent_folder.path("project/agents/remote.yaml"), remote).unwrap();
@@ -637,7 +638,7 @@ fn lists_and_checks_definitions() {
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
         listed.ends_with(
-            "3 more files are not valid definitions:  abide agent check  lists the errors\n"
+            "3 more files are not valid definitions:  abide agent check --agents project  lists the errors\n"
         ),
         "{listed}"
     );

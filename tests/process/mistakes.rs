@@ -181,7 +181,8 @@ fn a_file_is_created_again_when_its_companions_are_removed() {
           hint: name another file, or remove these first:  then.db-lock
         $ abide replay a.db --into then.db
         0 events  ·  the same outcomes  ·  then.db
-    "#]].assert_eq(&(twice + &left + &again));
+    "#]]
+    .assert_eq(&(twice + &left + &again));
 }
 
 /// A hint for the command line names a command, and a misspelled table.

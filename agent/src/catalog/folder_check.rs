@@ -7,9 +7,7 @@ use std::path::Path;
 use abide_client::AgentMode;
 use abide_models::{ModelSelection, Models, ResolveError};
 use abide_programs::CliConfig;
-use abide_tools::{
-    A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, ToolsError,
-};
+use abide_tools::{A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, ToolsError};
 
 use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem};
 use crate::catalog::project::AgentProject;
@@ -79,7 +77,8 @@ impl AgentProject {
             return Vec::new();
         }
         let section = self.source.sections.get("programs").cloned().unwrap_or_default();
-        let programs: Vec<SubprocessToolConfig> = serde_json::from_value(section).unwrap_or_default();
+        let programs: Vec<SubprocessToolConfig> =
+            serde_json::from_value(section).unwrap_or_default();
         let is_missing = |it: &&SubprocessToolConfig| {
             let name = it.command.first().map_or("", String::as_str);
             // A relative path is one of the workspace.

@@ -291,8 +291,12 @@ impl LoadedProject {
         }
         let (agents, _) = catalog.read();
         let problems = catalog.check(models, &options.environment);
-        let (warnings, errors): (Vec<Problem>, Vec<Problem>) =
-            project.missing_programs().into_iter().chain(problems).into_iter().partition(|problem| problem.error.is_warning());
+        let (warnings, errors): (Vec<Problem>, Vec<Problem>) = project
+            .missing_programs()
+            .into_iter()
+            .chain(problems)
+            .into_iter()
+            .partition(|problem| problem.error.is_warning());
         let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
         LoadedProject {
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),

@@ -119,7 +119,11 @@ impl McpTools {
                 vec![ask]
             }
         };
-        let done = self.engine.batch(request.caller, &calls, None).await.map_err(Refusal::outside_batch)?;
+        let done = self
+            .engine
+            .batch(request.caller, &calls, None)
+            .await
+            .map_err(Refusal::outside_batch)?;
         let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
         let row: Value = serde_json::from_str(row).unwrap_or_default();
         Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
