@@ -359,7 +359,7 @@ fn a_check_reports_what_cannot_work() {
           hint: install it, or name it with its path
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
           hint: create the agent with  mode: subagent, or remove its name
-        warning: project/agents/remote.yaml:1:13: a2a.url: 10.0.0.1 is not a public address, and only public addresses can be used   [private_address]
+        warning: project/agents/remote.yaml:1:14: a2a.url: 10.0.0.1 is not a public address, and only public addresses can be used   [private_address]
           hint: name its host in a2a.allow_private
     "#]].assert_eq(&missing.stdout);
     let mut nowhere = abide();
@@ -638,7 +638,7 @@ fn lists_and_checks_definitions() {
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
         listed.ends_with(
-            "3 more files are not valid definitions:  abide agent check  lists the errors\n"
+            "3 more files are not valid definitions:  abide agent check --agents project  lists the errors\n"
         ),
         "{listed}"
     );
