@@ -7,9 +7,9 @@ use axum::response::Response;
 
 use crate::app_state::{AppState, CallerExtension};
 use crate::connections::read_limiter::ReadPermit;
-use crate::{limits, openapi};
 use crate::problem::Problem;
 use crate::routes::exchange::json;
+use crate::{limits, openapi};
 
 /// A description takes as long as a large message to process, so it waits for the same turns.
 async fn turn(app: &AppState, by: &CallerExtension) -> Option<ReadPermit> {

@@ -25,8 +25,9 @@ pub(super) async fn explain(
     by: CallerExtension,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let ExplainBody { sql, params } =
-        content.envelope_in_turn(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#).await?;
+    let ExplainBody { sql, params } = content
+        .envelope_in_turn(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#)
+        .await?;
     let explanation = app.engine.explain(&by, &sql, &params).await?;
     Ok(json(frames::explanation(None, explanation)))
 }

@@ -198,7 +198,9 @@ pub(super) async fn render(
     let name = path(name, "prompt")?;
     let RenderBody { at, variables } = match content.value_in_turn().await? {
         JsonValue::Null => RenderBody::default(),
-        _ => content.envelope_in_turn(r#"{"variables": {"name": "…"}, "at": "production"}"#).await?,
+        _ => {
+            content.envelope_in_turn(r#"{"variables": {"name": "…"}, "at": "production"}"#).await?
+        }
     };
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
     let text = rendered(&prompt, &variables)?;

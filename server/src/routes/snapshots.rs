@@ -47,7 +47,8 @@ pub(super) async fn export(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args = arguments(&content, r#"{"copy": true}, or nothing"#, "id", &path(id, "run")?).await?;
+    let args =
+        arguments(&content, r#"{"copy": true}, or nothing"#, "id", &path(id, "run")?).await?;
     let route = ReducerRoute { reducer: "export_run", result: "snapshot", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -59,7 +60,8 @@ pub(super) async fn import(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args: JsonValue = content.envelope_in_turn(r#"{"snapshot": {…}, "id": "…"}, the last optional"#).await?;
+    let args: JsonValue =
+        content.envelope_in_turn(r#"{"snapshot": {…}, "id": "…"}, the last optional"#).await?;
     let route = ReducerRoute { reducer: "import_run", result: "run", status: StatusCode::CREATED };
     route.answer(&app, &by, &headers, &content, args).await
 }

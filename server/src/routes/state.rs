@@ -93,7 +93,11 @@ pub(super) async fn checkpoints(
     let (seq, steps) = rows(&app.engine, &by, STEPS, [("id", run["id"].clone())], None).await?;
     // Other rows of a step follow its events in the log. They are present at the last event before the next step.
     let next = steps.iter().skip(1).map(|step| step["seq"].as_i64().unwrap_or_default() - 1);
-    let all = steps.iter().zip(next.chain([seq.0])).filter(|(step, _)| step["counts"] == 1);
+    // Nothing follows the end of a run, so the last one stays where it is.
+    let step = steps.last().and_then(|step| step["seq"].as_i64());
+    let end = run["seq"].as_i64().max(step).filter(|_| !run["ended_at"].is_null());
+    let last = end.unwrap_or(seq.0);
+    let all = steps.iter().zip(next.chain([last])).filter(|(step, _)| step["counts"] == 1);
     let all: Vec<JsonValue> = all
         .map(|(step, at)| json!({"at": at, "turn": step["turn"], "events": step["events"]}))
         .collect();

@@ -25,9 +25,9 @@ use super::error::{A2aError, A2aResult, Kind, Status};
 use super::operation::Operation;
 use super::operations::Peer;
 use super::proto::{
-    CARD, EMPTY, FIELDS, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, NotDecoded, PUSH_CONFIG,
-    PUSH_CONFIG_REQUEST, PUSH_CONFIGS, PUSH_CONFIGS_REQUEST, SEND_REQUEST, SEND_RESPONSE,
-    STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
+    CARD, EMPTY, FIELDS, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, NotDecoded,
+    PUSH_CONFIG, PUSH_CONFIG_REQUEST, PUSH_CONFIGS, PUSH_CONFIGS_REQUEST, SEND_REQUEST,
+    SEND_RESPONSE, STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
 };
 use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};

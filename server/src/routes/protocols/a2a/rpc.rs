@@ -65,12 +65,7 @@ pub(in crate::routes) async fn call(
     })
 }
 
-async fn perform(
-    peer: Peer,
-    method: &str,
-    params: JsonValue,
-    id: &JsonValue,
-) -> A2aResult<Answer> {
+async fn perform(peer: Peer, method: &str, params: JsonValue, id: &JsonValue) -> A2aResult<Answer> {
     let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
     let operation = Operation::named(method).ok_or_else(unknown)?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await

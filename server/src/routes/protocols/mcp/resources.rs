@@ -50,7 +50,8 @@ pub(super) fn parts(exchange: &Exchange, uri: &str) -> Option<Vec<Part>> {
         Part { member, sql, params, is_single }
     };
     if let Some(id) = id_of(uri, SESSIONS) {
-        let messages = "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id DESC LIMIT 200";
+        let messages =
+            "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id DESC LIMIT 200";
         return Some(vec![
             part("session", "SELECT * FROM sessions WHERE id = :id", &id, true),
             part("messages", messages, &id, false),
