@@ -53,7 +53,7 @@ pub(crate) fn challenge(response: &mut Response, uri: &Uri, headers: &HeaderMap)
 }
 
 /// The address of the server, as the client has written it. A proxy that decrypts says so.
-pub(crate) fn origin(headers: &HeaderMap) -> String {
+fn origin(headers: &HeaderMap) -> String {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
     let host = header(HOST.as_str()).filter(|host| host.chars().all(is_part));

@@ -122,7 +122,10 @@ pub(super) async fn checkpoints(
     found.truncate(CHECKPOINTS);
     let next = found.last().filter(|_| has_more).map(|last| last["events"].clone());
     // Other rows of a step follow its events in the log. They are present at the last event before the next step.
-    let at = |next: &JsonValue| next.as_i64().map_or(seq.0, |next| next - 1);
+    // Nothing follows the end of a run, so its last checkpoint stays where it is.
+    let end = run["seq"].as_i64().filter(|_| !run["ended_at"].is_null());
+    let last = end.unwrap_or(seq.0);
+    let at = |next: &JsonValue| next.as_i64().map_or(last, |next| next - 1);
     let all: Vec<JsonValue> = found
         .iter()
         .map(|it| json!({"at": at(&it["next"]), "turn": it["turn"], "events": it["events"]}))

@@ -141,6 +141,8 @@ async fn the_state_at_a_checkpoint_stays() {
     invoked(&server, &json!({"input": "Second.", "id": "r2", "session_id": session})).await;
     let now = server.get(&path).await.json();
     assert_eq!((&before["run"]["id"], &now["run"]["id"]), (&json!("r1"), &json!("r2")));
+    let later = server.get("/v1/runs/r1/checkpoints").await.json();
+    assert_eq!(later["checkpoints"], first["checkpoints"], "the last one does not move");
     let contents = |state: &JsonValue| -> Vec<JsonValue> {
         let messages = state["messages"].as_array().expect("a list");
         messages.iter().map(|message| message["content"].clone()).collect()

@@ -585,3 +585,74 @@ async fn random_messages_are_refused_or_answered() {
     assert_eq!(runs["structuredContent"]["rows"], json!([[0]]));
     assert_eq!(names(&result(&server, "tools/list", json!({})).await, "tools").len(), 2);
 }
+
+/// Each URI of a subscription was kept, whatever its length: 50 of 1 MB in each of 1,000 sessions.
+#[tokio::test]
+async fn subscriptions_are_bounded() {
+    let server = with_clerk().await;
+    let session = initialize(&server, None).await;
+    let subscribe = |length: usize| {
+        let uri = format!("abide://runs/{}", "x".repeat(length));
+        call("resources/subscribe", json!({"uri": uri}))
+    };
+    let answer = legacy(&server, None, Some(&session), &subscribe(512)).send().await.json();
+    assert_eq!(answer["result"], json!({}));
+    let answer = legacy(&server, None, Some(&session), &subscribe(4096)).send().await.json();
+    assert_eq!(answer["error"]["message"], "the URI has more than 4096 bytes");
+    let uris: Vec<String> = (0..=100).map(|nth| format!("abide://runs/{nth}")).collect();
+    let filter = json!({"notifications": {"resourceSubscriptions": uris}});
+    let answer = modern(&server, None, "subscriptions/listen", filter).send().await;
+    assert!(answer.body.contains("over 100 subscriptions"), "{answer:?}");
+}
+
+/// Another identity of the scope had 1,000 sessions more, and 10 of them ended the sessions of other tenants.
+#[tokio::test]
+async fn the_identities_of_a_scope_share_its_sessions() {
+    let home = TokenServer(with_clerk().await);
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("acmeacmeb", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
+    let [one, two, zeta] = ["acmeacmea", "acmeacmeb", "zetazetaz"].map(token);
+    let (theirs, first) =
+        (initialize(&home.0, Some(&zeta)).await, initialize(&home.0, Some(&one)).await);
+    for _ in 0..1_000 {
+        initialize(&home.0, Some(&two)).await;
+    }
+    let ping = call("ping", json!({}));
+    let own = legacy(&home.0, Some(&one), Some(&first), &ping).send().await;
+    let other = legacy(&home.0, Some(&zeta), Some(&theirs), &ping).send().await;
+    assert_eq!((own.status, other.status), (404, 200));
+}
+
+/// A session is read and watched, by a tenant also with the id that it has chosen.
+#[tokio::test]
+async fn a_session_is_a_resource() {
+    let home = TokenServer(with_clerk().await);
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    let acme = token("acmeacmea");
+    let post = |reducer: &str, args: JsonValue| {
+        let request = home.0.request("POST", &format!("/v1/call/{reducer}"));
+        request.header("authorization", &format!("Bearer {acme}")).body(args.to_string())
+    };
+    let opened = post("create_session", json!({"id": "q1", "agent": "clerk"})).send().await;
+    assert_eq!(opened.status, 200, "{opened:?}");
+    let message = |text: &str| json!({"session_id": "q1", "role": "user", "content": text});
+    let said = post("append_message", message("Hello.")).send().await;
+    assert_eq!(said.status, 200, "{said:?}");
+    let uri = json!({"uri": "abide://sessions/q1"});
+    let read = modern(&home.0, Some(&acme), "resources/read", uri.clone()).send().await.json();
+    let text = read["result"]["contents"][0]["text"].as_str();
+    let text: JsonValue =
+        serde_json::from_str(text.unwrap_or_else(|| panic!("{read}"))).expect("JSON");
+    assert_eq!(
+        (&text["session"]["agent"], &text["messages"][0]["content"]),
+        (&json!("clerk"), &json!("Hello."))
+    );
+    let filter = json!({"notifications": {"resourceSubscriptions": [uri["uri"]]}});
+    let listen = modern(&home.0, Some(&acme), "subscriptions/listen", filter);
+    let mut live = Stream::by(listen, None).await;
+    assert!(live.next().await.is_some_and(|first| first.contains("acknowledged")));
+    post("append_message", message("More.")).send().await;
+    let changed = live.next().await.expect("a change");
+    assert!(changed.contains("resources/updated"), "{changed}");
+}

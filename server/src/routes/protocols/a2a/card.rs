@@ -172,7 +172,10 @@ pub(in crate::routes) async fn list(
 pub(super) fn base(uri: &Uri, headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let host = host.or(uri.authority().map(|it| it.as_str())).unwrap_or("localhost");
+    let host = host.or(uri.authority().map(|it| it.as_str()));
+    // A name or an address and a port, and nothing that would change where an address leads.
+    let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    let host = host.filter(|host| host.chars().all(is_part)).unwrap_or("localhost");
     // A proxy with TLS.
     let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
     format!("{scheme}://{host}")
