@@ -1,4 +1,4 @@
-//! Approvals of tool calls in a run: what starts before, what is shown about decisions, and the order of results.
+//! Approvals of tool calls in a run: what starts before, which events report decisions, and the order of results.
 
 use abide_client::arguments::DecideApproval;
 use abide_client::{Decision, RunEventKind};
@@ -63,13 +63,13 @@ async fn decisions_are_events_when_they_take_effect() {
     fixture.abide.call(approve).await.expect("it is pending");
     let (output, last) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(last.kind, RunEventKind::Done);
-    let told = output.lines().filter(|line| line.contains("tool_approval"));
-    let told: String = told.map(|line| format!("{line}\n")).collect();
+    let reported = output.lines().filter(|line| line.contains("tool_approval"));
+    let reported: String = reported.map(|line| format!("{line}\n")).collect();
     expect![[r#"
         2 status {"decision":"approved","status":"tool_approval","tool_call_id":"r1~1.1","tool_name":"pay"}
         2 status {"comment":"Not this one.","decision":"rejected","status":"tool_approval","tool_call_id":"r1~1.3","tool_name":"note"}
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&reported);
     assert_eq!(fixture.ledger(), ["pay A", "look B"]);
     let transcript = fixture.transcript().await;
     assert!(transcript.contains("tool [r1~1.3]: Rejected: Not this one."), "{transcript}");
