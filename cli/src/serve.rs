@@ -138,11 +138,11 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let (db, buffers) = (options.db_or_default(), args.buffers()?);
     // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
     // token it could not be revoked.
-    let of_file = options.token.clone().filter(|token| token.starts_with(OF_FILE));
-    let options = &Options {
-        token: options.token.clone().filter(|token| !token.starts_with(OF_FILE)),
-        ..options.clone()
+    let (of_file, token) = match options.token.clone() {
+        Some(token) if token.starts_with(OF_FILE) => (Some(token), None),
+        token => (None, token),
     };
+    let options = &Options { token, ..options.clone() };
     let mut access = match &options.token {
         Some(token) => AccessConfig::bearer(token.clone())?,
         None => AccessConfig::loopback(),
@@ -153,8 +153,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
     // Binds the address first: a second server started by mistake must not create a file.
-    let listener =
-        TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
+    let listener = TcpListener::bind(&args.listen).await;
+    let listener = listener.map_err(|why| taken(&args.listen, &why))?;
     let address = listener.local_addr()?;
     check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
@@ -169,16 +169,12 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     config.tuning.holder = Some(holder(address));
     #[cfg(debug_assertions)]
     let config = fault::armed(config);
-    let engine = Engine::open(&db, config);
-    let engine = engine.map_err(|error| error.to_refusal())?;
-    let requires_token = match check(&engine, &access, address, of_file.as_deref(), &db).await {
-        Ok(required) => required,
-        Err(refusal) => {
-            close(&engine).await;
-            return Err(refusal.into());
-        }
+    let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
+    let checked = check(&engine, &access, address, of_file.as_deref(), &db).await;
+    let Ok(requires_token) = checked else {
+        close(&engine).await;
+        return Ok(checked.map(drop)?);
     };
-
     let agents = match project {
         Some(project) => match AgentHost::open_and_tell(options, project, &engine).await {
             Ok(agents) => Some(agents),
@@ -191,8 +187,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     };
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
     greet(options, &engine, address, (&db, loaded), requires_token)?;
-    let agents_of_server = agents.as_ref().map(AgentHost::registry);
-    let services = Services { agents: agents_of_server, webhooks: Some(webhooks), signing_key };
+    let registry = agents.as_ref().map(AgentHost::registry);
+    let services = Services { agents: registry, webhooks: Some(webhooks), signing_key };
     let served = abide_server::serve_with(engine.clone(), listener, access, services, stop).await;
     if let Some(agents) = agents {
         agents.close().await;

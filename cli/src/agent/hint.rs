@@ -6,6 +6,12 @@ use serde_json::Value;
 
 use crate::global_options::Options;
 
+/// The default folder.
+pub(super) const FOLDER: &str = ".abide";
+
+/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
+pub(super) const FILE: &str = "agents.db";
+
 /// The options of this command line that the hints repeat. The token is left out: it belongs in `ABIDE_TOKEN`.
 pub(super) struct HintContext {
     where_to: String,
@@ -47,7 +53,7 @@ impl HintContext {
         let (where_to, of_folder) = (where_to(options), of_folder(folder));
         // The file of the folder is the default.
         let named = match &options.db {
-            Some(db) if *db == folder.join(super::host::FILE) => "",
+            Some(db) if *db == folder.join(FILE) => "",
             _ => &where_to,
         };
         let (name, session) = (quoted(name), quoted(session));
@@ -145,7 +151,7 @@ fn where_to(options: &Options) -> String {
 /// The option that names the folder of agents.
 pub(super) fn of_folder(folder: &Path) -> String {
     match folder.to_str() {
-        Some(super::host::FOLDER) => String::new(),
+        Some(FOLDER) => String::new(),
         _ => format!(" --agents {}", quoted(&folder.display().to_string())),
     }
 }

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::hint::of_folder;
+pub(super) use super::hint::{FILE, FOLDER};
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
 use crate::cells::counted;
@@ -24,12 +25,6 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::printable::one_line;
-
-/// The default folder.
-pub(super) const FOLDER: &str = ".abide";
-
-/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
-pub(super) const FILE: &str = "agents.db";
 
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
@@ -322,7 +317,6 @@ impl LoadedProject {
             .missing_programs()
             .into_iter()
             .chain(problems)
-            .into_iter()
             .partition(|problem| problem.error.is_warning());
         let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
         LoadedProject {

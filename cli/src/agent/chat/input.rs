@@ -171,10 +171,13 @@ impl Input {
     /// # Errors
     /// As [`Input::next`].
     pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
-        while let Ok(line) = self.lines.try_recv() {
-            let line = text(line?)?;
-            if !self.is_late(&line) {
-                self.typed_ahead.push_back(line);
+        // A run reads from its first question on. What was typed before answers it, unless a question has ended elsewhere.
+        if self.interrupts.is_some() || self.decided.is_some() {
+            while let Ok(line) = self.lines.try_recv() {
+                let line = text(line?)?;
+                if !self.is_late(&line) {
+                    self.typed_ahead.push_back(line);
+                }
             }
         }
         self.decided = None;
