@@ -186,7 +186,7 @@ pub(crate) async fn undecided(driver: &Driver, waiting: Vec<Run>) -> Result<Unde
     let (mut undecided, mut open) = (Undecided::default(), waiting);
     while let Some(run) = open.pop() {
         let sql = "SELECT * FROM tool_calls WHERE session_id = :sid \
-                   AND status IN ('awaiting_approval', 'unknown') ORDER BY rowid";
+                   AND status IN ('awaiting_approval', 'unknown') ORDER BY created_seq, call_id";
         let calls: Vec<ToolCall> =
             driver.abide.sql(sql).param("sid", &run.session_id).fetch().await?;
         let calls = tools::exchange::to_decide(&driver.abide, &run.session_id, calls).await?;

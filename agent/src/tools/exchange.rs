@@ -229,7 +229,7 @@ pub(crate) async fn to_decide(
         return Ok(undecided);
     }
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND status = 'awaiting_approval' \
-               AND tool_name = :tool ORDER BY rowid";
+               AND tool_name = :tool ORDER BY created_seq, call_id";
     let query = abide.sql(sql).param("sid", session_id).param("tool", INPUT_TOOL);
     let questions: Vec<ToolCall> = query.fetch().await?;
     let mut calls = Vec::new();

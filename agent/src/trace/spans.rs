@@ -144,7 +144,7 @@ impl Trace {
     /// One span for each call of the run that a worker has claimed.
     async fn tool_calls(&self, abide: &Abide, run: &Run) -> Result<Vec<Span>, Error> {
         let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND attempt > 0 \
-                   ORDER BY rowid";
+                   ORDER BY created_seq, call_id";
         let calls: Vec<ToolCall> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;
         let is_own = |call: &&ToolCall| {
             let rest = call.call_id.strip_prefix(run.id.as_str());

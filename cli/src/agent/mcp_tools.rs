@@ -174,7 +174,7 @@ impl McpTools {
 
 /// The questions of a call that waits for answers.
 const QUESTIONS: &str = "SELECT * FROM tool_calls WHERE session_id = :sid \
-    AND status = 'awaiting_approval' AND tool_name = :tool ORDER BY rowid";
+    AND status = 'awaiting_approval' AND tool_name = :tool ORDER BY created_seq, call_id";
 
 /// Counts the changes of the tools.
 async fn follow(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpRevisions>) {

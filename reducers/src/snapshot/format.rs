@@ -221,7 +221,7 @@ pub(super) fn check_tag(tag: Option<&str>) -> Result<(), Refusal> {
     match tag {
         Some(tag) if tag.len() > limits::REASON_BYTES => {
             let (bytes, most) = (tag.len(), limits::REASON_BYTES);
-            let detail = format!("tag has {bytes} bytes, at most {most} are allowed");
+            let detail = format!("the tag has {bytes} bytes; the limit is {most}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
         _ => Ok(()),
