@@ -443,7 +443,10 @@ impl Runtime {
         }
         let (shared, left_tasks) = (Arc::clone(&self.shared), Arc::clone(left_tasks));
         *sweeping = Some(tokio::spawn(async move {
-            if let Err(error) = left_tasks.sweep(&shared).await {
+            // When the client is closed, the next runtime tries the tasks.
+            if let Err(error) = left_tasks.sweep(&shared).await
+                && !matches!(error, Error::Closed)
+            {
                 tracing::warn!(%error, "tasks of tools could not be cancelled");
             }
         }));

@@ -204,7 +204,9 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
     assert_eq!(*fixture.problems.borrow(), []);
     let run = fixture.begin("Go.").await;
     fixture
-        .until("SELECT id FROM run_events WHERE kind = 'tool_result' AND data LIKE '%the limit is%'")
+        .until(
+            "SELECT id FROM run_events WHERE kind = 'tool_result' AND data LIKE '%the limit is%'",
+        )
         .await;
     fixture.abide.call(AbortRun::new(&run.id)).await.expect("it is aborted");
     until_all_ended(&fixture).await;

@@ -35,7 +35,7 @@ fn the_first_measurement_of_an_answer_stands() {
             seq 6 {}
             refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             refused bad_arguments: tokens is -1, not between 0 and 4294967295
-            refused bad_arguments: over_tooling is -1, not a rate
+            refused bad_arguments: over_tooling is -1; it must be from 0 to 1000000000
             refused bad_arguments: there is no signal mood (hint: the signals are token_drift, over_tooling, context_rot, repeats)
             ("r1", 1, 9, 9, 0.75, "[\"over_tooling\"]", "warn") ("r1", 2, 9, 0, 0.75, "[\"over_tooling\"]", "warn")
             ("warn", 2)

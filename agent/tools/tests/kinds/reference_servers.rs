@@ -66,7 +66,10 @@ async fn ask_everything(view: &ToolView) {
         everything_simulate-research-query at_most_once
         everything_toggle-simulated-logging at_most_once
         everything_toggle-subscriber-updates at_most_once
-        everything_trigger-long-running-operation read_only"#]]
+        everything_trigger-elicitation-request at_most_once
+        everything_trigger-long-running-operation read_only
+        everything_trigger-url-elicitation at_most_once"#]      everything_trigger-long-running-operation read_only
+        everything_trigger-url-elicitation at_most_once"#]]
     .assert_eq(&output.join("\n"));
     let mut lines = Vec::new();
     for (name, arguments) in [
