@@ -89,8 +89,8 @@ test("a result that cannot be stored fails the call, and the tool does not run a
     ["circular", circular, "/list/0: a circular object is not JSON"],
     ["promise", { p: Promise.resolve(1) }, "/p: a Promise is not JSON"],
     ["integer", 2n ** 63n, "the integer 9223372036854775808 does not fit 64 bits"],
-    ["large", "x".repeat(9 << 20), "arguments of "],
-    ["larger", "x".repeat(17 << 20), "a message of "],
+    ["large", "x".repeat(9 << 20), "the arguments have "],
+    ["larger", "x".repeat(17 << 20), "the message has "],
     ["toJSON", { toJSON: () => { throw new Error("a bug"); } }, "a bug"], // prettier-ignore
   ];
   for (const [key, result, reason] of results) {
