@@ -68,7 +68,6 @@ async fn ask_everything(view: &ToolView) {
         everything_toggle-subscriber-updates at_most_once
         everything_trigger-elicitation-request at_most_once
         everything_trigger-long-running-operation read_only
-        everything_trigger-url-elicitation at_most_once"#]      everything_trigger-long-running-operation read_only
         everything_trigger-url-elicitation at_most_once"#]]
     .assert_eq(&output.join("\n"));
     let mut lines = Vec::new();
