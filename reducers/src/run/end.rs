@@ -142,7 +142,7 @@ pub fn expire_run(ctx: &mut Context<'_>, id: String, deadline_at: Micros) -> Res
     end_with_parts(ctx, run)
 }
 
-/// Ends a run that still waits at the time limit of the agent that has taken over its turn, as [`expire_run`] does.
+/// Ends a run that still waits at the time limit of the agent that has taken over its turn, as `expire_run` does.
 #[reducer]
 pub fn expire_wait(ctx: &mut Context<'_>, run_id: String, ends_at: Micros) -> Result<Run, Abort> {
     let run = find(ctx, &run_id)?;
