@@ -1,10 +1,11 @@
 //! The loop: a runtime claims runs, and one driver for each computes the next step from rows and performs it under the
 //! lease of the run.
 //!
-//! `context` what all drivers share · `drive` the loop · `driver` one run · `drivers` one task per run · `error` why a
+//! `attempts` tasks at servers of others are cancelled · `context` what all drivers share · `drive` the loop · `driver` one run · `drivers` one task per run · `error` why a
 //! runtime stops · `heartbeat` renewal of leases · `lease` the lease of a run · `next_step` the next step · `pause`
 //! stages at which a run waits · `runtime` claims runs · `settings` settings of a runtime · `step` how a step ends.
 
+pub(crate) mod attempts;
 pub(crate) mod context;
 pub(crate) mod drive;
 pub(crate) mod driver;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
 use crate::tool::{self, ApprovalPolicy};
-use crate::tool_call::{self, ToolCall, ToolCallStatus};
+use crate::tool_call::{self, RequestedCall, ToolCall, ToolCallStatus};
 use crate::{approval, check, lease};
 
 pub(crate) mod answer;
@@ -194,8 +194,7 @@ fn ask(
     let tool = tool::find(ctx, INPUT_TOOL)?;
     for (index, input) in inputs.into_iter().enumerate() {
         let arguments = Json::from(arguments(ctx, call, &input)?);
-        let (now, seq) = (ctx.now, ctx.seq);
-        let question = ToolCall {
+        let question = RequestedCall {
             call_id: input_id(&call.call_id, step, index + 1),
             session_id: call.session_id.clone(),
             tool_name: tool.name.clone(),
@@ -203,22 +202,8 @@ fn ask(
             arguments,
             provider_call_id: None,
             status: ToolCallStatus::AwaitingApproval,
-            attempt: 0,
-            fencing_token: None,
-            claimed_by: None,
-            claimed_at: None,
-            lease_expires_at: None,
-            retry_at: None,
-            cancel_requested_at: None,
-            result: None,
-            error: None,
-            evidence: None,
-            settled_by: None,
-            created_at: now,
-            created_seq: seq,
-            updated_at: now,
-            seq,
         };
+        let question = question.into_row(ctx);
         // Those who may approve calls of the tool may answer for it.
         let policy =
             ApprovalPolicy { prompt: Some(input.message), defaults: None, ..policy.clone() };

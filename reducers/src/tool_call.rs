@@ -38,7 +38,7 @@ use holder::{is_held, lease_lost, lost_lease, refusal};
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
 pub use rows::{LostLease, Outcome, ToolCall, ToolCallStatus};
-pub(crate) use rows::{any, find, pinned, save};
+pub(crate) use rows::{RequestedCall, any, find, pinned, save};
 
 /// Calls with an unknown outcome, with all available information: they must be settled.
 const UNKNOWN_CALLS: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,

@@ -14,40 +14,7 @@ import tempfile
 from pathlib import Path
 
 import rotel
-
-CONFIGURATION = """
-models:
-  providers:
-    - { id: leads, kind: script, script: lead.yaml, models: [one] }
-    - { id: helps, kind: script, script: helper.yaml, models: [two] }
-programs:
-  - name: look
-    description: Looks.
-    command: [echo, found]
-    effect: read_only
-traces:
-  log_data: true
-  sinks: [{ kind: otlp, url: "http://127.0.0.1:PORT/v1/traces" }]
-"""
-
-FILES = {
-    "agents/lead.yaml": "subagents: [helper]\nconfig: { provider: leads }\n",
-    "agents/helper.yaml": "mode: subagent\nas_tool: { name: help }\ntools: [look]\nconfig: { provider: helps }\n",
-    "lead.yaml": "answers: [{ calls: [{ name: help, arguments: { input: Look. } }],"
-    " usage: { input_tokens: 7, output_tokens: 3 } }, { text: Found. }]\n",
-    "helper.yaml": "answers: [{ calls: [{ name: look }] }, { text: There it is. }]\n",
-}
-
-EXPECTED = {
-    ("invoke_agent lead", ""),
-    ("chat one", "invoke_agent lead"),
-    ("execute_tool help", "invoke_agent lead"),
-    ("invoke_agent helper", "execute_tool help"),
-    ("chat two", "invoke_agent helper"),
-    ("execute_tool look", "invoke_agent helper"),
-}
-
-SPANS = 8
+import traced_project
 
 
 def free_ports(count: int) -> list[int]:
@@ -76,11 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         grpc, http = free_ports(2)
-        agents = folder / ".abide"
-        (agents / "agents").mkdir(parents=True)
-        (agents / "abide.yaml").write_text(CONFIGURATION.replace("PORT", str(http)))
-        for path, text in FILES.items():
-            (agents / path).write_text(text)
+        traced_project.write(folder, http)
         process = collector(grpc, http, folder)
         try:
             assert process.stdout is not None
@@ -98,13 +61,13 @@ def main() -> None:
     spans = output.split("\nSpan #")[1:]
     names = {field(span, "ID"): field(span, "Name") for span in spans}
     parents = {(field(span, "Name"), names.get(field(span, "Parent ID"), "")) for span in spans}
-    assert parents == EXPECTED, output
-    assert len(spans) == len(names) == SPANS, output
+    assert parents == traced_project.EXPECTED, output
+    assert len(spans) == len(names) == traced_project.SPANS, output
     assert len({field(span, "Trace ID") for span in spans}) == 1, output
     assert "-> service.name: Str(abide)" in output, output
     assert "-> gen_ai.usage.input_tokens: Int(7)" in output, output
     assert "-> gen_ai.tool.call.arguments: Str(" in output, output
-    print(f"figure  spans that a collector of OpenTelemetry has decoded: {len(spans)} of {SPANS}")
+    print(f"figure  spans that a collector of OpenTelemetry has decoded: {len(spans)} of {traced_project.SPANS}")
 
 
 if __name__ == "__main__":

@@ -11,36 +11,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import traced_project
 from opentelemetry.proto_json.trace.v1.trace import Span, TracesData
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "client-sdk/python/tests"))
 
 from server import binary  # noqa: E402
-
-CONFIGURATION = """
-models:
-  providers:
-    - { id: leads, kind: script, script: lead.yaml, models: [one] }
-    - { id: helps, kind: script, script: helper.yaml, models: [two] }
-programs:
-  - name: look
-    description: Looks.
-    command: [echo, found]
-    effect: read_only
-traces:
-  log_data: true
-  sinks: [{ kind: otlp, url: "http://127.0.0.1:PORT/v1/traces" }]
-"""
-
-FILES = {
-    "agents/lead.yaml": "subagents: [helper]\nconfig: { provider: leads }\n",
-    "agents/helper.yaml": "mode: subagent\nas_tool: { name: help }\ntools: [look]\nconfig: { provider: helps }\n",
-    "lead.yaml": "answers: [{ calls: [{ name: help, arguments: { input: Look. } }],"
-    " usage: { input_tokens: 7, output_tokens: 3 } }, { text: Found. }]\n",
-    "helper.yaml": "answers: [{ calls: [{ name: look }] }, { text: There it is. }]\n",
-}
-
 
 @pytest.fixture
 def collector() -> Iterator[tuple[HTTPServer, list[bytes]]]:
@@ -67,11 +44,7 @@ def test_spans_of_a_run_and_of_its_delegated_run(
     collector: tuple[HTTPServer, list[bytes]], tmp_path: Path
 ) -> None:
     server, bodies = collector
-    agents = tmp_path / ".abide"
-    (agents / "agents").mkdir(parents=True)
-    (agents / "abide.yaml").write_text(CONFIGURATION.replace("PORT", str(server.server_port)))
-    for name, text in FILES.items():
-        (agents / name).write_text(text)
+    traced_project.write(tmp_path, server.server_port)
     run = [binary(), "agent", "run", "lead", "Look.", "--id", "r1", "--db", "agents.db"]
     subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=60)
 
@@ -84,16 +57,9 @@ def test_spans_of_a_run_and_of_its_delegated_run(
             spans += [span for scope in resource.scope_spans for span in scope.spans]
     by_id = {span.span_id: span for span in spans}
     parents = {(span.name, by_id[span.parent_span_id].name if span.parent_span_id else "") for span in spans}
-    assert parents == {
-        ("invoke_agent lead", ""),
-        ("chat one", "invoke_agent lead"),
-        ("execute_tool help", "invoke_agent lead"),
-        ("invoke_agent helper", "execute_tool help"),
-        ("chat two", "invoke_agent helper"),
-        ("execute_tool look", "invoke_agent helper"),
-    }
+    assert parents == traced_project.EXPECTED
     assert {len(span.trace_id) for span in spans} == {16} and len({span.trace_id for span in spans}) == 1
-    assert {len(span.span_id) for span in spans} == {8} and len(by_id) == len(spans) == 8
+    assert {len(span.span_id) for span in spans} == {8} and len(by_id) == len(spans) == traced_project.SPANS
     assert all(0 < span.start_time_unix_nano <= span.end_time_unix_nano for span in spans)
     chat = next(span for span in spans if span.name == "chat one" and span.attributes)
     attributes = {attribute.key: attribute.value for attribute in chat.attributes}

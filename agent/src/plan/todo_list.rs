@@ -21,9 +21,6 @@ use serde_json::{Value, json};
 use crate::definition::agent_tool::MANAGE_TODO_LIST;
 use crate::run::lease::run_event;
 
-/// The name of the tool.
-pub(crate) const TOOL: &str = MANAGE_TODO_LIST;
-
 /// The part of the instructions about plans.
 pub(crate) const RULES: &str = "\
 ## Plan
@@ -126,7 +123,7 @@ enum Operation {
 pub(crate) fn declaration() -> ToolDeclaration {
     let schema = schemars::schema_for!(PlanArguments).to_value();
     let description = "Keeps the plan of the work: writes it, updates steps of it, or reads it.";
-    let mut declaration = ToolDeclaration::new(TOOL, description, schema);
+    let mut declaration = ToolDeclaration::new(MANAGE_TODO_LIST, description, schema);
     // The plan is written in one transaction with the result, so a repeated call has had no effect.
     declaration.effect = Effect::ReadOnly;
     declaration
@@ -143,11 +140,12 @@ pub(crate) fn spec(plans: bool) -> Option<ToolSpec> {
 /// The parsed arguments, or the error text for the model.
 pub(crate) fn admit(plans: bool, arguments: &str) -> Result<Value, String> {
     if !plans {
-        return Err(format!("there is no tool {TOOL}: this agent makes no plans"));
+        return Err(format!("there is no tool {MANAGE_TODO_LIST}: this agent makes no plans"));
     }
     let parameters = Parameters::of(&declaration().parameters)?;
-    let fitted =
-        parameters.fit_text(arguments).map_err(|mismatch| format!("{TOOL}: {mismatch}"))?;
+    let fitted = parameters
+        .fit_text(arguments)
+        .map_err(|mismatch| format!("{MANAGE_TODO_LIST}: {mismatch}"))?;
     Ok(fitted.arguments)
 }
 

@@ -416,20 +416,10 @@ impl Runtime {
     fn cancel_remote_tasks(
         &self,
         cancels: &Arc<RemoteCancels>,
-        cancelling: &mut Option<JoinHandle<()>>,
+        sweeping: &mut Option<JoinHandle<()>>,
     ) {
-        if cancelling.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
-        }
         let (shared, cancels) = (Arc::clone(&self.shared), Arc::clone(cancels));
-        *cancelling = Some(tokio::spawn(async move {
-            // When the client is closed, the next runtime tries the tasks.
-            if let Err(error) = cancels.sweep(&shared).await
-                && !matches!(error, Error::Closed)
-            {
-                tracing::warn!(%error, "tasks of remote agents could not be cancelled");
-            }
-        }));
+        sweep(sweeping, "tasks of remote agents", async move { cancels.sweep(&shared).await });
     }
 
     /// Cancels the tasks that calls have left on the servers of tools, unless that is in progress.
@@ -438,18 +428,8 @@ impl Runtime {
         left_tasks: &Arc<LeftTasks>,
         sweeping: &mut Option<JoinHandle<()>>,
     ) {
-        if sweeping.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
-        }
         let (shared, left_tasks) = (Arc::clone(&self.shared), Arc::clone(left_tasks));
-        *sweeping = Some(tokio::spawn(async move {
-            // When the client is closed, the next runtime tries the tasks.
-            if let Err(error) = left_tasks.sweep(&shared).await
-                && !matches!(error, Error::Closed)
-            {
-                tracing::warn!(%error, "tasks of tools could not be cancelled");
-            }
-        }));
+        sweep(sweeping, "tasks of tools", async move { left_tasks.sweep(&shared).await });
     }
 
     /// Reads the configuration and the definitions again if anything has changed.
@@ -532,6 +512,25 @@ struct CatalogChanges {
     files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The definitions that are registered now, by name.
     definitions: BTreeMap<String, AgentDefinition>,
+}
+
+/// Starts to cancel tasks that are no longer needed, unless that is in progress.
+fn sweep(
+    sweeping: &mut Option<JoinHandle<()>>,
+    what: &'static str,
+    cancels: impl Future<Output = Result<(), Error>> + Send + 'static,
+) {
+    if sweeping.as_ref().is_some_and(|task| !task.is_finished()) {
+        return;
+    }
+    *sweeping = Some(tokio::spawn(async move {
+        // When the client is closed, the next runtime tries the tasks.
+        if let Err(error) = cancels.await
+            && !matches!(error, Error::Closed)
+        {
+            tracing::warn!(%error, "{what} could not be cancelled");
+        }
+    }));
 }
 
 fn ended(subscription: &Subscription) -> Error {

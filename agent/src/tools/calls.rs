@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::transcript::RequestedCall;
-use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
+use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
 use crate::definition::middleware::{Middleware, ToolRetry};
 use crate::middleware::observability::ToolTimer;
 use crate::plan::todo_list::{self, PlanUpdate};
@@ -48,7 +48,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             memory::tools::admit(name, &asked.arguments)?
         }
         GET_TOOL_RESPONSE => tools::response::admit(driver, &asked.arguments)?,
-        todo_list::TOOL => todo_list::admit(driver.definition.keeps_plan(), &asked.arguments)?,
+        MANAGE_TODO_LIST => todo_list::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
@@ -74,7 +74,7 @@ pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolC
     // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
     // what is counted.
     let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
-        [todo_list::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
+        [MANAGE_TODO_LIST, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
             || memory::tools::changes(driver, call)
             || delegation::handoff::changes_agent(driver, call)
     });
@@ -116,7 +116,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
         Err(error) => return Err(StepError::Refused(error)),
     };
-    if claimed.tool_name == todo_list::TOOL {
+    if claimed.tool_name == MANAGE_TODO_LIST {
         return plan(driver, &claimed).await;
     }
     if let Some(outcome) = memory::tools::recorded(driver, &claimed) {
@@ -334,7 +334,7 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     {
         return Effect::Idempotent;
     }
-    if [todo_list::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
+    if [MANAGE_TODO_LIST, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
         return Effect::ReadOnly;
     }
     if memory::tools::is_one(driver, &claimed.tool_name) {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::definition::agent_tool::{GET_TOOL_RESPONSE as TOOL, MANAGE_TODO_LIST, RESPONSE};
+use crate::definition::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
 use crate::run::driver::Driver;
 
 /// The arguments of the tool.
@@ -46,7 +46,7 @@ pub(crate) fn declaration() -> ToolDeclaration {
     let schema = schemars::schema_for!(ResponseArguments).to_value();
     let description = "Returns the original of a result that is archived or was cut, or the \
                        arguments of its call. Ask for the range that you need.";
-    let mut declaration = ToolDeclaration::new(TOOL, description, schema);
+    let mut declaration = ToolDeclaration::new(GET_TOOL_RESPONSE, description, schema);
     declaration.effect = Effect::ReadOnly;
     declaration
 }
@@ -67,11 +67,12 @@ pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
 /// The parsed arguments, or the error text for the model.
 pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
     if !is_offered(driver) {
-        return Err(format!("there is no tool {TOOL}: no result is archived"));
+        return Err(format!("there is no tool {GET_TOOL_RESPONSE}: no result is archived"));
     }
     let parameters = Parameters::of(&declaration().parameters)?;
-    let fitted =
-        parameters.fit_text(arguments).map_err(|mismatch| format!("{TOOL}: {mismatch}"))?;
+    let fitted = parameters
+        .fit_text(arguments)
+        .map_err(|mismatch| format!("{GET_TOOL_RESPONSE}: {mismatch}"))?;
     Ok(fitted.arguments)
 }
 
@@ -105,7 +106,8 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutco
 async fn fetched(driver: &Driver) -> Result<i64, Error> {
     let sql = "SELECT count(*) FROM tool_calls WHERE tool_name = :tool AND session_id = :sid \
                AND status = 'succeeded' AND substr(call_id, 1, length(:run)) = :run";
-    let query = driver.abide.sql(sql).param("tool", TOOL).param("sid", &driver.run.session_id);
+    let query =
+        driver.abide.sql(sql).param("tool", GET_TOOL_RESPONSE).param("sid", &driver.run.session_id);
     let count: Vec<(i64,)> = query.param("run", driver.run_lease.call_id("")).fetch().await?;
     Ok(count.first().map_or(0, |(count,)| *count))
 }
@@ -118,7 +120,7 @@ async fn original(driver: &Driver, wish: &ResponseArguments) -> Result<Option<St
                created_seq DESC LIMIT 1";
     let query = driver.abide.sql(sql).param("sid", sid).param("id", &wish.id);
     let call: Vec<ToolCall> = query.fetch().await?;
-    let is_own = |name: &str| [TOOL, MANAGE_TODO_LIST, RESPONSE].contains(&name);
+    let is_own = |name: &str| [GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE].contains(&name);
     if let Some(call) = call.first().filter(|call| !is_own(&call.tool_name)) {
         let of_call = match wish.part {
             Part::Input => Some(call.arguments.as_str().to_owned()),

@@ -21,7 +21,7 @@ use crate::agent::{Agent, AgentRevision};
 use crate::run::{self, Run, RunEventKind, RunStatus};
 use crate::session::{self, NewSession, Session, SessionStatus};
 use crate::tool::Tool;
-use crate::tool_call::ToolCall;
+use crate::tool_call::{RequestedCall, ToolCall};
 use crate::{agent, budget, check, delegation, lease, message, pause, waiting};
 
 /// Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents
@@ -340,7 +340,7 @@ impl Import<'_> {
         let by = (source.status != SnapshotCallStatus::Unknown && !is_open)
             .then(|| ctx.caller.id().to_owned());
         let evidence = by.as_ref().map(|_| Json::from(json!({"snapshot": self.snapshot.id})));
-        let call = ToolCall {
+        let requested = RequestedCall {
             call_id,
             session_id: session.id.clone(),
             tool_name: tool.name.clone(),
@@ -348,21 +348,14 @@ impl Import<'_> {
             arguments: Json::of(&source.arguments),
             provider_call_id: source.provider_call_id.clone(),
             status: source.status.row(),
+        };
+        let call = ToolCall {
             attempt: source.attempt,
-            fencing_token: None,
-            claimed_by: None,
-            claimed_at: None,
-            lease_expires_at: None,
-            retry_at: None,
-            cancel_requested_at: None,
             result: result.map(Json::from),
             error: source.error.clone(),
             evidence,
             settled_by: by,
-            created_at: ctx.now,
-            created_seq: ctx.seq,
-            updated_at: ctx.now,
-            seq: ctx.seq,
+            ..requested.into_row(ctx)
         };
         let call = ctx.insert(call)?;
         if is_open {

@@ -6,7 +6,7 @@ use abide_schema::reducer::{DERIVED, ReducerResult, check_chosen};
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::Value as JsonValue;
 
-use super::{ToolCall, ToolCallStatus, claim, pace};
+use super::{RequestedCall, ToolCall, ToolCallStatus, claim, pace};
 use crate::run::{self, Run};
 use crate::tool::{self, Tool};
 use crate::{approval, check, lease, session, waiting};
@@ -50,8 +50,7 @@ pub fn request_tool_call(
     let arguments = Arc::new(arguments);
     tool.check_arguments(ctx, &arguments)?;
     check_count(ctx, &tool, &session_id)?;
-    let (now, seq) = (ctx.now, ctx.seq);
-    let mut call = ToolCall {
+    let requested = RequestedCall {
         call_id,
         session_id,
         tool_name,
@@ -59,22 +58,8 @@ pub fn request_tool_call(
         arguments: Json::of(&arguments),
         provider_call_id,
         status: ToolCallStatus::Pending,
-        attempt: 0,
-        fencing_token: None,
-        claimed_by: None,
-        claimed_at: None,
-        lease_expires_at: None,
-        retry_at: None,
-        cancel_requested_at: None,
-        result: None,
-        error: None,
-        evidence: None,
-        settled_by: None,
-        created_at: now,
-        created_seq: seq,
-        updated_at: now,
-        seq,
     };
+    let mut call = requested.into_row(ctx);
     let asks = tool.needs_approval || needs_approval == Some(true);
     if asks {
         call.status = ToolCallStatus::AwaitingApproval;

@@ -231,3 +231,44 @@ pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abo
     let pinned = version.and_then(|version| serde_json::from_value(version.manifest.value()).ok());
     Ok(pinned.unwrap_or(newest))
 }
+
+/// A call before the first attempt.
+pub(crate) struct RequestedCall {
+    pub(crate) call_id: String,
+    pub(crate) session_id: String,
+    pub(crate) tool_name: String,
+    pub(crate) tool_version: i64,
+    pub(crate) arguments: Json,
+    pub(crate) provider_call_id: Option<String>,
+    pub(crate) status: ToolCallStatus,
+}
+
+impl RequestedCall {
+    /// The row of a call that the current event requests.
+    pub(crate) fn into_row(self, ctx: &Context<'_>) -> ToolCall {
+        ToolCall {
+            call_id: self.call_id,
+            session_id: self.session_id,
+            tool_name: self.tool_name,
+            tool_version: self.tool_version,
+            arguments: self.arguments,
+            provider_call_id: self.provider_call_id,
+            status: self.status,
+            attempt: 0,
+            fencing_token: None,
+            claimed_by: None,
+            claimed_at: None,
+            lease_expires_at: None,
+            retry_at: None,
+            cancel_requested_at: None,
+            result: None,
+            error: None,
+            evidence: None,
+            settled_by: None,
+            created_at: ctx.now,
+            created_seq: ctx.seq,
+            updated_at: ctx.now,
+            seq: ctx.seq,
+        }
+    }
+}

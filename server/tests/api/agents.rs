@@ -267,6 +267,10 @@ async fn only_unscoped_callers_change_agents() {
     }
     assert_eq!(home.0.post("/agents", &clerk).await.status, 401);
     let of_role = home.ask(&token("worksworks"), "POST", "/agents", &clerk).await;
+    // The check of the host would answer `unknown_tool`: it is not for callers that may not register agents.
+    let unchecked = json!({"name": "spy", "tools": ["unknown"]}).to_string();
+    let unchecked = home.ask(&token("worksworks"), "POST", "/agents", &unchecked).await;
+    assert_eq!((unchecked.status, unchecked.json()["code"].clone()), (403, json!("denied")));
     assert_eq!((of_role.status, &of_role.json()["code"]), (403, &json!("denied")));
     let of_tenant = home.ask(&token("acmeacmea"), "POST", "/agents", &clerk).await;
     check(

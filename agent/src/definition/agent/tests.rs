@@ -191,3 +191,13 @@ fn a_model_can_be_named_with_its_provider() {
         assert_eq!(refused.expect_err("it is refused").to_string(), why);
     }
 }
+
+/// A short pattern can need megabytes: a definition with many of them would exhaust the memory of a server.
+#[test]
+fn a_pattern_that_needs_much_memory_is_refused() {
+    let large = r"middleware: [{ name: pii, patterns: { card: '\w{190}N' } }]";
+    check_refused(
+        &format!("name: x\n{large}"),
+        expect![[r#"malformed_definition: a pattern needs more than 1048576 bytes when it is compiled; use a shorter repetition, or [0-9] in place of \d and [A-Za-z0-9_] in place of \w"#]],
+    );
+}
