@@ -102,10 +102,9 @@ impl TryFrom<String> for Pattern {
     fn try_from(text: String) -> Result<Pattern, String> {
         let compiled = RegexBuilder::new(&text).size_limit(PATTERN_BYTES).build();
         compiled.map(Pattern).map_err(|why| match why {
-            regex::Error::CompiledTooBig(most) => format!(
-                "a pattern needs more than {most} bytes when it is compiled; use a shorter repetition, \
-                 or [0-9] in place of \\d and [A-Za-z0-9_] in place of \\w"
-            ),
+            regex::Error::CompiledTooBig(most) => {
+                format!("a pattern needs more than {most} bytes; use a shorter repetition")
+            }
             why => why.to_string(),
         })
     }

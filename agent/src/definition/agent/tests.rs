@@ -198,6 +198,8 @@ fn a_pattern_that_needs_much_memory_is_refused() {
     let large = r"middleware: [{ name: pii, patterns: { card: '\w{190}N' } }]";
     check_refused(
         &format!("name: x\n{large}"),
-        expect![[r#"malformed_definition: a pattern needs more than 1048576 bytes when it is compiled; use a shorter repetition, or [0-9] in place of \d and [A-Za-z0-9_] in place of \w"#]],
+        expect![
+            "malformed_definition: a pattern needs more than 1048576 bytes; use a shorter repetition"
+        ],
     );
 }
