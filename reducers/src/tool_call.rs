@@ -107,10 +107,16 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
     ("context_summaries", "summary"),
 ];
 
+const MODULE: &str = "tool_call";
+
+/// Version 5: a call of a run is not claimed with its request while the run is asked to pause or its session is suspended. The
+/// tables do not change.
+const RUNS_STOP: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("tool_call")
+    Module::new(MODULE)
         .step(BY_STATUS)
         .step(BY_ATTEMPT)
         .visible::<ToolCall>(RowVisibility::InScopeExcept(&["fencing_token"]))
@@ -119,6 +125,7 @@ pub fn module() -> Module {
         .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
         .step(waiting::FILL_CALLS)
+        .step(RUNS_STOP)
         .table::<ToolClaim>()
         .table::<WaitingEntry>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)

@@ -40,8 +40,12 @@ impl fmt::Display for StepResult {
 
 /// Prints the results of all steps and their total duration. Returns whether all steps succeeded.
 pub(crate) fn print_results(results: &[StepResult]) -> bool {
+    print_concurrent_results(results, results.iter().map(|step| step.took).sum())
+}
+
+/// The same for steps of which some ran at the same time, and which together took that long.
+pub(crate) fn print_concurrent_results(results: &[StepResult], took: Duration) -> bool {
     let good = results.iter().all(|step| step.good);
-    let took = results.iter().map(|step| step.took).sum();
     println!("\n==== all steps");
     results.iter().for_each(|step| println!("{step}"));
     println!("{}", StepResult { name: "total".to_owned(), good, took });

@@ -86,6 +86,11 @@ impl PauseCallback {
         PauseCallback(Some(Arc::new(callback)))
     }
 
+    /// Whether there is one.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Why the run pauses, if the callback demands it.
     pub(crate) fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
         let callback = self.0.as_ref()?;

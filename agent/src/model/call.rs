@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind};
+use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall, ToolCallStatus};
 use abide_models::{
     ModelCall, ModelError, ModelEvent, ModelMessage, ModelRequest, ModelResponse, StructuredOutput,
     ToolSpec,
@@ -33,8 +33,8 @@ use crate::{context, delegation, memory, middleware, model, plan, run, tools};
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
 
-/// Sends the request and records the answer.
-pub(crate) async fn ask(driver: &mut Driver) -> Step {
+/// Sends the request and records the answer. Returns its tool call if it is the only one and was claimed with the answer.
+pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
     let candidates = choice::of_agent(driver)?;
@@ -49,7 +49,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let size = RequestSize::of(driver, &candidates.model);
     let estimated = size.estimate.request(&request);
     if context::compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
-        return Ok(());
+        return Ok(None);
     }
     let denied = match ruling {
         Ok(()) => refused_request(driver).await?,
@@ -58,7 +58,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     if let Some(message) = denied {
         let entry = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
         let call = driver.message("assistant", message.as_str(), &entry).into();
-        return driver.record(&[token(&message)], None, vec![call]).await;
+        driver.record(&[token(&message)], None, vec![call]).await?;
+        return Ok(None);
     }
     let estimated = request_size::fit(driver, &mut request, size, estimated)?;
     model::budget::reserve(driver, &request, candidates.price).await?;
@@ -330,7 +331,7 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) 
 }
 
 /// Records an answer in one batch: the message, its usage and its tool calls.
-async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
+async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Option<ToolCall>> {
     let AnsweredRequest { answered, allowed, output, estimated, measured } = request;
     let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
     // The error of a structured answer can contain its values.
@@ -344,11 +345,15 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     }
     let refused = match filter(driver, &mut answer, (&mut held, &mut held_reasoning)) {
         Ok(refused) => refused,
-        Err(message) => return withhold(driver, answer, events, &message).await,
+        Err(message) => {
+            withhold(driver, answer, events, &message).await?;
+            return Ok(None);
+        }
     };
     let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
     if let Some(message) = ruling.denied {
-        return withhold(driver, answer, events, &message).await;
+        withhold(driver, answer, events, &message).await?;
+        return Ok(None);
     }
     let mut withheld = None;
     if verdict::denies_reasoning(driver, answer.reasoning.as_deref().unwrap_or_default()) {
@@ -366,7 +371,8 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
     if let Some(failure) = stopped::failure(&answer) {
         let spent = spent(&answer, answer.calls.len());
-        return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
+        end_incomplete(driver, answer, failure, (&events, &spent), withheld).await?;
+        return Ok(None);
     }
     let calls = asked(driver, iteration, &answer.calls);
     let health = health::observe(driver, measured, answer.usage.input_tokens, &calls);
@@ -394,27 +400,34 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let message = Call::of(driver.message("assistant", answer.text, &entry));
     let measured = health.as_ref().map(|health| Call::of(health::record(driver, health)));
     let answered = [message].into_iter().chain(measured).chain(refused).collect();
-    record_answer(driver, (&events, &spent), answered, requests).await?;
+    let claimed = record_answer(driver, (&events, &spent), answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
-    Ok(())
+    Ok(claimed)
 }
 
-/// Records an answer and requests its calls.
+/// Records an answer and requests its calls. Returns the call that was claimed with its request.
 async fn record_answer(
-    driver: &Driver,
+    driver: &mut Driver,
     (events, spent): (&[NewRunEvent], &ModelUsage),
     answered: Vec<Call>,
     requests: Vec<Call>,
-) -> Step {
-    let all = answered.iter().cloned().chain(requests).collect();
-    match driver.record(events, Some(spent), all).await {
+) -> Step<Option<ToolCall>> {
+    let (first, all) = (answered.len(), answered.iter().cloned().chain(requests).collect());
+    match driver.record_all(events, Some(spent), all).await {
+        Ok(recorded) => {
+            driver.run = recorded.run;
+            let requested = recorded.results.into_iter().skip(first);
+            let rows = requested.filter_map(|row| serde_json::from_value::<ToolCall>(row).ok());
+            let held = |row: &ToolCall| row.status == ToolCallStatus::Claimed;
+            Ok(rows.filter(|row| row.fencing_token.is_some()).find(held))
+        }
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(StepError::Refused(error))
             if error.code().is_some_and(tools::calls::is_for_the_model) =>
         {
-            driver.record(events, Some(spent), answered).await
+            driver.record(events, Some(spent), answered).await.map(|()| None)
         }
-        recorded => recorded,
+        Err(failed) => Err(failed),
     }
 }
 
@@ -427,7 +440,7 @@ fn requests(
     wrong: Option<&str>,
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<Call> {
-    let mut requests = Vec::new();
+    let (mut requests, claims) = (Vec::new(), tools::calls::starts_at_once(driver, calls));
     for (at, asked) in calls.iter().enumerate() {
         if let Some(wrong) = wrong.filter(|_| asked.name == RESPONSE) {
             // It is to be called once; only the first call counts.
@@ -445,7 +458,7 @@ fn requests(
             continue;
         }
         let request = match at < allowed {
-            true => tools::calls::to_request(driver, asked),
+            true => tools::calls::to_request(driver, asked, claims),
             false => {
                 Err("This call was skipped: the run has reached its tool call limit.".to_owned())
             }

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use crate::context::transcript::{HandoffEntry, RequestedCall};
 use crate::delegation::{handoff, task};
-use crate::middleware::streaming;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
@@ -76,12 +75,14 @@ impl Driver {
                     if step == WatchdogStep::LookAgain || is_read {
                         continue;
                     }
-                    model::call::ask(self).await?;
+                    if let Some(claimed) = model::call::ask(self).await? {
+                        tools::calls::run_all(self, vec![claimed], true).await?;
+                    }
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
                 NextStep::Run(ready) => {
-                    streaming::runs(self, &ready).await?;
-                    tools::calls::run_all(self, &session, ready).await?;
+                    let is_only = next_step::requested(&self.run, &self.entries) == 1;
+                    tools::calls::run_all(self, ready, is_only).await?;
                 }
                 NextStep::Await => self.wait_for_calls().await?,
                 NextStep::Interrupt(undecided) => {
@@ -129,7 +130,7 @@ impl Driver {
     /// Requests the missing calls one by one, because the batch of all of them was refused.
     async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
         for asked in missing {
-            let request = match tools::calls::to_request(self, &asked) {
+            let request = match tools::calls::to_request(self, &asked, false) {
                 Ok(request) => request,
                 Err(text) => {
                     self.record_result(&asked, &text, true, 1).await?;

@@ -108,7 +108,9 @@ impl Driver {
         self.extend(new).await?;
         let abide = &self.abide;
         let calls = match run::next_step::last_answer(&self.run, &self.entries) {
-            Some((_, answer)) if !answer.calls.is_empty() => {
+            Some((at, answer))
+                if run::next_step::open(&answer, &self.entries[at + 1..]).next().is_some() =>
+            {
                 let ids: Vec<&str> =
                     answer.calls.iter().map(|call| call.call_id.as_str()).collect();
                 let ids = serde_json::to_string(&ids).unwrap_or_default();
@@ -290,6 +292,21 @@ impl Driver {
         Ok(())
     }
 
+    /// The same, with the run afterwards and the results of the calls.
+    pub(crate) async fn record_all(
+        &self,
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
+        calls: Vec<Call>,
+    ) -> Step<Recorded> {
+        let batch = [self.recording(events, spent)].into_iter().chain(calls);
+        let mut results = self.abide.batch(batch).await?.into_inner().into_iter();
+        let run = results.next().map(|it| it.result).unwrap_or_default();
+        let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
+        let run = serde_json::from_value(run).map_err(unread)?;
+        Ok(Recorded { run, results: results.map(|it| it.result).collect() })
+    }
+
     /// The reducer call that records events and usage, and renews the lease.
     pub(crate) fn recording(&self, events: &[NewRunEvent], spent: Option<&ModelUsage>) -> Call {
         Call::of(self.run_lease.record(events, spent, self.shared.settings.lease))
@@ -368,6 +385,13 @@ impl Driver {
 fn ends_after(since: i64, definition: &AgentDefinition) -> Option<i64> {
     let seconds = definition.limits.wall_clock_seconds?;
     Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
+}
+
+/// The results of a batch that a driver has recorded.
+pub(crate) struct Recorded {
+    pub(crate) run: Run,
+    /// Of each call after the recording.
+    pub(crate) results: Vec<Value>,
 }
 
 /// What a run has consumed.

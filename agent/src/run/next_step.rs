@@ -35,6 +35,22 @@ pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, A
     (answer.run_id == run.id).then_some((at, answer))
 }
 
+/// The calls of an answer that have no result among the entries after it.
+pub(crate) fn open<'a>(
+    answer: &'a AssistantEntry,
+    after: &[AgentState],
+) -> impl Iterator<Item = &'a RequestedCall> {
+    let results = after.iter().filter(|entry| entry.role == "tool" && entry.kind == "message");
+    let answered: BTreeSet<String> =
+        results.map(|entry| data::<ToolEntry>(entry).call_id).collect();
+    answer.calls.iter().filter(move |call| !answered.contains(&call.call_id))
+}
+
+/// How many calls the run's last answer requests.
+pub(crate) fn requested(run: &Run, entries: &[AgentState]) -> usize {
+    last_answer(run, entries).map_or(0, |(_, answer)| answer.calls.len())
+}
+
 /// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
 /// again.
 const TURNS_PAST_LIMIT: i64 = 2;
@@ -49,13 +65,7 @@ pub(crate) fn next(
 ) -> NextStep {
     let Some((at, answer)) = last_answer(run, entries) else { return NextStep::Ask };
     let after = &entries[at + 1..];
-    let answered: BTreeSet<String> = after
-        .iter()
-        .filter(|entry| entry.role == "tool" && entry.kind == "message")
-        .map(|entry| data::<ToolEntry>(entry).call_id)
-        .collect();
-    let open: Vec<RequestedCall> =
-        answer.calls.iter().filter(|call| !answered.contains(&call.call_id)).cloned().collect();
+    let open: Vec<RequestedCall> = open(&answer, after).cloned().collect();
     if open.is_empty() {
         let text = || entries[at].content.clone().unwrap_or_default();
         if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {

@@ -8,7 +8,7 @@ use abide_client::arguments::RecordPause;
 use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
 
 use crate::context::transcript::AssistantEntry;
-use crate::definition::pause_rule::PausePoint;
+use crate::definition::pause_rule::{PausePoint, PauseRule};
 use crate::run::driver::Driver;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::Step;
@@ -66,6 +66,17 @@ fn requests(pause: &Pause, stage: PauseStage) -> bool {
     pause.status == PauseStatus::Requested && pause.requested_stage.is_none_or(|it| it == stage)
 }
 
+/// Whether a rule or the callback can demand a pause.
+pub(crate) fn may_be_demanded(driver: &Driver) -> bool {
+    rules(driver).next().is_some() || driver.shared.pause_callback.is_set()
+}
+
+/// The rules of the run's own agent and of the active one.
+fn rules(driver: &Driver) -> impl Iterator<Item = &PauseRule> {
+    let active = driver.handoff().map_or(&[][..], |_| &driver.definition.pause);
+    driver.own.pause.iter().chain(active)
+}
+
 /// Why a rule or the callback demands a pause.
 fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
     let (at, answer) = next_step::last_answer(&driver.run, &driver.entries)
@@ -78,10 +89,7 @@ fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
         text,
         tools: answer.calls.iter().map(|call| call.name.as_str()).collect(),
     };
-    let own = driver.own.pause.iter();
-    let active = driver.handoff().map_or(&[][..], |_| &driver.definition.pause);
-    let mut rules = own.chain(active);
-    rules
+    rules(driver)
         .find_map(|rule| rule.demands(&point))
         .or_else(|| driver.shared.pause_callback.demands(&point))
 }

@@ -3,9 +3,7 @@
 use abide_client::arguments::{
     CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
-use abide_client::{
-    Call, Code, Error, Json, NewRunEvent, RunEventKind, Session, ToolCall, ToolCallStatus,
-};
+use abide_client::{Call, Code, Error, Json, NewRunEvent, RunEventKind, ToolCall, ToolCallStatus};
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -16,14 +14,14 @@ use crate::context::transcript::RequestedCall;
 use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
 use crate::definition::middleware::{Middleware, ToolRetry};
 use crate::middleware::observability::ToolTimer;
+use crate::middleware::streaming;
 use crate::plan::todo_list::{self, PlanUpdate};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis, run_event};
-use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::tools::claimed::{ClaimedCall, result_of};
 use crate::tools::exchange::CallLog;
-use crate::{delegation, memory, middleware, tools};
+use crate::{delegation, memory, middleware, run, tools};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -35,8 +33,13 @@ pub(crate) fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
 }
 
-/// The reducer call that requests a tool call, or the error text for the model.
-pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call, String> {
+/// The reducer call that requests a tool call, or the error text for the model. `claims`: it also claims the call, if the
+/// run does not have to stop.
+pub(crate) fn to_request(
+    driver: &Driver,
+    asked: &RequestedCall,
+    claims: bool,
+) -> Result<Call, String> {
     let arguments = match asked.name.as_str() {
         TASK => delegation::task::admit(driver, &asked.arguments)?,
         HAND_BACK => delegation::handoff::admit(driver, &asked.arguments)?,
@@ -55,8 +58,10 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             admitted.map_err(|outcome| outcome.text)?.arguments
         }
     };
-    let session_id = &driver.run.session_id;
+    let (session_id, settings) = (&driver.run.session_id, &driver.shared.settings);
     let request = RequestToolCall {
+        claim_lease_ms: claims.then(|| millis(settings.lease)),
+        worker: claims.then(|| settings.driver.clone()),
         provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
         needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
         ..RequestToolCall::new(&asked.call_id, session_id, &asked.name, arguments)
@@ -64,9 +69,18 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
     Ok(driver.run_lease.request(request).into())
 }
 
+/// Whether the only call of an answer can be claimed with its request. The calls of several wait for each other's approvals,
+/// and a run can pause before they start.
+pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
+    let [asked] = calls else { return false };
+    !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
+}
+
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the
 /// parallelism limit. At the run's deadline, running tools are asked to stop, and calls that are not claimed are cancelled.
-pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
+/// `is_only`: the answer of the model has no other call, so the result is delivered with the outcome.
+pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>, is_only: bool) -> Step {
+    streaming::runs(driver, &ready).await?;
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
     let (approved, others): (Vec<_>, Vec<_>) =
@@ -80,7 +94,7 @@ pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolC
     });
     let mut deadline = std::pin::pin!(driver.until_deadline());
     for (calls, at_once) in [(approved, 1), (in_order, 1), (others, at_once)] {
-        let runs = calls.into_iter().map(|call| run(driver, session, call, &stop));
+        let runs = calls.into_iter().map(|call| run(driver, call, is_only, &stop));
         let mut running = stream::iter(runs).buffer_unordered(at_once);
         loop {
             tokio::select! {
@@ -105,36 +119,41 @@ fn needs_approval(driver: &Driver, name: &str) -> bool {
     by_tool || driver.definition.interrupt_on.get(name).is_some_and(|permission| permission.0)
 }
 
-/// Claims a call, runs it, and records the result.
-async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
-    if stop.is_cancelled() {
+/// Claims a call, unless it was claimed with its request, runs it, and records the result.
+async fn run(driver: &Driver, call: ToolCall, is_only: bool, stop: &CancellationToken) -> Step {
+    let is_claimed = call.status == ToolCallStatus::Claimed;
+    if stop.is_cancelled() && !is_claimed {
         return give_up(driver, &call).await;
     }
-    let claimed = match claim(driver, &call).await {
+    let claimed = match is_claimed {
+        true => Ok(call),
+        false => claim(driver, &call).await,
+    };
+    let claimed = match claimed {
         Ok(claimed) => claimed,
         // Another worker claimed it, or it has to wait. The next step reads its current state.
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
         Err(error) => return Err(StepError::Refused(error)),
     };
     if claimed.tool_name == MANAGE_TODO_LIST {
-        return plan(driver, &claimed).await;
+        return plan(driver, &claimed, is_only).await;
     }
     if let Some(outcome) = memory::tools::recorded(driver, &claimed) {
-        return report(driver, &claimed, outcome).await;
+        return report(driver, &claimed, outcome, is_only).await;
     }
     if memory::tools::changes(driver, &claimed) {
         return match memory::tools::change(driver, &claimed).await? {
-            Some(failed) => report(driver, &claimed, failed).await,
+            Some(failed) => report(driver, &claimed, failed, is_only).await,
             None => Ok(()),
         };
     }
     if claimed.tool_name == GET_TOOL_RESPONSE {
         let outcome = tools::response::run(driver, &claimed).await?;
-        return report(driver, &claimed, outcome).await;
+        return report(driver, &claimed, outcome, is_only).await;
     }
     if delegation::handoff::changes_agent(driver, &claimed) {
         return match delegation::handoff::run(driver, &claimed).await? {
-            Some(failed) => report(driver, &claimed, failed).await,
+            Some(failed) => report(driver, &claimed, failed, is_only).await,
             None => Ok(()),
         };
     }
@@ -143,7 +162,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     let timer = ToolTimer::start(driver);
     let outcome = match log.load(&driver.shared.settings, &claimed).await? {
         Ok(exchange) => {
-            let running = invoke(driver, session, &claimed, exchange, &cancel);
+            let running = invoke(driver, &claimed, exchange, &cancel);
             held(driver, &claimed).keep(running, &cancel).await
         }
         Err(outcome) => outcome,
@@ -152,7 +171,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
         Some(Failure::Suspended) => Ok(()),
         _ => {
             timer.ended(&claimed.tool_name, &outcome);
-            report_with(driver, &claimed, outcome, Some(&log)).await
+            report_with(driver, &claimed, outcome, is_only, Some(&log)).await
         }
     }
 }
@@ -184,10 +203,10 @@ pub(crate) fn decided(call: &ToolCall, decision: &str) -> NewRunEvent {
 }
 
 /// Changes the plan and publishes the change, atomically.
-async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
+async fn plan(driver: &Driver, claimed: &ToolCall, is_only: bool) -> Step {
     let PlanUpdate { outcome, events, write } = todo_list::run(&driver.abide, claimed).await?;
     if outcome.is_error {
-        return report(driver, claimed, outcome).await;
+        return report(driver, claimed, outcome, is_only).await;
     }
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
     let lease = &driver.run_lease;
@@ -200,7 +219,8 @@ async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
         Err(StepError::Refused(error))
             if error.code().is_some_and(|code| code != Code::LeaseLost) =>
         {
-            report(driver, claimed, ToolOutcome::failed(Failure::Tool, error.to_string())).await
+            let failed = ToolOutcome::failed(Failure::Tool, error.to_string());
+            report(driver, claimed, failed, is_only).await
         }
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
@@ -226,7 +246,6 @@ fn is_settled_elsewhere(error: &Error) -> bool {
 
 async fn invoke(
     driver: &Driver,
-    session: &Session,
     claimed: &ToolCall,
     exchange: Exchange,
     cancel: &CancellationToken,
@@ -249,7 +268,7 @@ async fn invoke(
             let invocation = Invocation {
                 call_id: claimed.call_id.clone(),
                 arguments: admitted.arguments,
-                context: driver.context(session),
+                context: driver.tool_context(),
                 cancel: cancel.clone(),
                 exchange,
             };
@@ -259,43 +278,45 @@ async fn invoke(
     }
 }
 
-async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
-    report_with(driver, claimed, outcome, None).await
+async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome, is_only: bool) -> Step {
+    report_with(driver, claimed, outcome, is_only, None).await
 }
 
 async fn report_with(
     driver: &Driver,
     claimed: &ToolCall,
     mut outcome: ToolOutcome,
+    is_only: bool,
     exchange: Option<&CallLog>,
 ) -> Step {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
     let effect = effect(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
-    let delivery = delivery(driver, claimed, &outcome);
+    let delivery = match is_only && !outcome.is_error {
+        true => delivery(driver, claimed, &outcome),
+        false => Vec::new(),
+    };
     let held = ClaimedCall { exchange, ..held(driver, claimed) };
     let recorded = held.record(&outcome, effect, again, delivery).await;
     recorded.map_err(StepError::Refused)
 }
 
-/// The calls that give the result to the model, if the answer of the model has only this call. The results of several calls
-/// are delivered together, in order, after the last of them.
+/// The calls that give a result to the model.
 fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Vec<Call> {
-    let Some((_, answer)) = next_step::last_answer(&driver.run, &driver.entries) else {
-        return Vec::new();
-    };
-    let [asked] = &answer.calls[..] else { return Vec::new() };
-    if asked.call_id != claimed.call_id || outcome.is_error {
-        return Vec::new();
-    }
     let row = ToolCall {
         status: ToolCallStatus::Succeeded,
         result: Some(Json::from(result_of(outcome))),
         ..claimed.clone()
     };
     let (text, is_error, exit_code) = self::outcome(driver, &row);
-    let (event, message) = driver.result(asked, &text, is_error, exit_code);
+    let asked = RequestedCall {
+        call_id: row.call_id,
+        name: row.tool_name,
+        arguments: String::new(),
+        provider_call_id: row.provider_call_id.unwrap_or_default(),
+    };
+    let (event, message) = driver.result(&asked, &text, is_error, exit_code);
     vec![driver.recording(&[event], None), message]
 }
 

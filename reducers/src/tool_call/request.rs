@@ -7,9 +7,11 @@ use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::Value as JsonValue;
 
 use super::{RequestedCall, ToolCall, ToolCallStatus, claim, pace};
+use crate::pause::{Pause, PauseStatus};
 use crate::run::{self, Run};
+use crate::session::{self, Session, SessionStatus};
 use crate::tool::{self, Tool};
-use crate::{approval, check, lease, session, waiting};
+use crate::{approval, check, lease, waiting};
 
 /// Requests a tool call. The same `call_id` with the same session, tool and arguments is the
 /// same call and returns the stored row; any difference is a conflict. With `claim_lease_ms`
@@ -23,18 +25,21 @@ pub fn request_tool_call(
     /// Its id, which the caller derives from session and position. Do not use a model provider's id: those repeat.
     #[id(derived, ToolCall)]
     call_id: String,
-    #[id(session::Session)] session_id: String,
+    #[id(Session)] session_id: String,
     tool_name: String,
     /// Any JSON; text that is not JSON is sent as a JSON string.
     arguments: JsonValue,
     /// The model provider's id.
     provider_call_id: Option<String>,
-    /// Claims the call in the same transaction, for this long: for agents that run their own tools.
+    /// Claims the call in the same transaction, for this long: for agents that run their own tools. A call of a run is not
+    /// claimed while the run is asked to pause, or while its session is suspended or handed off.
     claim_lease_ms: Option<i64>,
     /// Requires an approval even if the tool does not.
     needs_approval: Option<bool>,
     #[id(Run)] run_id: Option<String>,
     run_fencing_token: Option<i64>,
+    /// A name for the worker, if the call is claimed.
+    worker: Option<String>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
     check_parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
@@ -64,7 +69,10 @@ pub fn request_tool_call(
     if asks {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
-        claim_at_once(ctx, &tool, &mut call, lease_ms)?;
+        check::lease(ctx.now, lease_ms)?;
+        if goes_on(ctx, &session, run_id.as_deref())? {
+            claim_at_once(ctx, &tool, &mut call, lease_ms, worker)?;
+        }
     }
     let call = keep(ctx, call)?;
     if asks {
@@ -74,17 +82,27 @@ pub fn request_tool_call(
     Ok(ReducerResult::Fresh(call))
 }
 
+/// Whether the requester runs the call next. The driver of a run first stops where it is asked to.
+fn goes_on(ctx: &mut Context<'_>, session: &Session, run_id: Option<&str>) -> Result<bool, Abort> {
+    let Some(run_id) = run_id.filter(|_| !ctx.is_before(super::MODULE, 5)) else {
+        return Ok(true);
+    };
+    let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(run_id))?;
+    let is_asked = pause.is_some_and(|pause| pause.status == PauseStatus::Requested);
+    Ok(!is_asked && session.status == SessionStatus::Active)
+}
+
 /// Claims the new call for its requester, unless a capability or a limit of the tool is in the way.
 fn claim_at_once(
     ctx: &mut Context<'_>,
     tool: &Tool,
     call: &mut ToolCall,
     lease_ms: i64,
+    worker: Option<String>,
 ) -> Result<(), Abort> {
-    check::lease(ctx.now, lease_ms)?;
     let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
     if capable && claim::is_wanted(ctx, call)? && pace::held_up(ctx, tool)?.is_none() {
-        claim::take(ctx, tool, tool, call, lease_ms, None)?;
+        claim::take(ctx, tool, tool, call, lease_ms, worker)?;
     }
     Ok(())
 }
