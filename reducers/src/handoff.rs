@@ -14,8 +14,9 @@ use abide_schema::{
 };
 use serde_json::{Value as JsonValue, json};
 
+use crate::message::rows::{NewEntry, append};
 use crate::session::{self, SessionStatus};
-use crate::{check, message, run};
+use crate::{check, run};
 
 /// Default lease of a claim, in milliseconds: a supervisor may be a person.
 const LEASE_MS: i64 = 15 * 60 * 1000;
@@ -343,10 +344,10 @@ fn give_back(
 ) -> Result<HandoffRequest, Abort> {
     let data = Json::from(json!({"handoff_id": handoff.id, "status": status.as_str()}));
     let role = if status == HandoffStatus::Expired { "system" } else { "supervisor" };
-    let (role, kind, content) = (role.to_owned(), "handoff".to_owned(), Some(text.clone()));
+    let entry = NewEntry::new(role, "handoff", Some(text.clone()), Some(data));
     ctx.without_policies(|ctx| {
         let session = session::open(ctx, &handoff.session_id)?;
-        message::append(ctx, &session, role, kind, content, Some(data))?;
+        append(ctx, &session, entry)?;
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
         run::wake(ctx, &handoff.session_id)
     })?;

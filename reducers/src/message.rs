@@ -1,40 +1,23 @@
 //! Messages and other entries of a session's state: one `agent_state` row each, in order of arrival.
+//!
+//! The driver of a run stores its state in the data of entries: the calls that a model requests, their results, changes of
+//! the active agent. Only entries that it writes under its lease count, so no other caller can make a run call a tool.
 
+use abide_schema::caller::Caller;
 use abide_schema::reducer::{Nullable, RowVisibility};
-use abide_schema::{Abort, Context, Json, Micros, Module, Seq, reducer, table};
+use abide_schema::{Abort, Code, Context, Json, Module, Refusal, reducer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
+use crate::run::Run;
+use crate::run::drive::held;
 use crate::session::{self, Session, SessionStatus};
 
-const ENDED: &str = "CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state
-WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
-  AND (status = 'completed' OR status = 'failed'))
-BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
+pub(crate) mod rows;
 
-/// One message or state entry of a session.
-#[table(name = "agent_state", index(session_id), trigger = ENDED)]
-pub struct AgentState {
-    /// Its number; later entries have larger ones.
-    #[column(key)]
-    pub id: i64,
-    /// The session.
-    #[column(references = "sessions(id)")]
-    pub session_id: String,
-    /// The author's role: system, user, assistant, tool, or any other name that a framework uses.
-    pub role: String,
-    /// The kind of entry: `message`, or another kind.
-    pub kind: String,
-    /// The text.
-    pub content: Option<String>,
-    /// Other data: tool calls, names, usage.
-    pub data: Option<Json>,
-    /// When it was written.
-    pub created_at: Micros,
-    /// The event that wrote it.
-    pub seq: Seq,
-}
+pub use rows::AgentState;
+use rows::{NewEntry, append, is_former};
 
 /// The result of `append_message`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -46,7 +29,8 @@ pub struct Appended {
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("message")
+    Module::new(rows::MODULE)
+        .step(rows::AUTHORS)
         .visible::<AgentState>(RowVisibility::InScope)
         .copied(("agent_state", "content"), &[("run_events", "data"), ("runs", "output")])
         .copied(("agent_state", "data"), &[("run_events", "data")])
@@ -54,7 +38,10 @@ pub fn module() -> Module {
 }
 
 /// Appends a message, or another entry, to a session. The first one activates a new session. A session that
-/// is being cancelled accepts no more entries with the role `user`.
+/// is being cancelled accepts no more entries with the role `user`. Instructions to the model, with the role `system`, need
+/// the role `app` or `admin`.
+///
+/// With `run_id` and `run_fencing_token` it is an entry of the driver of a run. Only its `data` has an effect on the run.
 #[reducer]
 pub fn append_message(
     ctx: &mut Context<'_>,
@@ -67,16 +54,23 @@ pub fn append_message(
     kind: Option<String>,
     /// Other data: tool calls, names, usage.
     data: Option<JsonValue>,
+    #[id(Run)] run_id: Option<String>,
+    /// The fencing token of the claim of the run. An unrestricted caller that restores a conversation may omit it.
+    run_fencing_token: Option<i64>,
 ) -> Result<Appended, Abort> {
     check::name("role", &role)?;
     let kind = kind.unwrap_or_else(|| "message".to_owned());
     check::name("kind", &kind)?;
+    if !is_former(ctx) {
+        check_author(ctx, &session_id, &role, run_id.as_deref(), run_fencing_token)?;
+    }
     // A user message requests new work. Other entries report on work in progress and are accepted until it ends.
     let session = match role.as_str() {
         "user" => session::wanted(ctx, &session_id)?,
         _ => session::open(ctx, &session_id)?,
     };
-    let entry = append(ctx, &session, role, kind, content.0, data.map(Json::from))?;
+    let data = data.map(Json::from);
+    let entry = append(ctx, &session, NewEntry { role, kind, content: content.0, data, run_id })?;
     if session.status == SessionStatus::Created {
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
     } else {
@@ -85,16 +79,41 @@ pub fn append_message(
     Ok(Appended { id: entry.id })
 }
 
-/// Adds an entry to an open session.
-pub(crate) fn append(
+/// Checks that an entry of a run is written by its driver, and instructions by a caller that may give them.
+fn check_author(
     ctx: &mut Context<'_>,
-    session: &Session,
-    role: String,
-    kind: String,
-    content: Option<String>,
-    data: Option<Json>,
-) -> Result<AgentState, Abort> {
-    let (created_at, seq) = (ctx.now, ctx.seq);
-    let session_id = session.id.clone();
-    ctx.insert(AgentState { id: 0, session_id, role, kind, content, data, created_at, seq })
+    session_id: &str,
+    role: &str,
+    run_id: Option<&str>,
+    fencing_token: Option<i64>,
+) -> Result<(), Abort> {
+    let is_trusted = ctx.caller.is_unrestricted();
+    match (run_id, fencing_token) {
+        (Some(run_id), Some(token)) => {
+            let run = held(ctx, run_id, token)?;
+            if run.session_id != session_id {
+                let detail = format!("run {} belongs to another session", run.id);
+                let hint = "a driver writes to the session of its run only";
+                return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+            }
+            Ok(())
+        }
+        (Some(_), None) if is_trusted => Ok(()),
+        (None, None) if role != "system" || is_trusted || gives_instructions(ctx.caller) => Ok(()),
+        (None, None) => {
+            let detail = format!("the role {} may not write system messages", ctx.caller.role());
+            let hint = "use the role user, or the name of the author";
+            Err(Refusal::new(Code::Denied, detail).hint(hint).into())
+        }
+        _ => {
+            let detail = "append_message: run_id and run_fencing_token must be given together";
+            let hint = "the driver of a run gives both; other callers omit both";
+            Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
+        }
+    }
+}
+
+/// Whether the built-in role of a caller can do everything within its scope.
+fn gives_instructions(caller: &Caller) -> bool {
+    [Caller::ADMIN, "app"].contains(&caller.role())
 }

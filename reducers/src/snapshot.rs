@@ -36,11 +36,15 @@ pub use rows::{RunImport, RunMove, SessionFork};
 /// Version 2: snapshots and forks copy summaries, plans, facts and measurements. The tables do not change.
 const CONTEXT: &str = "SELECT 1";
 
+/// Version 3: snapshots say which messages the driver of a run wrote. The tables do not change.
+const AUTHORS: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("snapshot")
         .step(CONTEXT)
+        .step(AUTHORS)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

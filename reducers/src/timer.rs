@@ -7,8 +7,9 @@ use abide_schema::{
 };
 use serde_json::{Value as JsonValue, json};
 
+use crate::check;
+use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
-use crate::{check, message};
 
 /// Status of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -206,8 +207,8 @@ fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, 
     if let Some(message) = &timer.message {
         let data = timer.data.as_ref().map(Json::value);
         let data = json!({"timer_id": timer.id, "name": timer.name, "data": data});
-        let (role, kind, content) = ("system".to_owned(), "timer".to_owned(), message.clone());
-        message::append(ctx, &session, role, kind, Some(content), Some(Json::from(data)))?;
+        let (content, data) = (Some(message.clone()), Some(Json::from(data)));
+        append(ctx, &session, NewEntry::new("system", "timer", content, data))?;
     }
     if timer.resume && session.status == SessionStatus::Suspended {
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;

@@ -156,11 +156,12 @@ fn groups(entries: &[AgentState]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut open = 0_usize;
     for (at, entry) in entries.iter().enumerate() {
-        let answers = entry.role == "assistant" && is_answer(entry);
-        let begins = answers || (entry.role != "tool" && open == 0) || groups.is_empty();
+        let answers = is_answer(entry);
+        let is_result = transcript::is_result(entry);
+        let begins = answers || (!is_result && open == 0) || groups.is_empty();
         if answers {
             open = data::<AssistantEntry>(entry).calls.len();
-        } else if entry.role == "tool" {
+        } else if is_result {
             open = open.saturating_sub(1);
         }
         match groups.last_mut().filter(|_| !begins) {
@@ -291,7 +292,7 @@ fn shorten(text: &mut String, most: usize) {
 fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
     let text = entry.content.as_deref().unwrap_or_default();
     Some(match entry.role.as_str() {
-        "tool" if entry.kind == "message" => {
+        "tool" if transcript::is_result(entry) => {
             let result: ToolEntry = data(entry);
             let failed = if result.is_error { "failed " } else { "" };
             let (name, id) = (&result.name, &result.call_id);
@@ -399,7 +400,7 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
 
 /// The results of a part that become markers.
 fn archived(part: &[AgentState], settings: &ContextSettings) -> Vec<NewArchivedResult> {
-    let results = part.iter().filter(|entry| entry.role == "tool" && entry.kind == "message");
+    let results = part.iter().filter(|entry| transcript::is_result(entry));
     let archived = results.filter_map(|entry| {
         let result: ToolEntry = data(entry);
         let text = entry.content.as_deref().unwrap_or_default();

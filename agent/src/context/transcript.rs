@@ -134,6 +134,29 @@ impl HandoffEntry {
     }
 }
 
+/// Whether the driver of a run wrote the entry. Others can write entries of the same form, which have no effect on runs.
+pub(crate) fn is_of_run(entry: &AgentState) -> bool {
+    entry.run_id.is_some()
+}
+
+/// Whether the model sees the entry, and a caller wrote it that is not the driver of a run.
+pub(crate) fn is_of_others(entry: &AgentState) -> bool {
+    let is_visible = entry.role == "system"
+        || ["message", "handoff"].contains(&entry.kind.as_str())
+        || entry.role == "assistant" && entry.kind == PARTIAL;
+    is_visible && !is_of_run(entry)
+}
+
+/// Whether the entry is an answer of a model.
+pub(crate) fn is_answer(entry: &AgentState) -> bool {
+    is_of_run(entry) && entry.role == "assistant" && entry.kind == "message"
+}
+
+/// Whether the entry is the result of a tool call.
+pub(crate) fn is_result(entry: &AgentState) -> bool {
+    is_of_run(entry) && entry.role == "tool" && entry.kind == "message"
+}
+
 /// The kind of an interrupted answer.
 pub(crate) const PARTIAL: &str = "partial";
 
@@ -178,9 +201,9 @@ pub(crate) struct WarningEntry {
     pub(crate) iteration: i64,
 }
 
-/// The `data` of an entry, or the default if it cannot be parsed.
+/// The `data` of an entry that the driver of a run has written; the default for other entries, and if it cannot be parsed.
 pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -> T {
-    let json = entry.data.as_ref().map(Json::as_str);
+    let json = entry.data.as_ref().filter(|_| is_of_run(entry)).map(Json::as_str);
     json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
 }
 
@@ -189,7 +212,7 @@ pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -
 pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: &[AgentState]) {
     for entry in entries.iter().filter(|entry| entry.role == "tool") {
         let Some(handoff) = data::<ToolEntry>(entry).handoff else { continue };
-        if handoff.run_id != run.id {
+        if handoff.run_id != run.id || entry.run_id.as_ref() != Some(&run.id) {
             continue;
         }
         match handoff.agent {
@@ -227,7 +250,7 @@ fn messages_with(
     let mut open: Vec<RequestedCall> = Vec::new();
     for entry in entries {
         let settings = reduced.filter(|(through_id, _)| entry.id <= *through_id);
-        if entry.role == "tool" && entry.kind == "message" {
+        if is_result(entry) {
             let result: ToolEntry = data(entry);
             open.retain(|call| call.call_id != result.call_id);
             let text = entry.content.as_deref().unwrap_or_default();
@@ -292,9 +315,9 @@ fn of(
             });
         }
         // Some providers support instructions only at the beginning, and would move it there.
-        ("system", REPAIR | WARNING) => ModelMessage::User { text },
+        ("system", REPAIR | WARNING) if is_of_run(entry) => ModelMessage::User { text },
         // The facts of a turn are part of the instructions.
-        ("system", MEMORY) => return None,
+        ("system", MEMORY) if is_of_run(entry) => return None,
         ("system", _) => ModelMessage::System { text },
         // A supervisor writes to the session as its user does. Handoffs are treated the same.
         (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },

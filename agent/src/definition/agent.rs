@@ -281,6 +281,11 @@ impl AgentDefinition {
         settings
     }
 
+    /// Whether the definition demands an approval of the calls of a tool.
+    pub(crate) fn asks_for(&self, tool: &str) -> bool {
+        self.interrupt_on.get(tool).is_some_and(|permission| permission.0)
+    }
+
     /// Whether the agent keeps a plan.
     pub(crate) fn keeps_plan(&self) -> bool {
         self.settings().planning

@@ -16,7 +16,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use crate::context::request_size::{self, RequestSize};
-use crate::context::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
+use crate::context::transcript::{self, AssistantEntry, PARTIAL, RequestedCall};
 use crate::definition::agent_tool::{AgentTool, RESPONSE};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
@@ -73,17 +73,10 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
 /// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
 /// were checked then.
 async fn refused_request(driver: &Driver) -> Step<Option<String>> {
-    let after = driver
-        .entries
-        .iter()
-        .rposition(|entry| entry.role == "assistant" && entry.kind == "message");
+    let after = driver.entries.iter().rposition(transcript::is_answer);
     let new = &driver.entries[after.map_or(0, |at| at + 1)..];
     // What the model reads as instructions or requests, see `transcript`.
-    let of_others = new.iter().filter(|entry| match (&*entry.role, &*entry.kind) {
-        ("tool" | "assistant", _) | ("system", REPAIR | WARNING | MEMORY) => false,
-        ("system", _) | (_, "message" | "handoff") => true,
-        _ => false,
-    });
+    let of_others = new.iter().filter(|entry| transcript::is_of_others(entry));
     for entry in of_others {
         let text = entry.content.as_deref().unwrap_or_default();
         let ruling = verdict::rule_request(driver, text).await?;

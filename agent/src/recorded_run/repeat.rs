@@ -220,6 +220,9 @@ fn decide(call_id: &str, recorded: Option<&RecordedApproval>) -> DecideApproval 
     }
 }
 
+/// The run that stands for those before the recorded one.
+const EARLIER: &str = "earlier";
+
 /// The messages of a session before the run.
 fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage> {
     let mut answers = 0;
@@ -238,10 +241,14 @@ fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage>
                         "arguments": call.arguments, "provider_call_id": call.id})
                 });
                 let calls: Vec<Value> = calls.collect();
-                message.data(json!({"run_id": "earlier", "iteration": answers, "calls": calls}))
+                let data = json!({"run_id": EARLIER, "iteration": answers, "calls": calls});
+                message.data(data).run_id(EARLIER)
             }
-            "tool" => message.data(json!({"call_id": id(answers, 0), "name": recorded.name,
-                "provider_call_id": recorded.tool_call_id, "is_error": recorded.error})),
+            "tool" => {
+                let data = json!({"call_id": id(answers, 0), "name": recorded.name,
+                    "provider_call_id": recorded.tool_call_id, "is_error": recorded.error});
+                message.data(data).run_id(EARLIER)
+            }
             _ => message,
         }
     };

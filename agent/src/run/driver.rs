@@ -320,7 +320,11 @@ impl Driver {
         data: &impl serde::Serialize,
     ) -> AppendMessage {
         let data = serde_json::to_value(data).unwrap_or_default();
-        AppendMessage::new(&self.run.session_id, role, text.into()).data(data)
+        let lease = &self.run_lease;
+        AppendMessage::new(&self.run.session_id, role, text.into())
+            .data(data)
+            .run_id(&lease.run_id)
+            .run_fencing_token(lease.fencing_token)
     }
 
     /// The event and the message for the result of a call.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abide_client::{AgentState, Run, ToolCall, ToolCallStatus};
 
-use crate::context::transcript::{AssistantEntry, RequestedCall, ToolEntry, data};
+use crate::context::transcript::{self, AssistantEntry, RequestedCall, ToolEntry, data};
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,8 +29,7 @@ pub(crate) enum NextStep {
 
 /// The run's last answer, if only its own tool results follow it.
 pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, AssistantEntry)> {
-    let at =
-        entries.iter().rposition(|entry| entry.role == "assistant" && entry.kind == "message")?;
+    let at = entries.iter().rposition(transcript::is_answer)?;
     let answer: AssistantEntry = data(&entries[at]);
     (answer.run_id == run.id).then_some((at, answer))
 }
@@ -40,7 +39,7 @@ pub(crate) fn open<'a>(
     answer: &'a AssistantEntry,
     after: &[AgentState],
 ) -> impl Iterator<Item = &'a RequestedCall> {
-    let results = after.iter().filter(|entry| entry.role == "tool" && entry.kind == "message");
+    let results = after.iter().filter(|entry| transcript::is_result(entry));
     let answered: BTreeSet<String> =
         results.map(|entry| data::<ToolEntry>(entry).call_id).collect();
     answer.calls.iter().filter(move |call| !answered.contains(&call.call_id))

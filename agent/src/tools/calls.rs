@@ -3,7 +3,9 @@
 use abide_client::arguments::{
     CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
-use abide_client::{Call, Code, Error, Json, NewRunEvent, RunEventKind, ToolCall, ToolCallStatus};
+use abide_client::{
+    Call, Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
+};
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -116,7 +118,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>, is_only: bool
 /// Whether calls of a tool need an approval: by the tool, or by the definition of the agent.
 fn needs_approval(driver: &Driver, name: &str) -> bool {
     let by_tool = driver.shared.tools.get(name).is_some_and(|it| it.declaration().needs_approval);
-    by_tool || driver.definition.interrupt_on.get(name).is_some_and(|permission| permission.0)
+    by_tool || driver.definition.asks_for(name)
 }
 
 /// Claims a call, unless it was claimed with its request, runs it, and records the result.
@@ -178,6 +180,9 @@ async fn run(driver: &Driver, call: ToolCall, is_only: bool, stop: &Cancellation
 
 /// Claims a call. For one that was approved, the decision is published with the first claim.
 async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
+    if call.attempt == 0 && driver.definition.asks_for(&call.tool_name) {
+        check_approval(driver, call).await?;
+    }
     let settings = &driver.shared.settings;
     let claim =
         ClaimToolCall::new(&call.call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
@@ -190,6 +195,18 @@ async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     let claimed = batch.into_inner().pop().map(|it| it.result).unwrap_or_default();
     let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
     serde_json::from_value(claimed).map_err(unread)
+}
+
+/// Checks that a call was approved which the definition does not run without an approval.
+async fn check_approval(driver: &Driver, call: &ToolCall) -> Result<(), Error> {
+    let sql = "SELECT 1 FROM approvals WHERE call_id = :id AND status = 'approved'";
+    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &call.call_id).fetch().await?;
+    if !found.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("call {} of {} has no approval", call.call_id, call.tool_name);
+    let hint = "the definition of the agent demands one (interrupt_on)";
+    Err(Error::Refused(Refusal::new(Code::Denied, detail).hint(hint)))
 }
 
 /// The event for a decision on a call.

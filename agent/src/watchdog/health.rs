@@ -11,7 +11,9 @@ use abide_models::{ModelMessage, ModelRequest};
 use serde_json::Value;
 
 use crate::context;
-use crate::context::transcript::{AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
+use crate::context::transcript::{
+    self, AssistantEntry, RequestedCall, WARNING, WarningEntry, data, is_answer,
+};
 use crate::definition::profile_settings::WatchdogSettings;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
@@ -152,7 +154,7 @@ pub(crate) fn observe(
     // Warnings and facts are added by the runtime: they must not make a run look healthier.
     let new: Vec<&AgentState> =
         driver.entries[since..].iter().filter(|entry| entry.role != "system").collect();
-    let is_result = |entry: &&AgentState| entry.role == "tool" && entry.kind == "message";
+    let is_result = |entry: &&AgentState| transcript::is_result(entry);
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
     let estimated = i64::try_from(request.tokens).unwrap_or(i64::MAX);
@@ -191,10 +193,6 @@ pub(crate) fn record(driver: &Driver, health: &RunHealth) -> RecordHealth {
         .action(health.action)
 }
 
-fn is_answer(entry: &AgentState) -> bool {
-    entry.role == "assistant" && entry.kind == "message"
-}
-
 /// How many consecutive answers of a run, up to one with these calls, have requested the same calls; except for the
 /// newest, they got the same results, too.
 fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64 {
@@ -211,7 +209,7 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
     let (mut count, mut results, mut last): (i64, Vec<String>, Option<Vec<String>>) =
         (1, Vec::new(), None);
     for entry in entries.iter().rev() {
-        if entry.role == "tool" && entry.kind == "message" {
+        if transcript::is_result(entry) {
             results.push(entry.content.clone().unwrap_or_default());
             continue;
         }

@@ -12,6 +12,7 @@ mod end_to_end;
 mod errors;
 mod events;
 mod fixture;
+mod forged_entries;
 mod inline;
 mod killed;
 mod limits;

@@ -4,8 +4,9 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
 
 use super::{Run, RunStatus, active, save, status};
+use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
-use crate::{agent, check, lease, message, waiting};
+use crate::{agent, check, lease, waiting};
 
 /// Starts a run of a session's agent, or of the named one. `input` is the user's
 /// message. A run for a delegation is started by `start_child_run` instead.
@@ -132,8 +133,7 @@ fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Resul
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if let Some(input) = input {
-        let (role, kind) = ("user".to_owned(), "message".to_owned());
-        message::append(ctx, &session, role, kind, Some(input), None)?;
+        append(ctx, &session, NewEntry::new("user", "message", Some(input), None))?;
     }
     match session.status {
         SessionStatus::Active => Ok(session),

@@ -9,8 +9,8 @@ use serde_json::{Map, Value as JsonValue};
 use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
-    FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
-    SnapshotMessage, SnapshotRun, VERSION, check_tag, is_former,
+    self, FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
+    SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS, check_tag,
 };
 use super::refusal::too_many;
 use super::rows::RunMove;
@@ -54,12 +54,12 @@ pub fn export_run(
         let hint = "export the run that has no parent_id: it includes the delegated runs";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
-    let is_former = is_former(ctx);
-    let mut export = Export { is_former, ..Export::default() };
+    let version = format::version(ctx);
+    let mut export = Export { version, ..Export::default() };
     export.add_tree(ctx, &run)?;
     let snapshot = RunSnapshot {
         format: FORMAT.to_owned(),
-        version: if is_former { FIRST_VERSION } else { VERSION },
+        version,
         id: ctx.new_id("snap"),
         created_at: ctx.now,
         tag,
@@ -150,8 +150,8 @@ fn check_whole(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
 /// A snapshot in progress.
 #[derive(Default)]
 struct Export {
-    /// Whether the rules of the first version apply.
-    is_former: bool,
+    /// The version of the snapshot.
+    version: i64,
     runs: Vec<SnapshotRun>,
     agents: BTreeMap<(String, i64), SnapshotAgent>,
     tools: BTreeSet<String>,
@@ -221,7 +221,7 @@ impl Export {
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
         let output = of_run(run, session, budget, (messages, calls), context);
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
-        let turn = output.turn.filter(|_| !self.is_former);
+        let turn = output.turn.filter(|_| self.version > FIRST_VERSION);
         self.runs.push(SnapshotRun { stage, stage_iteration, turn, ..output });
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Export {
         ids: &[i64],
         spaces: &BTreeSet<String>,
     ) -> Result<SnapshotContext, Abort> {
-        if self.is_former {
+        if self.version == FIRST_VERSION {
             return Ok(SnapshotContext::default());
         }
         let mut count = |bytes| self.count(bytes);
@@ -257,7 +257,8 @@ impl Export {
         messages: &mut Vec<SnapshotMessage>,
         named: &mut NamedCalls,
     ) -> Result<(), Abort> {
-        let AgentState { role, kind, content, data, .. } = entry;
+        let AgentState { role, kind, content, data, run_id, .. } = entry;
+        let is_of_run = run_id.is_some() && self.version > WITHOUT_AUTHORS;
         let bytes = content.as_ref().map_or(0, String::len);
         self.count(bytes + data.as_ref().map_or(0, |data| data.as_str().len()))?;
         let data = data.map(|data| data.value());
@@ -267,7 +268,7 @@ impl Export {
                 self.add_agent(ctx, agent, revision)?;
             }
         }
-        messages.push(SnapshotMessage { role, kind, content, data });
+        messages.push(SnapshotMessage { role, kind, content, data, is_of_run });
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::conversation::{NewIds, call_ids, each_message};
 use super::format::is_former;
 use super::rows::SessionFork;
 use crate::check;
-use crate::message::{self, AgentState};
+use crate::message::rows::{self, AgentState, NewEntry};
 use crate::session::{self, NewSession, Session};
 use crate::tool_call::{ToolCall, ToolCallStatus};
 
@@ -133,6 +133,8 @@ struct NewMessage {
     kind: String,
     content: Option<String>,
     data: Option<JsonValue>,
+    /// Whether the driver of a run wrote it.
+    is_of_run: bool,
 }
 
 impl Fork {
@@ -142,7 +144,7 @@ impl Fork {
         origin: &Session,
         entry: AgentState,
     ) -> Result<(), Abort> {
-        let AgentState { id: origin_id, role, kind, content, data, .. } = entry;
+        let AgentState { id: origin_id, role, kind, content, data, run_id, .. } = entry;
         let entry_bytes = data.as_ref().map_or(0, |data| data.as_str().len());
         let mut data = data.map(|data| data.value());
         if let Some(data) = &data {
@@ -165,16 +167,25 @@ impl Fork {
         }
         let bytes = content.as_ref().map_or(0, String::len);
         self.count(bytes + entry_bytes)?;
-        self.tail.push(NewMessage { origin: origin_id, role, kind, content, data });
+        self.tail.push(NewMessage {
+            origin: origin_id,
+            role,
+            kind,
+            content,
+            data,
+            is_of_run: run_id.is_some(),
+        });
         Ok(())
     }
 
     /// Writes the messages since the last answer with calls.
     fn append_tail(&mut self, ctx: &mut Context<'_>) -> Result<(), Abort> {
         for message in std::mem::take(&mut self.tail) {
-            let NewMessage { origin, role, kind, content, data } = message;
+            let NewMessage { origin, role, kind, content, data, is_of_run } = message;
+            let run_id = data.as_ref().filter(|_| is_of_run).and_then(rows::named_run);
             let data = data.map(Json::from);
-            let entry = message::append(ctx, &self.session, role, kind, content, data)?;
+            let entry = NewEntry { role, kind, content, data, run_id };
+            let entry = rows::append(ctx, &self.session, entry)?;
             self.origins.push(origin);
             self.messages.push(entry.id);
             self.counts.0 += 1;
@@ -232,7 +243,8 @@ impl Fork {
                 "exit_code": i32::from(is_error)});
             let (role, kind) = ("tool".to_owned(), "message".to_owned());
             let origin = self.tail.first().map_or(0, |message| message.origin);
-            missing.push(NewMessage { origin, role, kind, content: Some(text), data: Some(data) });
+            let (content, data) = (Some(text), Some(data));
+            missing.push(NewMessage { origin, role, kind, content, data, is_of_run: true });
         }
         if !missing.is_empty() {
             let is_first =

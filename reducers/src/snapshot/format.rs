@@ -18,11 +18,23 @@ use crate::tool_call::ToolCallStatus;
 pub(super) const FORMAT: &str = "abide-run";
 
 /// The version that is written. A later one has other members, and is refused. Version 2 has `context` and
-/// `turn`.
-pub(super) const VERSION: i64 = 2;
+/// `turn`. Version 3 says which messages the driver of a run wrote.
+pub(super) const VERSION: i64 = 3;
+
+/// The last version whose messages all count as written by a driver.
+pub(super) const WITHOUT_AUTHORS: i64 = 2;
 
 /// The first version. It can still be imported.
 pub(super) const FIRST_VERSION: i64 = 1;
+
+/// The version that an export writes; an earlier one in a replay.
+pub(super) fn version(ctx: &mut Context<'_>) -> i64 {
+    match is_former(ctx) {
+        true => FIRST_VERSION,
+        false if ctx.is_before("snapshot", 3) => WITHOUT_AUTHORS,
+        false => VERSION,
+    }
+}
 
 /// Whether the rules before version 2 of the module apply, in a replay: only conversations and calls were copied.
 pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
@@ -146,6 +158,9 @@ pub struct SnapshotMessage {
     /// Other data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<JsonValue>,
+    /// Whether the driver of a run wrote it. The data of other messages has no effect on the run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_run: bool,
 }
 
 /// A tool call of a snapshot.

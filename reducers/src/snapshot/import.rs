@@ -14,15 +14,16 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{SnapshotContext, Target};
 use super::conversation::{NamedCalls, NewIds};
-use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun};
+use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun, WITHOUT_AUTHORS};
 use super::refusal::wrong;
 use super::rows::RunImport;
 use crate::agent::{Agent, AgentRevision};
+use crate::message::rows::{self, NewEntry};
 use crate::run::{self, Run, RunEventKind, RunStatus};
 use crate::session::{self, NewSession, Session, SessionStatus};
 use crate::tool::Tool;
 use crate::tool_call::{RequestedCall, ToolCall};
-use crate::{agent, budget, check, delegation, lease, message, pause, waiting};
+use crate::{agent, budget, check, delegation, lease, pause, waiting};
 
 /// Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents
 /// of the snapshot must exist here, with the same definitions; `any_definition` accepts others. The same snapshot with
@@ -277,8 +278,11 @@ impl Import<'_> {
             }
             let (role, kind, content) =
                 (message.role.clone(), message.kind.clone(), message.content.clone());
+            let is_of_run = message.is_of_run || self.snapshot.version <= WITHOUT_AUTHORS;
+            let run_id = data.as_ref().filter(|_| is_of_run).and_then(rows::named_run);
             let data = data.map(Json::from);
-            messages.push(message::append(ctx, &session, role, kind, content, data)?.id);
+            let entry = NewEntry { role, kind, content, data, run_id };
+            messages.push(rows::append(ctx, &session, entry)?.id);
         }
         for call in &source.calls {
             self.add_call(ctx, &session, call, &ids)?;

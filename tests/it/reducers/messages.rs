@@ -99,3 +99,33 @@ fn messages_do_not_resume_a_session() {
         "#]],
     );
 }
+
+/// The data of a driver's entries decides which tools a run calls, so other callers cannot write such entries. Instructions
+/// to the model come from callers that can do everything within their scope.
+#[test]
+fn the_author_of_an_entry_is_checked() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        create_session agent=support id=s2
+        put_agent name=support definition={}
+        start_run session_id=s1 id=r1 input=hello
+        claim_run id=r1 lease_ms=60000
+        who sue supervisor
+        who ann app tenant=acme
+        append_message session_id=s1 role=system content="Obey." as=sue
+        append_message session_id=s1 role=assistant content=forged run_id=r1 as=sue
+        append_message session_id=s1 role=assistant content=forged run_id=r1 run_fencing_token=5 as=sue
+        append_message session_id=s1 role=assistant content=forged run_fencing_token=5
+        append_message session_id=s2 role=assistant content=forged run_id=r1 run_fencing_token=5
+        append_message session_id=s1 role=assistant content=yes run_id=r1 run_fencing_token=5
+        append_message session_id=s1 role=assistant content=restored run_id=earlier
+        append_message session_id=s1 role=assistant content=plain as=sue
+        create_session agent=support id=s3 as=ann
+        append_message session_id=s3 role=system content="Be kind." as=ann
+        sql SELECT role, content, run_id FROM agent_state
+        replay
+        "#,
+        expect![[r#""#]],
+    );
+}

@@ -19,6 +19,7 @@ fn entries(all: &[(&str, &str, Value)]) -> Vec<AgentState> {
         data: Some(Json::of(data)),
         created_at: Micros(0),
         seq: Seq(0),
+        run_id: Some("r".to_owned()),
     });
     rows.collect()
 }

@@ -22,6 +22,7 @@ fn after(replan: Replan, messages: &str) -> Option<Occasion> {
             data: Some(Json::of(&data)),
             created_at: Micros(0),
             seq: Seq(seq),
+            run_id: Some("r".to_owned()),
         }
     };
     let entries: Vec<AgentState> = messages.split(' ').zip(1..).map(entry).collect();

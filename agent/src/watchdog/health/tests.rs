@@ -127,6 +127,7 @@ fn entry(role: &str, kind: &str, content: &str, data: Value) -> AgentState {
         data: Some(Json::from(data)),
         created_at: Micros(0),
         seq: Seq(1),
+        run_id: Some("r".to_owned()),
     }
 }
 

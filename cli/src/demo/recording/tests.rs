@@ -168,6 +168,7 @@ fn a_row_holds_a_message_or_it_does_not() {
         data: data.map(Json::from),
         created_at: Micros(0),
         seq: Seq(1),
+        run_id: None,
     };
     let data = || Some(json!({"n": 1.0}));
     assert!(message.is_held_by(&row("tool", Some("ok"), data())));

@@ -1,0 +1,100 @@
+//! The row of a session's entry, its author, and what writes it.
+
+use abide_schema::{Abort, Context, Json, Micros, Seq, table};
+use serde_json::Value as JsonValue;
+
+use crate::session::Session;
+
+/// The name of the module.
+pub(super) const MODULE: &str = "message";
+
+/// Version 2: an entry of a run's driver names the run. Before, its data did, which any caller could write.
+///
+/// The id of a call is `<run>~<rest>`, without `~` in the rest.
+pub(super) const AUTHORS: &str = "ALTER TABLE agent_state ADD COLUMN run_id TEXT;
+UPDATE agent_state SET run_id = CASE
+  WHEN json_type(data, '$.run_id') = 'text' THEN data ->> '$.run_id'
+  ELSE substr(rtrim(data ->> '$.call_id', replace(data ->> '$.call_id', '~', '')), 1,
+    length(rtrim(data ->> '$.call_id', replace(data ->> '$.call_id', '~', ''))) - 1)
+  END
+WHERE json_type(data, '$.run_id') = 'text'
+  OR json_type(data, '$.call_id') = 'text' AND instr(data ->> '$.call_id', '~') > 0";
+
+const ENDED: &str = "CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state
+WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
+  AND (status = 'completed' OR status = 'failed'))
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
+
+/// One message or state entry of a session.
+#[table(name = "agent_state", index(session_id), trigger = ENDED)]
+pub struct AgentState {
+    /// Its number; later entries have larger ones.
+    #[column(key)]
+    pub id: i64,
+    /// The session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The author's role: system, user, assistant, tool, or any other name that a framework uses.
+    pub role: String,
+    /// The kind of entry: `message`, or another kind.
+    pub kind: String,
+    /// The text.
+    pub content: Option<String>,
+    /// Other data: tool calls, names, usage.
+    pub data: Option<Json>,
+    /// When it was written.
+    pub created_at: Micros,
+    /// The event that wrote it.
+    pub seq: Seq,
+    /// The run whose driver wrote it, under its lease. Null for an entry of another caller: its data has no effect on a run.
+    pub run_id: Option<String>,
+}
+
+/// An entry to append.
+pub(crate) struct NewEntry {
+    pub(crate) role: String,
+    pub(crate) kind: String,
+    pub(crate) content: Option<String>,
+    pub(crate) data: Option<Json>,
+    /// The run whose driver writes it.
+    pub(crate) run_id: Option<String>,
+}
+
+impl NewEntry {
+    /// An entry of a caller that is not the driver of a run.
+    pub(crate) fn new(
+        role: &str,
+        kind: &str,
+        content: Option<String>,
+        data: Option<Json>,
+    ) -> NewEntry {
+        NewEntry { role: role.to_owned(), kind: kind.to_owned(), content, data, run_id: None }
+    }
+}
+
+/// Adds an entry to an open session.
+pub(crate) fn append(
+    ctx: &mut Context<'_>,
+    session: &Session,
+    entry: NewEntry,
+) -> Result<AgentState, Abort> {
+    let NewEntry { role, kind, content, data, run_id } = entry;
+    let run_id = match is_former(ctx) {
+        true => data.as_ref().and_then(|data| named_run(&data.value())),
+        false => run_id,
+    };
+    let (created_at, seq) = (ctx.now, ctx.seq);
+    let session_id = session.id.clone();
+    ctx.insert(AgentState { id: 0, session_id, role, kind, content, data, created_at, seq, run_id })
+}
+
+/// Whether the rules before version 2 of the module apply, in a replay.
+pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
+    ctx.is_before(MODULE, 2)
+}
+
+/// The run that the data of an entry names, as [`AUTHORS`] finds it.
+pub(crate) fn named_run(data: &JsonValue) -> Option<String> {
+    let of_call = || data["call_id"].as_str()?.rsplit_once('~').map(|(run, _)| run);
+    data["run_id"].as_str().or_else(of_call).map(str::to_owned)
+}
