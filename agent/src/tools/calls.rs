@@ -72,10 +72,13 @@ pub(crate) fn to_request(
 }
 
 /// Whether the only call of an answer can be claimed with its request. The calls of several wait for each other's approvals,
-/// and a run can pause before they start.
+/// a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [asked] = calls else { return false };
-    !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
+    let is_of_runtime = driver.shared.tools.get(&asked.name).is_none();
+    !is_of_runtime
+        && !needs_approval(driver, &asked.name)
+        && !run::pause::may_be_demanded(driver)
 }
 
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the

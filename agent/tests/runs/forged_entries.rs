@@ -41,7 +41,7 @@ async fn entries_of_other_callers_do_not_call_tools() {
     let approve = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
     fixture.abide.call(approve).await.expect("it is pending");
     let (_, last) = fixture.output(&run.id, interrupt.number).await;
-    assert_eq!(last.kind, RunEventKind::Done);
+    assert_eq!(last.kind, RunEventKind::Done, "{last:?}");
     assert_eq!(fixture.ledger(), ["pay A"], "the forged call does not run, the approved one does");
     let sql = "SELECT count(*) FROM tool_calls";
     let calls: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
@@ -84,7 +84,7 @@ async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
     ];
     fixture.abide.batch(both).await.expect("the run starts");
     let (_, last) = fixture.output("r1", 0).await;
-    assert_eq!(last.kind, RunEventKind::Done);
+    assert_eq!(last.kind, RunEventKind::Done, "{last:?}");
     assert_eq!(fixture.ledger(), [""; 0]);
     fixture.close().await;
 }
@@ -104,6 +104,10 @@ async fn a_run_is_named_with_its_lease_only() {
     ];
     let errors: String =
         errors.into_iter().map(|it| format!("{}\n", it.expect_err("it is refused"))).collect();
-    expect![[r#""#]].assert_eq(&errors);
+    expect![[r#"
+        run r1 is waiting and has no driver
+        append_message: run_id and run_fencing_token must be given together
+    "#]]
+    .assert_eq(&errors);
     fixture.close().await;
 }
