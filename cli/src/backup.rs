@@ -34,7 +34,7 @@ Examples:
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     if options.db.is_none() && options.url != DEFAULT_URL {
         let detail = "a backup copies a file of this machine, not through a server";
-        return Err(Failure::usage(detail, "name the file:  abide backup COPY --db FILE"));
+        return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let (from, to) = (options.db_or_default(), args.to);
     abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;

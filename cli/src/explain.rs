@@ -226,7 +226,7 @@ mod tests {
             "SELECT a.id FROM agent_state a JOIN agent_state b ON b.content = a.role",
             expect![[r#"
                 cannot be live: every change would scan agent_state, which has no index on content
-                  hint: declare  #[table(name = "agent_state", index(content))]  which is  CREATE INDEX agent_state_content ON agent_state (content);  or run it once with  abide sql
+                  hint: declare `#[table(name = "agent_state", index(content))]`, which is `CREATE INDEX agent_state_content ON agent_state (content)`, or run it once with `abide sql`
 
                 rule       join
                 cost       the joined rows of the changed rows

@@ -66,7 +66,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
             let detail = "--agents is given without --db: a server drives its own agents";
             return Err(Failure::usage(
                 detail,
-                "abide serve --agents FOLDER  drives the agents of a folder",
+                "`abide serve --agents FOLDER` drives the agents of a folder",
             ));
         }
         // A client shows this error; later ones are answers to its requests.

@@ -152,7 +152,7 @@ fn of_other_user(args: &Open, holder: &Holder) -> Refusal {
     let file = args.file.display();
     let detail = format!("{file} is in use by process {} of another user", holder.pid);
     Refusal::new(Code::FileLocked, detail)
-        .hint("run this program as that user, or use  abide serve  with tokens")
+        .hint("run this program as that user, or use `abide serve` with tokens")
 }
 
 fn stopped(args: &Open) -> Refusal {

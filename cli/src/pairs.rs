@@ -60,7 +60,7 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
     match named {
         Some((name, "is not given" | "is missing")) => {
             let name = name.trim_start_matches([':', '@', '$', '?']);
-            let hint = format!("give it after the statement:  {name}=…");
+            let hint = format!("give it after the statement: `{name}=…`");
             Failure::Refused(refusal.hint(hint))
         }
         _ => refusal.into(),

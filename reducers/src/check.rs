@@ -67,7 +67,7 @@ pub(crate) fn capability(
         Some(required) if !caller.can(required) => {
             let detail =
                 format!("{what} requires the capability {required}, which you do not have");
-            let hint = "an admin can grant it:  abide identity change ID --capability …";
+            let hint = "an admin can grant it: `abide identity change ID --capability …`";
             Err(Refusal::new(Code::Denied, detail).hint(hint))
         }
         _ => Ok(()),

@@ -147,7 +147,7 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
     let params = [Value::from(call.call_id.as_str())];
     let newest = ctx.without_policies(|ctx| ctx.find::<ToolExchange>(newest, &params))?;
     let mut number = newest.first().map_or(0, |step| step.number);
-    let most = limits::EXCHANGES_OF_A_CALL;
+    let max = limits::EXCHANGES_OF_A_CALL;
     for NewExchange { kind, data } in entries {
         let data = Json::from(data);
         let (bytes, limit) = (data.as_str().len(), limits::EXCHANGE_BYTES);
@@ -157,9 +157,10 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         number += 1;
-        if number > most {
-            let detail = format!("the server of call {} has answered {most} times", call.call_id);
-            let hint = "fail the call: the server does not come to an end";
+        if number > max {
+            let id = &call.call_id;
+            let detail = format!("call {id} has {max} recorded steps; the limit is {max}");
+            let hint = "fail the call: its server keeps asking";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         let step = ToolExchange {
@@ -226,7 +227,8 @@ fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result
         "message": input.message});
     if let Some(schema) = &input.schema {
         if schema["type"] != "object" {
-            let detail = format!("the form of a question of call {} is no object", call.call_id);
+            let detail =
+                format!("the form of a question of call {} must be an object", call.call_id);
             let hint = "the schema of a form has the type object";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
@@ -235,8 +237,8 @@ fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result
     }
     if let Some(url) = &input.url {
         if !url.starts_with("https://") && !url.starts_with("http://") {
-            let detail = format!("the address of a question of call {} is no URL", call.call_id);
-            let hint = "a person can open addresses that begin with https:// or http://";
+            let detail = format!("the question of call {} has an invalid URL", call.call_id);
+            let hint = "the URL must begin with https:// or http://";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         arguments["url"] = json!(url);

@@ -170,7 +170,7 @@ pub fn save_memories(
     for fact in facts {
         check_fact(ctx, &fact)?;
         if !keys.insert(fact.key.clone()) {
-            let detail = format!("the key {} is there twice", fact.key);
+            let detail = format!("two facts have the key {}", fact.key);
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         match place.change(ctx, fact)? {
@@ -301,8 +301,8 @@ impl Place {
             (None, given) => {
                 let mut scope = given.unwrap_or_default();
                 if let Some((key, _)) = scope.iter().find(|(_, value)| !value.is_string()) {
-                    let detail = format!("{key} of the scope is not a text");
-                    let hint = "only texts decide who sees a fact";
+                    let detail = format!("scope.{key} must be a string");
+                    let hint = "for example {\"tenant\": \"acme\"}";
                     return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
                 }
                 scope::confine(&mut scope, ctx.caller)?;
@@ -373,7 +373,7 @@ pub(crate) fn restore(
         match place.change(ctx, fact)?.filter(|memory| memory.id == 0) {
             Some(memory) => ctx.insert(memory).map(drop)?,
             None => {
-                let detail = format!("a key of the namespace {namespace} is there twice");
+                let detail = format!("two facts of the namespace {namespace} have the same key");
                 return Err(Refusal::new(Code::BadArguments, detail).into());
             }
         }
@@ -456,7 +456,7 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     if fact.confidence.is_some_and(|it| !(0.0..=1.0).contains(&it)) {
-        return Err(Refusal::new(Code::BadArguments, "confidence is not between 0 and 1"));
+        return Err(Refusal::new(Code::BadArguments, "confidence must be between 0 and 1"));
     }
     check::within("source_seq", fact.source_seq, &(1..=ctx.seq.0))
 }

@@ -194,7 +194,7 @@ pub fn resume_run(
         let waits = run.reason.as_deref().filter(|_| run.status == RunStatus::Waiting);
         let waits = waits.map(|reason| format!(" for {reason}")).unwrap_or_default();
         let detail = format!("run {id} is {}{waits}, not paused", run.status);
-        let hint = "abide agent pause  pauses a run; decide_approval, settle_tool_call and \
+        let hint = "`abide agent pause` pauses a run; decide_approval, settle_tool_call and \
                     resume_session continue a run that waits for them";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }

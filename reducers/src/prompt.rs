@@ -281,7 +281,7 @@ fn moved_labels(
         let all = held + new;
         if all > most {
             let detail = format!("prompt {name} would have {all} labels; the limit is {most}");
-            let hint = "remove one with  abide prompt unlabel";
+            let hint = "remove one with `abide prompt unlabel`";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
     }
@@ -299,14 +299,14 @@ fn write_label(ctx: &mut Context<'_>, row: PromptLabel) -> Result<(), Abort> {
 fn find(ctx: &mut Context<'_>, name: &str) -> Result<Prompt, Abort> {
     Ok(ctx.get::<Prompt>(name)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no prompt {name}"))
-            .hint("abide prompt list  lists them")
+            .hint("`abide prompt list` lists them")
     })?)
 }
 
 fn find_label(ctx: &mut Context<'_>, name: &str, label: &str) -> Result<PromptLabel, Abort> {
     Ok(ctx.get::<PromptLabel>((name, label))?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("prompt {name} has no label {label}"))
-            .hint(format!("abide prompt show {name}  lists its labels"))
+            .hint(format!("`abide prompt show {name}` lists its labels"))
     })?)
 }
 

@@ -250,6 +250,5 @@ fn entry(ctx: &mut Context<'_>, run: &Run, id: i64) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("session {} has no message {id}", run.session_id);
-    let hint = "SELECT id, role FROM agent_state WHERE session_id = …  lists them";
-    Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
+    Err(Refusal::new(Code::NotFound, detail).hint_query("SELECT id, role FROM agent_state").into())
 }

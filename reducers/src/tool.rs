@@ -357,7 +357,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
     let tool = ctx.get::<Tool>(name)?;
     Ok(tool.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
-            .hint("register it with  abide call register_tool")
+            .hint("register it with `abide call register_tool`")
     })?)
 }
 

@@ -298,7 +298,7 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<Webhook, Abort> {
     let webhook = ctx.get::<Webhook>(id)?;
     let webhook = webhook.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no webhook {id}"))
-            .hint("SELECT id, run_id, name, status FROM webhooks  lists them")
+            .hint_query("SELECT id, run_id, name, status FROM webhooks")
     })?;
     ctx.about(&webhook.session_id);
     Ok(webhook)
@@ -325,7 +325,7 @@ fn check_url(url: &str) -> Result<(), Refusal> {
     }
     let is_http = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     if !is_http || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        let detail = "url is not an address that begins with http:// or https://";
+        let detail = "url must begin with http:// or https://";
         return Err(Refusal::new(Code::BadArguments, detail));
     }
     Ok(())

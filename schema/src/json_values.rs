@@ -24,7 +24,7 @@ pub fn check_most(text: &str, most: usize) -> Result<(), Refusal> {
     }
     let detail = format!("the JSON has more than {most} values");
     Err(Refusal::new(Code::LimitExceeded, detail)
-        .hint("send several requests, or send large arrays as one text"))
+        .hint("send several requests, or send a large array as one string"))
 }
 
 /// The number of characters outside of strings that a value, or the key of one, follows.

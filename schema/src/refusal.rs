@@ -120,7 +120,10 @@ impl<'de> Deserialize<'de> for Code {
     }
 }
 
-/// A refusal of a request. Nothing was written.
+/// The text around the query in [`Refusal::hint_query`].
+const QUERY_HINT: [&str; 2] = ["the query `", "` lists them"];
+
+/// A refusal of a request. No row changed, except where the reducer records the refusal (a late result).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct Refusal {
@@ -141,11 +144,25 @@ impl Refusal {
         Refusal { code, detail: detail.into(), hint: None, retry_after_ms: None }
     }
 
-    /// Adds a hint.
+    /// Adds a hint. Commands and queries in it have backticks.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Adds the query that lists the objects to choose from. The command line shows it as a command.
+    #[must_use]
+    pub fn hint_query(self, sql: &str) -> Refusal {
+        let [before, after] = QUERY_HINT;
+        self.hint(format!("{before}{sql}{after}"))
+    }
+
+    /// The query of [`Refusal::hint_query`].
+    #[must_use]
+    pub fn hinted_query(&self) -> Option<&str> {
+        let [before, after] = QUERY_HINT;
+        self.hint.as_deref()?.strip_prefix(before)?.strip_suffix(after)
     }
 
     /// Adds how long to wait before a retry.

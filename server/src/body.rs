@@ -141,7 +141,7 @@ impl FromRequest<AppState> for RequestBody {
             let at = why.utf8_error().valid_up_to();
             BodyError::Refused(
                 Refusal::new(Code::BadRequest, format!("the body is not UTF-8 from byte {at} on"))
-                    .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
+                    .hint("encode text as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
             )
         })?;
         Ok(RequestBody { text, hold, turns })

@@ -67,7 +67,7 @@ pub(crate) const ABORT: Duration = Duration::from_secs(8);
 pub(crate) const INVOKE: Duration = Duration::from_secs(60);
 
 /// The longest time that a request can choose. The connection of a request is occupied while it waits.
-pub(crate) const INVOKE_AT_MOST: Duration = Duration::from_secs(600);
+pub(crate) const INVOKE_MAX: Duration = Duration::from_secs(600);
 
 /// Webhooks that are served at a time. Each has a connection and the items of a task.
 pub(crate) const WEBHOOK_DELIVERIES: usize = 64;
@@ -79,7 +79,7 @@ pub(crate) const WEBHOOK_DELIVERIES_PER_SCOPE: usize = 4;
 pub(crate) const WEBHOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest such pause.
-pub(crate) const WEBHOOK_PAUSE_AT_MOST: Duration = Duration::from_secs(15 * 60);
+pub(crate) const WEBHOOK_PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Attempts for one event, after which its webhook is given up: about 19 hours.
 pub(crate) const WEBHOOK_ATTEMPTS: i64 = 100;

@@ -138,7 +138,7 @@ fn invalid_windows() {
                 bad_sql: FILTER clause may only be used with aggregate window functions
             SELECT count(*) OVER nowhere FROM r
                 bad_sql: no such window: nowhere
-                define it:  WINDOW name AS (PARTITION BY … ORDER BY …)
+                define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`
             SELECT count(*) OVER (w PARTITION BY a) FROM r WINDOW w AS (PARTITION BY b)
                 bad_sql: cannot override PARTITION clause of window: w
             SELECT count(*) OVER (w ORDER BY a) FROM r WINDOW w AS (ORDER BY b)

@@ -331,7 +331,7 @@ fn a_check_reports_what_cannot_work() {
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     expect![[r#"
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
-          hint: create the agent with  mode: subagent, or remove its name
+          hint: create the agent with `mode: subagent`, or remove its name
         error: the agent folder has 1 error   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
@@ -358,7 +358,7 @@ fn a_check_reports_what_cannot_work() {
         project/abide.yaml:16:51: there is no program "nosuchprog" for the tool lint   [program_not_found]
           hint: install it, or name it with its path
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
-          hint: create the agent with  mode: subagent, or remove its name
+          hint: create the agent with `mode: subagent`, or remove its name
         warning: project/agents/remote.yaml:1:14: a2a.url: 10.0.0.1 is not a public address, and only public addresses can be used   [private_address]
           hint: name its host in a2a.allow_private
     "#]].assert_eq(&missing.stdout);
@@ -384,7 +384,7 @@ fn a_server_says_which_agents_it_loaded() {
     has(
         "  agents   clerk, default, hitl_test, readonly\n  models   script\n  tools    look, refund\n",
     );
-    has("  failed   1 problem:  abide agent check --agents project  shows it\n");
+    has("  failed   1 problem: `abide agent check --agents project` shows it\n");
     let warning = text.error_line();
     assert!(warning.contains("odd.yaml:1:9: unknown tool fly"), "{warning}");
     assert!(!warning.contains('\u{1b}'), "a log that is not a terminal has no colours");
@@ -638,7 +638,7 @@ fn lists_and_checks_definitions() {
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
         listed.ends_with(
-            "3 more files are not valid definitions:  abide agent check --agents project  lists the errors\n"
+            "3 more files are not valid definitions: `abide agent check --agents project` lists the errors\n"
         ),
         "{listed}"
     );

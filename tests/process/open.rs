@@ -572,7 +572,7 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
     let text = problem(folder, &ended).replace(&theirs.id().to_string(), "PID");
     expect![[r#"
         file_locked: FOLDER/abide.db is in use by process PID of another user
-        run this program as that user, or use  abide serve  with tokens
+        run this program as that user, or use `abide serve` with tokens
     "#]]
     .assert_eq(&text);
     // An address in a lock file of another user is not believed: the system does not say whose it is.

@@ -293,7 +293,7 @@ impl Models {
         let id = &entry.info.id;
         let known: BTreeSet<&str> = self.providers().map(|info| info.id.as_str()).collect();
         let wrong = match known.contains(id.as_str()) {
-            true => Some("duplicate id"),
+            true => Some("another provider has the same id"),
             false if id.is_empty() => Some("its id is empty"),
             false => None,
         };

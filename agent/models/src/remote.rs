@@ -295,7 +295,7 @@ impl Shared {
     /// The error of a stream in the format of another protocol. A retry would get the same.
     fn foreign(&self) -> ModelError {
         let message = format!(
-            "provider `{}` does not answer in the format of its kind `{}`: correct its `kind` or \
+            "provider `{}` does not respond in the format of its kind `{}`: correct its `kind` or \
              its `base_url`",
             self.id,
             self.protocol.kind()
@@ -335,7 +335,7 @@ impl Shared {
             return match serde_json::from_str::<Value>(&body) {
                 Ok(body) if !body["error"].is_null() => classify::of_event(&body),
                 _ => ModelError::invalid_response(
-                    "the provider answered with JSON instead of a stream",
+                    "the provider responded with JSON instead of a stream",
                 ),
             };
         }

@@ -41,7 +41,7 @@ pub(crate) fn of(rules: &ReductionRules, tool: &str) -> Reduction {
 pub(crate) fn check(rules: &ReductionRules) -> Result<(), String> {
     let is_wrong = |name: &&String| name.is_empty() || name.trim_end_matches('*').contains('*');
     match rules.keys().find(is_wrong) {
-        Some(name) => Err(format!("{name:?} is no name of a tool, and no prefix such as files_*")),
+        Some(name) => Err(format!("{name:?} is neither a tool name nor a prefix such as files_*")),
         None => Ok(()),
     }
 }

@@ -51,7 +51,7 @@ impl TryFrom<String> for GuardrailName {
     fn try_from(name: String) -> Result<GuardrailName, String> {
         match name.as_str() {
             "guardrail" => Ok(GuardrailName::Guardrail),
-            _ => Err(format!("`{name}` is no guardrail")),
+            _ => Err(format!("unknown guardrail `{name}`")),
         }
     }
 }
@@ -102,8 +102,8 @@ impl TryFrom<String> for Pattern {
     fn try_from(text: String) -> Result<Pattern, String> {
         let compiled = RegexBuilder::new(&text).size_limit(PATTERN_BYTES).build();
         compiled.map(Pattern).map_err(|why| match why {
-            regex::Error::CompiledTooBig(most) => {
-                format!("a pattern needs more than {most} bytes; use a shorter repetition")
+            regex::Error::CompiledTooBig(max) => {
+                format!("a pattern needs more than {max} bytes; use a shorter repetition")
             }
             why => why.to_string(),
         })

@@ -356,7 +356,7 @@ impl<'de> Deserialize<'de> for Places {
             type Value = Places;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the place of a text, or a list of places")
+                f.write_str("a place, or a list of places")
             }
 
             fn visit_str<E: serde::de::Error>(self, place: &str) -> Result<Places, E> {

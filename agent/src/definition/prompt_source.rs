@@ -107,7 +107,7 @@ impl PromptSource {
 
 const NO_STORE: &str = "this command has no database; name it with --db or --url";
 
-const NO_MLFLOW: &str = "abide.yaml has no  prompts: { mlflow: { url: … } }";
+const NO_MLFLOW: &str = "abide.yaml has no `prompts: { mlflow: { url: … } }`";
 
 impl PromptOrigin {
     /// What the definition names.

@@ -50,7 +50,7 @@ pub enum ReparseError {
     #[error("run {0} has not ended")]
     Active(String),
     /// Its agent is no program.
-    #[error("the agent {0} of the run is no program (cli)")]
+    #[error("the agent {0} of the run is not a program (cli)")]
     NoProgram(String),
     /// Its parser is not here.
     #[error("{0}")]

@@ -75,7 +75,7 @@ impl LeftTasks {
         let failure = match request.await {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some(why),
-            Err(_) => Some("the server did not answer".to_owned()),
+            Err(_) => Some("the server did not respond".to_owned()),
         };
         if let Some(why) = failure {
             tracing::warn!(call_id = task.call_id, why, "a task of a tool was not cancelled");

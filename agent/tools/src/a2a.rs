@@ -74,7 +74,7 @@ impl A2aClient {
         let response = http.send(request).await?;
         let text = http.text(response, CARD_BYTES).await?;
         let card: Value = serde_json::from_str(&text).map_err(|_| {
-            A2aFailure::Invalid(format!("{} has no card: it did not answer with JSON", host(&at)))
+            A2aFailure::Invalid(format!("{} has no card: the response is not JSON", host(&at)))
         })?;
         A2aClient::of_card(http, &at, headers, &card)
     }
@@ -100,7 +100,7 @@ impl A2aClient {
             return Err(A2aFailure::Invalid(why));
         };
         let url = Url::parse(url).map_err(|why| {
-            A2aFailure::Invalid(format!("the card of {} has the address {url:?}: {why}", host(at)))
+            A2aFailure::Invalid(format!("the card of {} has the URL {url:?}: {why}", host(at)))
         })?;
         http.hosts.check(&url).map_err(A2aFailure::Invalid)?;
         if !headers.is_empty() && url.origin() != at.origin() {
@@ -214,10 +214,10 @@ impl A2aHttp {
                     false => A2aFailure::Lost(why),
                 });
             }
-            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not answer in time"))),
+            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
         };
         let status = response.status();
-        let why = || format!("{host} answered with HTTP {status}");
+        let why = || format!("{host} responded with HTTP {status}");
         match status {
             _ if status.is_success() => Ok(response),
             StatusCode::TOO_MANY_REQUESTS => Err(A2aFailure::Unreachable(why())),
@@ -234,7 +234,7 @@ impl A2aHttp {
             let chunk = tokio::time::timeout(self.timeout, response.chunk()).await;
             match chunk {
                 Ok(Ok(Some(chunk))) if body.len() + chunk.len() > most => {
-                    let why = format!("the answer of {host} has more than {most} bytes");
+                    let why = format!("the response of {host} has more than {most} bytes");
                     return Err(A2aFailure::Invalid(why));
                 }
                 Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
@@ -242,11 +242,11 @@ impl A2aHttp {
                 Ok(Err(error)) => {
                     return Err(A2aFailure::Lost(public_address::failure(&host, &error)));
                 }
-                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not answer in time"))),
+                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
             }
         }
         String::from_utf8(body)
-            .map_err(|_| A2aFailure::Invalid(format!("the answer of {host} is not UTF-8")))
+            .map_err(|_| A2aFailure::Invalid(format!("the response of {host} is not UTF-8")))
     }
 }
 

@@ -121,7 +121,7 @@ pub enum Preset {
 /// A value in a definition: a literal, or the name of the environment variable that has the value, so that
 /// definitions contain no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a value is text, or {env: NAME, prefix: text}")]
+#[serde(untagged, expecting = "a value is a string, or {env: NAME, prefix: STRING}")]
 pub enum Setting {
     /// A literal.
     Literal(String),

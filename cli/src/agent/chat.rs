@@ -195,7 +195,7 @@ impl Conversation<'_> {
         }
         let detail = format!("there is no agent {}", self.agent);
         let refusal =
-            Refusal::new(Code::NotFound, detail).hint("abide agent list  lists the agents");
+            Refusal::new(Code::NotFound, detail).hint("`abide agent list` lists the agents");
         Err(of_server(self.options, refusal.into()))
     }
 

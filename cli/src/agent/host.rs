@@ -78,7 +78,7 @@ pub(super) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
 pub(super) fn no_folder(folder: &Path) -> Refusal {
     let detail = format!("there is no folder {}", folder.display());
     let hint =
-        format!("abide agent init{}  creates it; --agents names another one", of_folder(folder));
+        format!("`abide agent init{}` creates it; --agents names another one", of_folder(folder));
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
@@ -344,7 +344,7 @@ impl LoadedProject {
         let failed = match self.errors.len() + self.warnings.len() {
             0 => String::new(),
             n => format!(
-                "\n  failed   {}:  abide agent check{}  shows {}",
+                "\n  failed   {}: `abide agent check{}` shows {}",
                 counted(n as u64, "problem"),
                 of_folder(folder),
                 if n == 1 { "it" } else { "them" },

@@ -254,7 +254,7 @@ impl McpHandler for McpTools {
         Box::pin(async move {
             match request.method {
                 "tools/call" => self.call(request).await,
-                method => Err(McpFailure::invalid(format!("{method} is not answered"))),
+                method => Err(McpFailure::invalid(format!("{method} has no response"))),
             }
         })
     }

@@ -115,7 +115,7 @@ async fn repeat(
 
 /// The recordings, in the order of their names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let hint = "abide agent record RUN > FOLDER/NAME.jsonl  makes a recording";
+    let hint = "`abide agent record RUN > FOLDER/NAME.jsonl` makes a recording";
     if folder.is_file() {
         return Ok(vec![folder.to_owned()]);
     }
@@ -205,7 +205,7 @@ fn refused(error: RecordingError) -> Failure {
     match error {
         RecordingError::Abide(error) => error.into(),
         RecordingError::Missing(_) => {
-            let hint = "SELECT id, session_id, status FROM runs  lists them";
+            let hint = "`abide sql \"SELECT id, session_id, status FROM runs\"` lists them";
             Refusal::new(Code::NotFound, error.to_string()).hint(hint).into()
         }
         error => Refusal::new(Code::BadTransition, error.to_string()).into(),

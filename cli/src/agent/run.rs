@@ -84,8 +84,7 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
             let of_folder = of_folder(folder);
             let (folder, file) = (folder.display(), folder.join(FILE));
             Failure::Unreachable(refusal.hint(format!(
-                "abide serve --agents {folder}  starts one;  \
-                 abide agent run --db {}{of_folder} …  needs none",
+                "`abide serve --agents {folder}` starts one; `abide agent run --db {}{of_folder} …` needs none",
                 file.display()
             )))
         }
@@ -101,8 +100,7 @@ pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
         {
             let url = &options.url;
             Failure::Refused(refusal.hint(format!(
-                "abide agent list --url {url}  lists the agents of this server;  \
-                 abide serve --agents FOLDER  adds those of a folder"
+                "`abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
             )))
         }
         failure => failure,

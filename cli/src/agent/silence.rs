@@ -56,7 +56,7 @@ impl<'a> Silence<'a> {
         }
         Ok(match without_driver == 1 && drives_agents(self.options).await == Some(false) {
             true => Some(
-                "waiting: this server drives no agents: start it with  abide serve --agents FOLDER"
+                "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`"
                     .to_owned(),
             ),
             false => None,

@@ -85,7 +85,7 @@ pub(super) async fn export(options: &Options, args: Export) -> Result<(), Failur
     say_json(&snapshot)?;
     if !args.copy {
         note(format!(
-            "run {} has ended here; continue it with:  abide agent import FILE",
+            "run {} has ended here; continue it with: `abide agent import FILE`",
             snapshot.runs.first().map_or("", |run| &run.id)
         ));
     }
@@ -144,7 +144,7 @@ async fn follow(
 }
 
 fn read(file: &Path) -> Result<RunSnapshot, Failure> {
-    let hint = "abide agent export RUN > FILE  writes a snapshot";
+    let hint = "`abide agent export RUN > FILE` writes a snapshot";
     let mut text = String::new();
     // One byte more than allowed, so that a larger file is noticed without being read.
     let most = limits::CALL_BYTES as u64 + 1;

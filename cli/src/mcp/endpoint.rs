@@ -146,7 +146,7 @@ impl Answer {
             }
             let Some(part) = stream.chunk().await? else { return Ok(None) };
             let fed = self.events.feed(&part);
-            fed.map_err(|why| SendError::Refused(format!("the server's answer: {why}")))?;
+            fed.map_err(|why| SendError::Refused(format!("the server's response: {why}")))?;
         }
     }
 }
@@ -156,7 +156,7 @@ async fn body_of(mut response: Response) -> Result<Vec<u8>, SendError> {
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {
         if body.len() + part.len() > MESSAGE_BYTES {
-            let why = format!("the server's answer has more than {MESSAGE_BYTES} bytes");
+            let why = format!("the server's response has more than {MESSAGE_BYTES} bytes");
             return Err(SendError::Refused(why));
         }
         body.extend_from_slice(&part);

@@ -14,7 +14,7 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The address is not supported by this client.
-    #[error("{url:?} is not a server address: {why}")]
+    #[error("{url:?} is not a valid server URL: {why}")]
     Address {
         /// The address as given.
         url: String,
@@ -112,10 +112,10 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Refused(refusal) => refusal.hint.as_deref(),
-            Error::Address { .. } => Some("an address looks like http://127.0.0.1:7341"),
-            Error::Unreachable { .. } => Some("is it running? abide serve starts one"),
+            Error::Address { .. } => Some("for example http://127.0.0.1:7341"),
+            Error::Unreachable { .. } => Some("is it running? `abide serve` starts one"),
             Error::EngineNotFound { .. } => {
-                Some("install it with  cargo install --path cli, or set ABIDE_BINARY to its path")
+                Some("install it with `cargo install --path cli`, or set ABIDE_BINARY to its path")
             }
             Error::IncompatibleVersion { .. } => {
                 Some("use the same version of abide in all programs that open the file")
@@ -126,9 +126,9 @@ impl Error {
             Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
             Error::Decode { .. } => Some("compare the type with the schema at GET /v1/schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
-            Error::UnknownOutcome { .. } => {
-                Some("find out whether it ran, then record that with  abide call settle_tool_call")
-            }
+            Error::UnknownOutcome { .. } => Some(
+                "find out whether it ran, then record the outcome with `abide call settle_tool_call`",
+            ),
             Error::ToolFailed { .. } | Error::Closed => None,
         }
     }

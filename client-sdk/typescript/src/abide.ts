@@ -233,7 +233,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     checkOpen(options);
     const { token } = options as { token?: unknown };
     if (token !== undefined && typeof token !== "string")
-      throw wrong(`the token is ${kindOf(token)}, not a text`);
+      throw wrong(`the token is ${kindOf(token)}, not a string`);
     const target = targetOf(url, options);
     return await new Abide<S>(async () => target, options).#connect(1);
   }

@@ -26,7 +26,7 @@ export function checkOptions(what: string, options: unknown, names: Names): void
     const isNumber = name === "asOf" || name === "after";
     if (isNumber && !Number.isSafeInteger(value)) throw wrong(`${name} of ${what} is not a whole number`);
     if (name === "requestId" && typeof value !== "string") {
-      throw wrong(`requestId of ${what} is ${kindOf(value)}, not a text`);
+      throw wrong(`requestId of ${what} is ${kindOf(value)}, not a string`);
     }
     const isTime = name.endsWith("Ms");
     if (isTime && (typeof value !== "number" || !(value >= 0))) {

@@ -55,7 +55,7 @@ export class UnknownOutcome extends AbideError {
       {
         hint:
           reported === null
-            ? "find out whether it ran, then record that with settle_tool_call"
+            ? "find out whether it ran, then record the outcome with settle_tool_call"
             : `what it reported is in the view unknown_tool_calls (${REPORTED_IN[reported]}): check it, then record it with settle_tool_call`,
       },
     );

@@ -281,7 +281,7 @@ test("options and arguments of another type, and misspelt options, are refused",
       () => Abide.connect(server.url, untyped({ heartbeat: { pingMS: 1 } })),
     ],
     [/^integers is not number$/, () => Abide.connect(server.url, untyped({ integers: "number" }))],
-    [/^the token is null, not a text$/, () => Abide.connect(server.url, untyped({ token: null }))],
+    [/^the token is null, not a string$/, () => Abide.connect(server.url, untyped({ token: null }))],
     [/^connect has no option tokn$/, () => Abide.connect(server.url, untyped({ tokn: "t" }))],
   ];
   for (const [pattern, request] of cases) {

@@ -74,8 +74,8 @@ impl Scan {
             self.columns.join(", ")
         );
         let hint = format!(
-            "declare  #[table(name = \"{table}\", {declare})]  which is  {create};  \
-             or run it once with  abide sql"
+            "declare `#[table(name = \"{table}\", {declare})]`, which is `{create}`, \
+             or run it once with `abide sql`"
         );
         Some(Refusal::new(Code::UnsupportedSql, detail).hint(hint))
     }

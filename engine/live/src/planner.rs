@@ -253,7 +253,7 @@ fn no_select(once: bool) -> Refusal {
             .hint("one SELECT, VALUES or WITH; to change data, call a reducer");
     }
     Refusal::new(Code::BadSql, "only a SELECT can be watched")
-        .hint("change data through a reducer:  POST /v1/call/{reducer}")
+        .hint("change data through a reducer: POST /v1/call/{reducer}")
 }
 
 impl Parsed {

@@ -541,7 +541,7 @@ impl Router {
                 "{RESIDUAL_BINDINGS_PER_TABLE} live queries already check every change of {name}"
             ),
         )
-        .hint("add a condition  column = value  to the query"))
+        .hint("add a condition `column = value` to the query"))
     }
 
     /// The keys of all alternatives; `None` if one is not certain.

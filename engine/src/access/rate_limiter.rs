@@ -76,8 +76,7 @@ impl CallerUsage {
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
             return Err(Refusal::new(Code::Overloaded, detail)
                 .hint(
-                    "wait for retry_after_ms; an admin can raise the limit:  \
-                     abide identity change ID --rate …",
+                    "wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`",
                 )
                 .retry_after_ms(after_ms as u64));
         }
@@ -97,8 +96,7 @@ impl CallerUsage {
             let detail = format!("your quota of {most} calls in {per_ms} ms is used up");
             let after_ms = (span + 1) * per_ms - now_ms;
             let refusal = Refusal::new(Code::LimitExceeded, detail).hint(
-                "wait for retry_after_ms; an admin can raise the quota:  \
-                     abide identity change ID --quota …",
+                "wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`",
             );
             return Err(refusal.retry_after_ms(after_ms.unsigned_abs()));
         }

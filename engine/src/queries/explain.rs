@@ -118,7 +118,7 @@ pub(crate) fn restricted(
         return refusal;
     }
     Refusal::new(refusal.code, "every change would have to scan a whole table")
-        .hint("run it once with  abide sql, or ask an administrator for an index")
+        .hint("run it once with `abide sql`, or ask an administrator for an index")
 }
 
 fn table_scan(scan: &Scan) -> TableScan {

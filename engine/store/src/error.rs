@@ -165,7 +165,7 @@ fn hint(message: &str, offset: Option<usize>) -> Option<String> {
         ("no such column", "GET /v1/schema lists the columns; write text in single quotes"),
         ("more than one statement", "send one statement at a time"),
         ("incomplete input", "the statement ends too early"),
-        ("the statement contains a NUL", "pass text with a NUL character as a parameter"),
+        ("the statement contains a NUL", "pass a string with a NUL character as a parameter"),
     ];
     let known = known.iter().find(|(begins, _)| message.starts_with(begins));
     let place = offset.map(|offset| format!("at byte {offset} of the statement"));
@@ -301,7 +301,7 @@ impl OpenError {
         };
         let (code, hint) = match self {
             OpenError::Missing(_) => {
-                (Code::NotFound, "check the path;  abide init  creates a file")
+                (Code::NotFound, "check the path; `abide init` creates a file")
             }
             OpenError::Dangling(_) => {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
@@ -310,7 +310,7 @@ impl OpenError {
             OpenError::LeftBehind { companions, .. } => {
                 let names = companions.iter().map(|path| path.display().to_string());
                 let names = names.collect::<Vec<_>>().join(" ");
-                let hint = format!("name another file, or remove these first:  {names}");
+                let hint = format!("name another file, or remove these first: {names}");
                 return Refusal::new(Code::Conflict, detail).hint(hint);
             }
             OpenError::InMemory(_) => {
@@ -364,8 +364,7 @@ fn in_use_hint(holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => "wait until that command ends; to use a file with several programs, start  \
-              abide serve  and omit --db"
+        _ => "wait until that command ends; to use a file with several programs, start `abide serve` and omit --db"
             .to_owned(),
     }
 }

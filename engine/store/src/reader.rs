@@ -231,7 +231,7 @@ impl Snapshot<'_> {
         statement.map_err(|error| match StoreError::from(error) {
             StoreError::Sql { message, .. } if message.contains("is prohibited") => {
                 Refusal::new(Code::BadSql, "past queries can only read registered tables")
-                    .hint("use table names without  main.  and not the engine's own tables")
+                    .hint("use table names without `main.` and not the engine's own tables")
             }
             StoreError::Sql { message, .. } if message == "not authorized" => {
                 Refusal::new(Code::BadSql, "the statement is not read-only")

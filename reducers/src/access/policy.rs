@@ -135,7 +135,7 @@ pub fn drop_policy(
     let policy = ctx.get::<Policy>(key)?.ok_or_else(|| {
         let detail = format!("there is no policy {name} of {table} for {role}");
         Refusal::new(Code::NotFound, detail)
-            .hint("abide sql \"SELECT table_name, role, name FROM policies\"")
+            .hint_query("SELECT table_name, role, name FROM policies")
     })?;
     ctx.delete::<Policy>((&*table, &*role, &*name))?;
     Ok(policy)
@@ -170,6 +170,6 @@ fn require_room(
     }
     let detail = format!("there are {count} policies already");
     Err(Refusal::new(Code::LimitExceeded, detail)
-        .hint("delete one with  abide call drop_policy")
+        .hint("delete one with `abide call drop_policy`")
         .into())
 }

@@ -221,7 +221,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
 
 pub(crate) fn missing(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no run {id}"))
-        .hint("SELECT id, session_id, status FROM runs  lists them")
+        .hint_query("SELECT id, session_id, status FROM runs")
 }
 
 /// The active run of a session, if any.

@@ -105,7 +105,7 @@ fn check_status(run: &Run) -> Result<(), Refusal> {
     let detail = format!("run {} is {}; only a run that waits can be exported", run.id, run.status);
     let hint = match run.status.is_terminal() {
         true => "fork_session copies the history of a session",
-        false => "pause it first:  abide agent pause RUN",
+        false => "pause it first: `abide agent pause RUN`",
     };
     Err(Refusal::new(Code::BadTransition, detail).hint(hint))
 }
@@ -416,6 +416,6 @@ fn of_run(
 fn too_large(bytes: usize) -> Refusal {
     let most = limits::SNAPSHOT_BYTES;
     let detail = format!("the snapshot has {bytes} bytes or more; the limit is {most}");
-    let hint = "copy the file with  abide backup  to continue a long run elsewhere";
+    let hint = "copy the file with `abide backup` to continue a long run elsewhere";
     Refusal::new(Code::LimitExceeded, detail).hint(hint)
 }

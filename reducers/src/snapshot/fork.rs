@@ -98,7 +98,7 @@ fn checked(ctx: &Context<'_>, at: Option<i64>) -> Result<i64, Refusal> {
         return Ok(at);
     }
     let detail = format!("at is {at}, not between 1 and {newest}, the newest event");
-    let hint = "at is a seq of the log:  abide events --session SESSION  lists them";
+    let hint = "at is a seq of the log: `abide events --session SESSION` lists them";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
 

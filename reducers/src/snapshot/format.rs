@@ -234,7 +234,7 @@ impl RunSnapshot {
     pub(super) fn check(&self, ctx: &Context<'_>) -> Result<(), Refusal> {
         if self.format != FORMAT {
             let detail = format!("format is {:?}, not {FORMAT:?}", self.format);
-            return Err(wrong(detail).hint("abide agent export  makes a snapshot"));
+            return Err(wrong(detail).hint("`abide agent export` makes a snapshot"));
         }
         if !(FIRST_VERSION..=VERSION).contains(&self.version) {
             let detail = format!(

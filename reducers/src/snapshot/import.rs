@@ -111,7 +111,7 @@ fn check_free(ctx: &mut Context<'_>, id: &str, session_id: &str) -> Result<(), A
     // The default id comes from the snapshot and can be anything.
     check_chosen(id)?;
     check_chosen(session_id)?;
-    let hint = "give another id:  abide agent import FILE --id ID";
+    let hint = "give another id: `abide agent import FILE --id ID`";
     if ctx.get::<Run>(id)?.is_some() {
         let detail = format!("there is already a run {id}");
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());

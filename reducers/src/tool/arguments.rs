@@ -104,8 +104,8 @@ impl Validation {
         let why: String = what.chars().take(WHY_CHARS).collect();
         let detail = format!("the arguments do not fit {tool}: {place}{why}");
         let hint = format!(
-            "see  abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
-             WHERE name = '{tool}' AND version = {version}\""
+            "see `abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
+             WHERE name = '{tool}' AND version = {version}\"`"
         );
         Refusal::new(Code::BadArguments, detail).hint(hint)
     }

@@ -50,7 +50,7 @@ pub fn claim_tool_call(
     if !is_wanted(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
         let detail = format!("call {call} is being cancelled with its run or session {session}");
-        let hint = "claim another call with  abide call claim_next_tool_call";
+        let hint = "claim another call with `abide call claim_next_tool_call`";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
@@ -299,8 +299,8 @@ fn closing(tool: &str) -> Refusal {
 
 fn nothing_waits(tools: &[String]) -> Refusal {
     let detail = format!("there is no pending call of {}", tools.join(", "));
-    let hint = "watch for calls:  abide watch \"SELECT call_id, tool_name FROM tool_calls \
-                WHERE status = 'pending' AND retry_at IS NULL\"";
+    let hint = "watch for calls: `abide watch \"SELECT call_id, tool_name FROM tool_calls \
+                WHERE status = 'pending' AND retry_at IS NULL\"`";
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
@@ -313,8 +313,9 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
              unknown, and {} must not run twice",
             call.tool_name
         );
-        return Refusal::new(Code::Conflict, detail)
-            .hint("find out whether it ran, then record that with  abide call settle_tool_call");
+        return Refusal::new(Code::Conflict, detail).hint(
+            "find out whether it ran, then record the outcome with `abide call settle_tool_call`",
+        );
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {
@@ -327,7 +328,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
         (status, ..) => format!("call {id} is {status}"),
     };
     let hint = format!(
-        "watch it with  abide watch \"SELECT status FROM tool_calls WHERE call_id = '{id}'\""
+        "watch it with `abide watch \"SELECT status FROM tool_calls WHERE call_id = '{id}'\"`"
     );
     Refusal::new(Code::Conflict, detail).hint(hint)
 }

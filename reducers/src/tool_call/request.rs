@@ -156,7 +156,7 @@ fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(
     let name = &tool.name;
     let detail = format!("session {session_id} has already requested {name} {count} times");
     let hint =
-        format!("the limit is {most} calls per session; abide call register_tool  changes it");
+        format!("the limit is {most} calls per session; `abide call register_tool` changes it");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
 

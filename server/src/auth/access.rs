@@ -83,11 +83,10 @@ fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
         _ => {
             let keys = limits::SCOPE_KEYS;
             let detail = format!(
-                "the header {SCOPE_HEADER} is not one JSON object of at most {keys} texts, each \
-                 under a name of its own"
+                "the header {SCOPE_HEADER} must be one JSON object of at most {keys} strings without duplicate keys"
             );
             Err(Refusal::new(Code::BadRequest, detail)
-                .hint(r#"for example  Abide-Scope: {"tenant": "acme"}"#))
+                .hint(r#"for example `Abide-Scope: {"tenant": "acme"}`"#))
         }
     }
 }
@@ -207,7 +206,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         if !is_loopback_host(host) {
             let detail = format!("requests to the host {host:?} need a token");
             return Err(Refusal::new(Code::Denied, detail).hint(
-                "use http://127.0.0.1, or create a token with  abide token create NAME --role ROLE",
+                "use http://127.0.0.1, or create a token with `abide token create NAME --role ROLE`",
             ));
         }
     }
@@ -221,7 +220,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
             Code::Denied,
             "requests from web pages of another site need a token",
         )
-        .hint("create a token with  abide token create NAME --role ROLE  and send it"));
+        .hint("create a token with `abide token create NAME --role ROLE` and send it"));
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
@@ -230,7 +229,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         return Ok(());
     }
     Err(Refusal::new(Code::Denied, format!("requests from the origin {origin:?} need a token"))
-        .hint("create a token with  abide token create NAME --role ROLE  and send it"))
+        .hint("create a token with `abide token create NAME --role ROLE` and send it"))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.

@@ -50,7 +50,7 @@ impl AccessConfig {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             let detail = "the token is empty or has characters that are not allowed in a header";
             return Err(Refusal::new(Code::BadArguments, detail).hint(
-                "use visible ASCII without spaces, such as the output of  openssl rand -base64 24",
+                "use visible ASCII without spaces, such as the output of `openssl rand -base64 24`",
             ));
         }
         Ok(AccessConfig { token: Some(token.into()), ..AccessConfig::loopback() })
@@ -109,7 +109,7 @@ impl AccessConfig {
             "cannot listen on {listens}: without a token only loopback addresses are allowed"
         );
         Err(Refusal::new(Code::Denied, detail).hint(
-            "create a token with  abide token create root --role admin  or listen on 127.0.0.1",
+            "create a token with `abide token create root --role admin` or listen on 127.0.0.1",
         ))
     }
 }

@@ -258,7 +258,7 @@ impl Jwt {
                 several.split_whitespace().map(str::to_owned).collect()
             }
             Some(several) => serde_json::from_value(several.clone())
-                .map_err(|_| refused("the token's capabilities are not texts"))?,
+                .map_err(|_| refused("the capabilities of the token must be strings"))?,
         };
         let in_scope = |(key, claim): (&String, &String)| Ok((key.clone(), text(claims, claim)?));
         let scope = scope.iter().map(in_scope).collect::<Result<Scope, Refusal>>()?;
@@ -328,7 +328,7 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
         }
-        _ => Err(refused(format!("the token has no text claim {name}"))),
+        _ => Err(refused(format!("claim {name} is missing or not a string"))),
     }
 }
 
@@ -340,7 +340,8 @@ fn moment(
 ) -> Result<Option<Micros>, Refusal> {
     let Some(claim) = claims.get(name) else { return Ok(None) };
     let seconds = claim.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
-    let seconds = seconds.ok_or_else(|| refused(format!("the token's {name} is not a time")))?;
+    let seconds = seconds
+        .ok_or_else(|| refused(format!("claim {name} must be a number of seconds since 1970")))?;
     Ok(Some(Micros((seconds * 1e6) as i64 + i64::from(leeway_s) * 1_000_000)))
 }
 

@@ -332,7 +332,7 @@ impl Reader<'_> {
             }
             Some(SocketError::Utf8(_)) => {
                 let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8")
-                    .hint("encode texts as UTF-8");
+                    .hint("encode text as UTF-8");
                 (close_code::INVALID, refusal, "a message was not UTF-8")
             }
             Some(SocketError::Io(why)) if let Some(refusal) = refusal_of(why) => {

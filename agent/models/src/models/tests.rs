@@ -228,7 +228,7 @@ fn invalid_configurations_are_refused() {
     );
     let twice = json!({ "id": "a", "kind": "ollama" });
     let twice = configured(json!({ "providers": [twice, twice] })).expect_err("it is refused");
-    assert_eq!(twice, "provider `a`: duplicate id");
+    assert_eq!(twice, "provider `a`: another provider has the same id");
 }
 
 #[test]

@@ -114,8 +114,8 @@ fn answers_are_results_or_errors() {
         {"task":{}}
         agents.example refused: there is no task x (-32001)
         agents.example refused: no reason (0)
-        the answer of agents.example has no result
-        the answer of agents.example cannot be stored: the integer 99999999999999999999 at /result/n does not fit a signed 64-bit integer
-        agents.example did not answer with JSON-RPC"#]]
+        the response of agents.example has no result
+        the response of agents.example cannot be stored: the integer 99999999999999999999 at /result/n does not fit a signed 64-bit integer
+        agents.example did not respond with JSON-RPC"#]]
     .assert_eq(&all.map(read).join("\n"));
 }

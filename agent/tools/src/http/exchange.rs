@@ -47,7 +47,7 @@ impl Plan {
     fn unanswered(&self, error: &reqwest::Error) -> ToolOutcome {
         let (failure, what) = match error.is_connect() {
             true => (Failure::Unavailable, "cannot be reached"),
-            false => (Failure::Lost, "did not answer"),
+            false => (Failure::Lost, "did not respond"),
         };
         let text = format!("the server of {} {what}: {}", self.name, causes(error));
         ToolOutcome::failed(failure, text)
@@ -118,7 +118,7 @@ impl Plan {
             _ => Failure::Tool,
         };
         ToolOutcome {
-            text: format!("{} answered with HTTP {status}{to}{body}", self.name),
+            text: format!("{} responded with HTTP {status}{to}{body}", self.name),
             content,
             ..ToolOutcome::failed(failure, "")
         }

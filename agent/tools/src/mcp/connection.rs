@@ -191,7 +191,7 @@ impl Connection {
             }
             Ok(Err(error)) => ConnectError::of(&error, process.is_some()),
             Err(_) => ConnectError::because(format!(
-                "it did not answer within {} s",
+                "it did not respond within {} s",
                 within.as_secs_f64()
             )),
         };

@@ -138,7 +138,7 @@ class Abide:
             BadRequest: `path` is the address of a server.
         """
         if "://" in str(path):
-            detail = f"{path} is the address of a server, not a file"
+            detail = f"{path} is the URL of a server, not a file"
             raise BadRequest(detail, code="bad_arguments", hint="use Abide.connect(url)")
         engine = Engine(path, binary)
         return Abide(engine, lambda: engine.address, deadline=deadline)
@@ -443,7 +443,7 @@ def _call_of(call: Any, at: int) -> Call:
         case (str() as reducer, Mapping() as args):
             return Call(reducer, args)
     hint = 'a call is a pair such as ("create_session", {"agent": "support"}), or abide.Call'
-    raise BadRequest(f"call {at} of the batch is no call: {call!r:.100}", code="bad_arguments", hint=hint)
+    raise BadRequest(f"call {at} of the batch is not a call: {call!r:.100}", code="bad_arguments", hint=hint)
 
 
 def new_request_id() -> str:

@@ -288,7 +288,7 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
         401 => Refusal::new(Code::Unauthenticated, "the server requires a valid token"),
         403 => Refusal::new(Code::Denied, "the server denied access"),
         _ => {
-            let why = format!("it answers {status} instead of opening a WebSocket");
+            let why = format!("it responds with HTTP {status} instead of opening a WebSocket");
             return Error::Unreachable { url: url.to_owned(), why };
         }
     };

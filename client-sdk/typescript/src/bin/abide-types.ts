@@ -168,12 +168,12 @@ async function fetchJson(url: string, token: string | undefined): Promise<unknow
   } catch (error) {
     const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
     throw new AbideError("unreachable", `${url} cannot be read: ${messageOf(cause)}`, {
-      hint: "is it the address of a server? abide serve starts one",
+      hint: "is it the URL of a server? `abide serve` starts one",
       cause,
     });
   }
   if (answer.ok) return body;
-  const detail = `${url} answers ${answer.status}`;
+  const detail = `${url} responds with HTTP ${answer.status}`;
   throw refusalError({ code: "unreachable", detail, ...(typeof body === "object" ? body : {}) });
 }
 

@@ -131,5 +131,5 @@ export function statusError(target: Target, status: number): AbideError {
     });
   }
   if (status === 403) return new AbideError("denied", "the server denied access");
-  return unreachable(target, `it answers ${status} instead of opening a WebSocket`);
+  return unreachable(target, `it responds with HTTP ${status} instead of opening a WebSocket`);
 }

@@ -423,7 +423,7 @@ impl Lowering<'_> {
         let mut parser = Parser::new(&bump, named.sql.as_bytes());
         let command = parser.next().map_err(|error| lex::refusal(&named.sql, &error))?;
         let Some(Cmd::Stmt(Stmt::Select(select))) = &command else {
-            return Err(Refusal::new(Code::BadSql, format!("{} is no SELECT", named.name)));
+            return Err(Refusal::new(Code::BadSql, format!("{} is not a SELECT", named.name)));
         };
         // A CTE sees the preceding ones. One that names itself is recursive, and its name is not
         // found.

@@ -170,7 +170,7 @@ pub(crate) fn not_deterministic(what: &str) -> Refusal {
         Code::UnsupportedSql,
         format!("{what} is not deterministic, so this query cannot be live"),
     )
-    .hint("run it once with  abide sql")
+    .hint("run it once with `abide sql`")
 }
 
 /// Whether a literal as a time value means the current time.

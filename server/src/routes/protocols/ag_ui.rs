@@ -164,7 +164,7 @@ fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
         Some(JsonValue::Array(parts)) => {
             let text = |part: &JsonValue| match (part["type"].as_str(), part["text"].as_str()) {
                 (Some("text"), Some(text)) => Ok(text.to_owned()),
-                _ => Err(bad("a message has a part that is not a text")),
+                _ => Err(bad("each part of a message must be a text part")),
             };
             parts.iter().map(text).collect::<Result<String, _>>()?
         }

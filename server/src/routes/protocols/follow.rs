@@ -20,7 +20,7 @@ use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::limits;
 use crate::problem::note;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 const SQL: &str = "SELECT number, turn, kind, data, created_at FROM run_events \
     WHERE run_id = :run ORDER BY number";

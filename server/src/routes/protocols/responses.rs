@@ -24,8 +24,11 @@ use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::limits;
 use crate::problem::Problem;
-use crate::routes::exchange::{hidden, idempotency_key, json as as_json};
+use crate::query_string;
+use crate::routes::idempotency_key::idempotency_key;
 use crate::routes::incoming::Incoming;
+use crate::routes::response::json as as_json;
+use crate::routes::rows::hidden;
 use crate::routes::runs::path;
 use encode::ResponseEncoder;
 pub(in crate::routes) use error::add_error;
@@ -186,8 +189,8 @@ pub(in crate::routes) async fn retrieve(
     wanted: Result<Query<Retrieval>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let id = path(id, "response")?;
-    let Query(wanted) = wanted.map_err(|_| {
-        Refusal::new(Code::BadRequest, "invalid query string")
+    let Query(wanted) = wanted.map_err(|why| {
+        query_string::invalid(Code::BadRequest, &why)
             .hint("only stream=true and starting_after=NUMBER are supported")
     })?;
     let (run, turn) = find(&app, &session.caller, &id).await?;

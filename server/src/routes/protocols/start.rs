@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::app_state::AppState;
 use crate::connections::read_limiter::begin;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::routes::runs;
 
 /// The columns of a run that protocols use.

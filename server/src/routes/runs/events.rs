@@ -24,7 +24,7 @@ use super::{find, path};
 use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::{Problem, note};
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \

@@ -178,7 +178,7 @@ class AbideSessionService(BaseSessionService):
                 _, owner, name = self._sessions.parts(row.id)
                 head = _decode(_HEAD, row.data)
             except ValueError as why:
-                _LOG.warning("the collection %r is no session: %s", row.id, why)
+                _LOG.warning("the collection %r is not a session: %s", row.id, why)
                 continue
             if owner not in shared:
                 shared[owner] = await self._shared(app_name, owner)

@@ -358,7 +358,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 try:
                     key_id = long_id(key.rsplit("/", 1)[1])
                 except ValueError:
-                    _LOG.warning("the entry %r of %r is no checkpoint", key, collection)
+                    _LOG.warning("the entry %r of %r is not a checkpoint", key, collection)
                     continue
                 if checkpoint_id not in (None, "", key_id) or (before_id and key_id >= before_id):
                     continue

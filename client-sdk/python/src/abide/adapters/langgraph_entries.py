@@ -384,7 +384,7 @@ def _count(value: Any) -> int:
 
 def _optional_text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError("an id is no text")
+        raise ValueError("an id is not a string")
     return value
 
 

@@ -303,7 +303,7 @@ class Values:
             raw = entries.raw(part)
             items_of_part = self.load(stored.kind, raw)
             if type(items_of_part) is not list:
-                raise ValueError(f"{part!r} is no list")
+                raise ValueError(f"{part!r} is not a list")
             value += items_of_part
             size += len(raw)
         items = _items(value)

@@ -404,8 +404,8 @@ async fn send(
     let request = WebhookRequest { url: webhook.url.clone(), headers, body: body.to_owned() };
     match sender.send(request).await {
         Ok(200..=299) => Ok(()),
-        Ok(410) => Err(Stop::Failed("the receiver answered 410 Gone".to_owned())),
-        Ok(status) => Err(Stop::Later(format!("the receiver answered with HTTP {status}"))),
+        Ok(410) => Err(Stop::Failed("the receiver responded with HTTP 410".to_owned())),
+        Ok(status) => Err(Stop::Later(format!("the receiver responded with HTTP {status}"))),
         Err(why) => Err(Stop::Later(why)),
     }
 }
@@ -441,7 +441,7 @@ async fn record(
 /// The pause after an attempt: it doubles, and varies by half, so that receivers that failed together are not tried together.
 fn pause(attempts: i64) -> Duration {
     let doubled = limits::WEBHOOK_PAUSE.saturating_mul(1 << (attempts - 1).clamp(0, 20));
-    let most = doubled.min(limits::WEBHOOK_PAUSE_AT_MOST);
+    let most = doubled.min(limits::WEBHOOK_PAUSE_MAX);
     let random =
         u32::from_le_bytes(uuid::Uuid::new_v4().as_bytes()[..4].try_into().unwrap_or_default());
     most.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))

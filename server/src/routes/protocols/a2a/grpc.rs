@@ -69,10 +69,10 @@ pub(in crate::routes) async fn call(
         let message = one_message(&content.bytes)?;
         let turn = content.turn().await;
         let params = request.decode(message).map_err(|why| match why {
-            NotDecoded::Malformed => A2aError::invalid("the message is not one of this method"),
+            NotDecoded::Malformed => A2aError::invalid("the message is not valid for this method"),
             NotDecoded::TooManyFields => {
                 let detail = format!("the message has more than {FIELDS} fields");
-                let hint = "send large lists as one text";
+                let hint = "send a large list as one string";
                 Refusal::new(Code::LimitExceeded, detail).hint(hint).into()
             }
         })?;

@@ -18,7 +18,7 @@ use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::routes::exchange::json as json_response;
+use crate::routes::response::json as json_response;
 
 /// Performs a request.
 pub(in crate::routes) async fn call(

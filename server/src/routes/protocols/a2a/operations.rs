@@ -30,7 +30,7 @@ use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::read_limiter::ReadPermit;
 use crate::limits;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 /// A client of an agent.
 pub(super) struct Peer {
@@ -295,7 +295,7 @@ impl Peer {
         let filter = Filter::parse(&self, params)?;
         let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
         if size == 0 || size > A2A_PAGE {
-            return Err(A2aError::invalid(format!("pageSize is not between 1 and {A2A_PAGE}")));
+            return Err(A2aError::invalid(format!("pageSize must be from 1 to {A2A_PAGE}")));
         }
         let after = text(params, "pageToken")?.map(PageToken::parse).transpose()?;
         let length = number(params, "historyLength")?;
@@ -385,7 +385,7 @@ impl Filter {
             sql.push_str(condition(state)?);
         }
         if let Some(after) = text(given, "statusTimestampAfter")? {
-            let bad = || A2aError::invalid("statusTimestampAfter is not a time of RFC 3339");
+            let bad = || A2aError::invalid("statusTimestampAfter must be a time of RFC 3339");
             sql.push_str(" AND updated_at >= :after");
             params.insert("after".to_owned(), json!(time(after).ok_or_else(bad)?));
         }

@@ -9,7 +9,7 @@ use super::error::{A2aError, A2aResult, Kind};
 use super::operations::Peer;
 use super::params::required;
 use super::push::{PushConfig, sender};
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 impl Peer {
     pub(super) async fn create_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {

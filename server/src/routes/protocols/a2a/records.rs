@@ -9,7 +9,7 @@ use serde_json::{Value as JsonValue, json};
 use super::super::start::{first_texts, params};
 use super::message::Message;
 use crate::app_state::AppState;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::routes::runs;
 
 /// What became of a message.

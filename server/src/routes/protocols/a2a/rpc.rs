@@ -17,7 +17,7 @@ use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::problem::Problem;
-use crate::routes::exchange::json as json_response;
+use crate::routes::response::json as json_response;
 use crate::routes::runs::path;
 
 /// Performs a request.
@@ -96,16 +96,16 @@ fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonVal
     }
     match &value["id"] {
         given @ (JsonValue::String(_) | JsonValue::Number(_)) => *id = given.clone(),
-        _ => return Err(invalid("id is neither a text nor a number")),
+        _ => return Err(invalid("id must be a string or a number")),
     }
     if value["jsonrpc"] != "2.0" {
-        return Err(invalid("jsonrpc is not 2.0"));
+        return Err(invalid("jsonrpc must be 2.0"));
     }
-    let method = value["method"].as_str().ok_or_else(|| invalid("method is not a text"))?;
+    let method = value["method"].as_str().ok_or_else(|| invalid("method must be a string"))?;
     let method = method.to_owned();
     match value["params"].take() {
         JsonValue::Null => Ok((method, json!({}))),
         params @ JsonValue::Object(_) => Ok((method, params)),
-        _ => Err(A2aError::invalid("params is not an object")),
+        _ => Err(A2aError::invalid("params must be an object")),
     }
 }

@@ -90,7 +90,7 @@ pub(super) async fn call(
     let unknown = arguments.into_iter().flat_map(Map::keys);
     let unknown = unknown.filter(|name| !["message", "session_id"].contains(&name.as_str()));
     let (Some(input), 0) = (text("message"), unknown.count()) else {
-        return Ok(failed("bad_arguments: send message, a text, and at most session_id beside it"));
+        return Ok(failed("bad_arguments: send the string message, and optionally session_id"));
     };
     let by = exchange.by();
     let key = exchange.key.as_deref();

@@ -14,7 +14,7 @@ use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
 use crate::mcp_handler::{McpFailure, McpHandler, McpNotifier};
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::routes::rows::objects;
 
 /// What a request of 2026-07-28 says about its client.

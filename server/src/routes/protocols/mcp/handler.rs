@@ -78,7 +78,7 @@ impl<'a> HandlerCall<'a> {
                 let opened = exchange.app.mcp.seal.open(principal, &call.audience, text);
                 call.state = Some(opened?);
             }
-            Some(_) => return Err(McpFailure::invalid("requestState is not a text")),
+            Some(_) => return Err(McpFailure::invalid("requestState must be a string")),
         }
         Ok(call)
     }

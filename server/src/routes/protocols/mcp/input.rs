@@ -152,6 +152,6 @@ pub(super) fn responses(
         Some(JsonValue::Object(responses)) if responses.values().all(JsonValue::is_object) => {
             Ok(responses.clone())
         }
-        Some(_) => Err(McpFailure::invalid("inputResponses is not an object of objects")),
+        Some(_) => Err(McpFailure::invalid("inputResponses must be an object of objects")),
     }
 }

@@ -66,7 +66,7 @@ pub(super) async fn get(exchange: &Exchange, request: &Request) -> Result<JsonVa
     let values = match request.params.get("arguments") {
         None => template::Values::new(),
         Some(values) => serde_json::from_value(values.clone())
-            .map_err(|_| McpFailure::invalid("arguments is not an object of texts"))?,
+            .map_err(|_| McpFailure::invalid("arguments must be an object of strings"))?,
     };
     let found = prompts::find(&exchange.app.engine, exchange.by(), name, prompts::LATEST).await;
     let (_, prompt) = match found {

@@ -152,7 +152,7 @@ pub(super) async fn listen(
         return Err(McpFailure::invalid("the header Accept does not have text/event-stream"));
     }
     let filter = request.params.get("notifications").and_then(JsonValue::as_object);
-    let filter = filter.ok_or_else(|| McpFailure::invalid("notifications is not an object"))?;
+    let filter = filter.ok_or_else(|| McpFailure::invalid("notifications must be an object"))?;
     let is_set = |name: &str| filter.get(name) == Some(&json!(true));
     let mut wanted = Wanted {
         tools: is_set("toolsListChanged"),
@@ -164,7 +164,7 @@ pub(super) async fn listen(
         return Err(too_many());
     }
     for uri in uris.into_iter().flatten() {
-        let uri = uri.as_str().ok_or_else(|| McpFailure::invalid("a URI is not a text"))?;
+        let uri = uri.as_str().ok_or_else(|| McpFailure::invalid("a URI must be a string"))?;
         check_uri(exchange, uri)?;
         wanted.uris.insert(uri.to_owned());
     }

@@ -60,7 +60,7 @@ pub(super) async fn call(exchange: &Exchange, request: &Request) -> Result<JsonV
     let arguments = match request.params.get("arguments") {
         None => Map::new(),
         Some(JsonValue::Object(arguments)) => arguments.clone(),
-        Some(_) => return Err(McpFailure::invalid("arguments is not an object")),
+        Some(_) => return Err(McpFailure::invalid("arguments must be an object")),
     };
     if let Some(agent) = agent_tools::named(exchange, name).await? {
         return agent_tools::call(exchange, agent, &request.params).await;
@@ -92,10 +92,10 @@ async fn query(
     let params = match arguments.get("params") {
         None => &empty,
         Some(JsonValue::Object(params)) => params,
-        Some(_) => return Ok(failed("bad_arguments: params is not an object")),
+        Some(_) => return Ok(failed("bad_arguments: params must be an object")),
     };
     let Some(sql) = arguments.get("sql").and_then(JsonValue::as_str) else {
-        return Ok(failed("bad_arguments: sql is not a text"));
+        return Ok(failed("bad_arguments: sql must be a string"));
     };
     let answer = match exchange.app.engine.query(exchange.by(), sql, params, None).await {
         Ok(answer) => answer,
