@@ -1,4 +1,4 @@
-//! What compaction saves and costs: recorded conversations in small windows, and one run of thousands of turns. The model
+//! The savings and costs of compaction: recorded conversations in small windows, and one run of thousands of turns. The model
 //! answers as recorded, so the figures in tokens are counts and do not depend on the machine.
 //!
 //! It also checks what must hold for each request: it fits into the window, and it has the first task. If it does not,

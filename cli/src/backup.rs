@@ -1,4 +1,4 @@
-//! `abide backup`: copies a file in one consistent state, also while a server writes to it.
+//! `abide backup`: copies a file in one consistent state, even while a server writes to it.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub(crate) struct Backup {
 }
 
 const EXAMPLES: &str = "\
-The copy is one consistent state, also while a server writes, and is verified before the
+The copy is one consistent state, even while a server writes, and is verified before the
 command succeeds.
 
 Examples:

@@ -74,7 +74,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;
         return pass(endpoint, stop).await;
     };
-    // A client starts this command, so a new file beside a mistyped path would not be noticed.
+    // A client starts this command, so a new file at a mistyped path would not be noticed.
     check_file(db)?;
     let project = match &args.agents {
         Some(folder) => Some(AgentHost::project(options, folder).await?),

@@ -59,7 +59,7 @@ struct Put {
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
 
-    /// What the prompt is for
+    /// The purpose of the prompt
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }

@@ -204,7 +204,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the lock file says about this server.
+/// The entry of this server in the lock file.
 fn holder(address: SocketAddr) -> Holder {
     Holder {
         protocol: SUBPROTOCOL.to_owned(),

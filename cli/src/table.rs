@@ -8,7 +8,7 @@ use crate::cells;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// What changed in a watched row.
+/// The change of a watched row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowMark {
     /// The row is new.

@@ -11,7 +11,7 @@ pub(crate) fn is_help(error: &Error) -> bool {
     matches!(error.kind(), DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion)
 }
 
-/// What is wrong with the command line of a program.
+/// The error in the command line of a program.
 pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
     let word = |kind| words(error, kind).into_iter().next();
     let named = |kind| word(kind).unwrap_or_default();

@@ -37,7 +37,7 @@ pub struct RunBudget {
     pub seq: Seq,
 }
 
-/// What a run has reserved for the answer that it waits for.
+/// The reservation of a run for the answer that it waits for.
 #[table(name = "reservations", without_rowid, index(session_id))]
 pub struct Reservation {
     /// The run.

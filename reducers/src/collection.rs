@@ -31,7 +31,7 @@ pub struct Collection {
     /// Its id, chosen by the caller.
     #[column(key)]
     pub id: String,
-    /// What it contains, as the application names it.
+    /// The kind of its content, as the application names it.
     pub kind: String,
     /// Application-defined keys, such as a tenant, that decide who can see its entries.
     #[column(scope)]
@@ -126,7 +126,7 @@ pub fn write_entries(
     puts: Option<Vec<EntryPut>>,
     /// Keys of entries to delete.
     deletes: Option<Vec<String>>,
-    /// What the collection contains; stored when it is created. `entries` if omitted.
+    /// The kind of its content; stored when it is created. `entries` if omitted.
     kind: Option<String>,
     /// Keys that are added to the scope of a new collection.
     scope: Option<serde_json::Map<String, JsonValue>>,
@@ -359,7 +359,7 @@ fn check_token(id: &str, stored: Option<&Collection>, given: Option<i64>) -> Res
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }
 
-/// What a call changes.
+/// The changes of a call.
 struct Changes<'c> {
     collection_id: &'c str,
     in_order: Vec<Change>,

@@ -28,7 +28,7 @@ pub use rows::{ExchangeKind, INPUT_TOOL, ToolExchange, asked_by, input_id};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewExchange {
-    /// What it records.
+    /// Its kind.
     pub kind: ExchangeKind,
     /// Its data.
     pub data: JsonValue,
@@ -38,7 +38,7 @@ pub struct NewExchange {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewInput {
-    /// What it asks, for a person.
+    /// The question, for a person.
     pub message: String,
     /// The JSON Schema of the answer, an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -33,9 +33,9 @@ pub struct Memory {
     /// The scope that it belongs to.
     #[column(scope)]
     pub scope: Json,
-    /// What it is about. A space has one fact with a key.
+    /// The subject of the fact. A space has one fact with a key.
     pub key: String,
-    /// What is known.
+    /// The fact.
     pub value: String,
     /// How certain it is, from 0 to 1.
     pub confidence: f64,
@@ -67,9 +67,9 @@ pub struct MemoryVector {
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewMemory {
-    /// What it is about.
+    /// The subject of the fact.
     pub key: String,
-    /// What is known.
+    /// The fact.
     pub value: String,
     /// How certain it is, from 0 to 1; 1 if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,13 +25,13 @@ pub struct Prompt {
     /// Application-defined keys, such as a tenant, that decide who can see it.
     #[column(scope)]
     pub scope: Json,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
     /// The number of its newest version; the first is 1.
     pub version: i64,
     /// When it was created.
     pub created_at: Micros,
-    /// When it last changed, also by a label.
+    /// When it last changed, even by a label.
     pub updated_at: Micros,
     /// The event of the last change.
     pub seq: Seq,
@@ -124,7 +124,7 @@ pub fn put_prompt(
     name: String,
     /// The text, with variables as `{{name}}`.
     text: String,
-    /// What the prompt is for; unchanged if omitted.
+    /// The purpose of the prompt; unchanged if omitted.
     description: Option<String>,
     /// Labels that point to this version from now on.
     labels: Option<Vec<String>>,

@@ -155,7 +155,7 @@ pub struct Tool {
     pub name: String,
     /// Starts at 1; every change increments it.
     pub version: i64,
-    /// What it does, for the model.
+    /// Its effect, for the model.
     pub description: Option<String>,
     /// The JSON Schema of its arguments.
     pub input_schema: Option<Json>,
@@ -275,7 +275,7 @@ pub fn register_tool(
     ctx: &mut Context<'_>,
     /// Its name.
     name: String,
-    /// What it does.
+    /// Its description.
     description: Option<String>,
     /// The JSON Schema of its arguments.
     input_schema: Option<JsonValue>,

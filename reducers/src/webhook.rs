@@ -1,5 +1,5 @@
 //! Webhooks: where the events of a run are sent. The events of a run are the outbox: they are written in the transaction that
-//! causes them. A webhook has the number of the last event that was delivered, so a sender continues after it, also in
+//! causes them. A webhook has the number of the last event that was delivered, so a sender continues after it, even in
 //! another process.
 //!
 //! ```text

@@ -9,7 +9,7 @@
 //! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`mod@checksum`] checksums of
 //! results · [`template`] texts with variables · [`limits`] all limits.
 
-// The macros name this crate `::abide_schema`, also from inside it.
+// The macros name this crate `::abide_schema`, even from inside it.
 extern crate self as abide_schema;
 
 pub mod argument_error;

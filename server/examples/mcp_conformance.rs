@@ -25,7 +25,7 @@ const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
 /// Between two notifications, as the suite wants it.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the suite expects.
+/// The version of the suite.
 #[derive(Debug)]
 struct Fixtures {
     revisions: watch::Sender<McpRevisions>,

@@ -81,7 +81,7 @@ impl RequestBody {
         json_values::check_most(&self.text, most)
     }
 
-    /// What counts the body, without its text: what was read from it is as large.
+    /// The reservation for the body, without its text: the parsed value is as large.
     pub(crate) fn into_hold(self) -> Option<Reservation> {
         self.hold
     }

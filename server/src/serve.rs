@@ -51,7 +51,7 @@ pub async fn serve(
     serve_with(engine, listener, access, Services::default(), shutdown).await
 }
 
-/// What a program adds to the server.
+/// The services that a program adds to the server.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     /// The agent host, so that `/agents` accepts definitions.
@@ -206,7 +206,7 @@ async fn accept(
     }
 }
 
-/// What a connection needs to be served.
+/// State shared by all connections.
 #[derive(Clone)]
 struct ConnectionContext {
     router: Router,

@@ -531,7 +531,7 @@ fn a_batch_is_bounded_in_bytes() {
 /// Regression: a batch of a few hundred bytes deleted gigabytes of entries, whose undo images it kept in memory: others
 /// waited 27 s. Many such units in one group exceeded the largest value of SQLite, and all units of the group were refused.
 #[test]
-fn what_a_batch_and_a_group_read_is_bounded() {
+fn reads_of_batches_and_groups_are_bounded() {
     const COLLECTIONS: usize = 6;
     let world = World::new();
     run(async {

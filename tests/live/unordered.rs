@@ -274,7 +274,7 @@ fn invalid_from_items() {
                 bad_sql: the arguments of json_each() name its own columns
                 qualify the column with its table: t.column
             SELECT id FROM r, json_each(r.c) RIGHT JOIN s ON s.b = r.b
-                unsupported_sql: a table-valued function beside RIGHT or FULL JOIN cannot be live
+                unsupported_sql: a table-valued function with RIGHT or FULL JOIN cannot be live
                 use a LEFT JOIN
             SELECT r.id FROM r, json_each()
                 bad_sql: json_each() takes a JSON text and an optional path

@@ -64,7 +64,7 @@ fn two_tenants_in_five_minutes() {
 fn a_tenant_shows_its_prompt_by_the_name_that_it_chose() {
     let (server, root) = deployment();
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
-    let text = server.beside("greet.md");
+    let text = server.sibling("greet.md");
     fs::write(&text, "Hello from {{firm}}.").unwrap();
     as_who(&server, &acme, &["prompt", "put", "greet", text.to_str().unwrap()]).good();
     let shown = as_who(&server, &acme, &["prompt", "show", "greet@1"]).json();
@@ -229,7 +229,7 @@ fn a_server_refuses_a_token_of_another_file() {
 
 /// After a first token of a tenant, nothing says that no caller can administer the server any more.
 #[test]
-fn a_first_token_that_is_no_admin_warns() {
+fn a_first_token_without_the_role_admin_warns() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
     let db = db.to_str().unwrap();

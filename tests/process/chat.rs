@@ -50,7 +50,7 @@ fn session(project: &Project) -> String {
     project.rows("SELECT id FROM sessions")[0][0].as_str().unwrap().to_owned()
 }
 
-/// What the calls of [`FIXES`] touch.
+/// The files that the calls of [`FIXES`] touch.
 const TOUCHED: [&str; 2] = ["read_file read add.sh", "edit_file modified add.sh"];
 
 /// A process on a pseudo-terminal.

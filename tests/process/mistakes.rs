@@ -329,7 +329,7 @@ fn the_ten_usual_mistakes() {
 
 /// They were reported as damaged databases, with the advice to restore a backup.
 #[test]
-fn what_is_no_database_is_named() {
+fn a_file_that_is_not_a_database_is_refused_with_its_name() {
     let folder = folder();
     fs::create_dir(folder.path().join("folder")).unwrap();
     fs::write(folder.path().join("text"), "hello").unwrap();
@@ -464,7 +464,7 @@ fn unknown_names_in_policies_are_refused_with_the_nearest() {
 }
 
 #[test]
-fn what_is_empty_is_said_to_be() {
+fn empty_results_are_reported() {
     let folder = folder();
     let output = typed(folder.path(), "role list --db a.db");
     assert!(

@@ -59,7 +59,7 @@ impl SharedFile {
         (process, line)
     }
 
-    /// What the lock file says about the engine.
+    /// The entry of the engine in the lock file.
     fn holder(&self) -> Option<JsonValue> {
         let text = fs::read_to_string(self.folder.path().join("abide.db-lock")).unwrap();
         (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap())
@@ -458,7 +458,7 @@ async fn a_removed_file_is_not_used_any_more() {
     user.close().await;
 }
 
-/// Regression: SQLite applied a WAL or a rollback journal that another user had put beside the database.
+/// Regression: SQLite applied a WAL or a rollback journal that another user had put next to the database.
 #[test]
 fn files_of_another_user_beside_a_database_are_refused() {
     if !geteuid().is_root() {

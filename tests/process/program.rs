@@ -30,7 +30,7 @@ pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) 
     Process::spawn(abide().args(args)).ended()
 }
 
-/// Beside the test's own executable, in cargo's output folder.
+/// Next to the test's own executable, in cargo's output folder.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| built().join("abide"))

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use crate::command;
 
-/// The archive of the kit, beside the repository.
+/// The archive of the kit, next to the repository.
 const ARCHIVE: &str = "../shared/suites/a2a-tck-1.0-dev.tar.gz";
 
 /// Runs the kit; fails if a test fails that is not expected to, or passes that is expected to fail.

@@ -1,4 +1,4 @@
-//! What the subcommands share: running cargo, the exit code, and the durations of steps.
+//! Common parts of the subcommands: running cargo, the exit code, and the durations of steps.
 
 use std::env;
 use std::ffi::OsString;

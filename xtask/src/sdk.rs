@@ -112,7 +112,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     Ok(command::verdict(command::print_results(&results)))
 }
 
-/// What was run.
+/// The command that was run.
 pub(crate) struct Ran {
     /// One for each command.
     pub(crate) results: Vec<StepResult>,

@@ -68,7 +68,7 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     Ok((checked, findings))
 }
 
-/// What is wrong with the links between the pages.
+/// The errors in the links between the pages.
 pub(crate) fn links_of_pages(root: &Path) -> Result<Vec<Finding>, String> {
     let paths = paths(root)?;
     Ok(links::check(&read(root, &paths)?, &paths))

@@ -132,7 +132,7 @@ pub enum ResolveError {
     KeyMissing {
         /// The id.
         provider: String,
-        /// What is missing.
+        /// The problem.
         what: String,
     },
     /// No provider has the model.

@@ -1,4 +1,4 @@
-//! What the lines of a run mean, whether they come from a process or were stored: the events of each line, and the facts
+//! Interprets the lines of a run, from a process or stored: the events of each line, and the facts
 //! that decide how the run ends. Terminal events are held back. Pure.
 
 use abide_json_integers as integers;

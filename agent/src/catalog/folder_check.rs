@@ -1,4 +1,4 @@
-//! What the definitions of a folder need and do not have: subagents, models, programs, folders. The catalog
+//! Finds missing requirements of the definitions of a folder: subagents, models, programs, folders. The catalog
 //! registers such definitions, because the missing part may appear later; `abide agent check` and the log report it.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -263,7 +263,7 @@ fn next_part<'a>(
 
 /// The messages of a part as text, one each. Together they are at most as large as a part.
 fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
-    // Beside it, the request has the summary so far and the instructions.
+    // The request also has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
     let most = size.estimated(settings.chunk_tokens.min(room));
     let mut lines: Vec<String> = part.iter().filter_map(|it| line(it, settings)).collect();

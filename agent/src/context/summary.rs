@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Summary {
-    /// What is known.
+    /// The fact.
     pub(crate) stable_facts: Vec<Fact>,
-    /// What is to be achieved.
+    /// The goals.
     pub(crate) active_goals: Vec<String>,
-    /// What is not known yet.
+    /// The open questions.
     pub(crate) open_questions: Vec<String>,
     /// Facts, goals and questions that no longer hold, oldest first.
     pub(crate) discarded_obsolete: Vec<String>,
@@ -46,7 +46,7 @@ fn text_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error
     })
 }
 
-/// What the integrity check repaired.
+/// Repairs of the integrity check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Repairs {
     /// Keys of critical facts that the summary had lost. They are back.

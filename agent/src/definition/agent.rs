@@ -64,7 +64,7 @@ pub struct AgentDefinition {
     /// Lets the agent take over the turn of the agents that have it in `subagents`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_handoff: Option<AsHandoff>,
-    /// What happens around the requests to the model and around the calls of tools, in order.
+    /// Middleware around the requests to the model and the calls of tools, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub middleware: Vec<Middleware>,
     /// Rules that pause its runs.
@@ -78,7 +78,7 @@ pub struct AgentDefinition {
     pub config: AgentConfig,
     /// How the agent may be used.
     pub mode: AgentMode,
-    /// What the agent is for.
+    /// The purpose of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Whether lists omit the agent.

@@ -70,7 +70,7 @@ pub enum GuardrailAt {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerdictRule {
-    /// What is allowed and what is not, as instructions for the model.
+    /// The instructions for the model that decides: which texts are allowed.
     pub instructions: String,
     /// The provider's id; the default is the server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

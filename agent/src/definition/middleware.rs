@@ -29,7 +29,7 @@ pub enum Middleware {
     Pii(Pii),
     /// Counts requests to models and calls of tools.
     Observability(Observability),
-    /// What is published of an answer while it is made.
+    /// The part of an answer that is published while it is made.
     Streaming(Streaming),
     /// Middleware in Rust, see [`AgentMiddleware`](crate::AgentMiddleware).
     Custom(CustomMiddleware),
@@ -110,12 +110,12 @@ pub enum PiiKind {
 /// The settings of `observability`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Observability {
-    /// What it counts. The default is all.
+    /// The counters. Default: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<ObservedAt>,
 }
 
-/// What `observability` counts.
+/// The counters of `observability`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObservedAt {

@@ -62,7 +62,7 @@ macro_rules! settings {
             $($(#[$meaning])* pub $field: $type,)*
         }
 
-        /// What a custom profile changes of them.
+        /// The changes of a custom profile.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields, expecting = "a map of settings")]
         pub struct $overrides {
@@ -81,7 +81,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// What the model sees of a long conversation.
+    /// The model's view of a long conversation.
     ContextSettings / ContextOverrides {
         /// Whether older messages are summarised. Otherwise a run whose request exceeds the window fails.
         compaction: bool,
@@ -99,19 +99,19 @@ settings! {
         last_answers: usize,
         /// Maximum number of results that the model may fetch in one run with `get_tool_response`.
         tool_responses: i64,
-        /// What the model sees of messages that a summary covers.
+        /// The model's view of messages that a summary covers.
         #[serde(default)]
         policy: ContextPolicy,
-        /// What stands for their results, by tool.
+        /// The replacement of their results, by tool.
         #[serde(default)]
         reduce_results: ReductionRules,
-        /// What stands for the arguments of their calls, by tool.
+        /// The replacement of the arguments of their calls, by tool.
         #[serde(default)]
         reduce_arguments: ReductionRules,
     }
 }
 
-/// What the model sees of a long conversation.
+/// The model's view of a long conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextPolicy {
@@ -278,7 +278,7 @@ settings! {
 
 impl ContextSettings {
     /// The settings of a preset. The trigger is three quarters of the window: an answer and its results have to fit
-    /// beside it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
+    /// next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
     /// that is out of date.
     pub(crate) fn of(preset: Preset) -> ContextSettings {
         let (window, trigger, target, summary, chunk, last_answers) = match preset {

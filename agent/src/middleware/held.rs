@@ -21,7 +21,7 @@ pub(crate) struct HeldAnswer<'a> {
     text: String,
     /// The bytes of the text that have left, redacted.
     released: usize,
-    /// What has left.
+    /// The text that was released.
     left: String,
     is_denied: bool,
     reasoning: String,

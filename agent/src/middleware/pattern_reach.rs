@@ -2,7 +2,7 @@
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Bytes that an assertion such as `\b` looks at beside a match.
+/// Bytes around a match that an assertion such as `\b` reads.
 const CONTEXT: usize = 4;
 
 /// How far a match of a pattern can extend.

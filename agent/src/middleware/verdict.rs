@@ -12,7 +12,7 @@ use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError, overtime};
 use crate::{middleware, model};
 
-/// What the guardrails decided. The verdicts of models have been recorded.
+/// The decision of the guardrails. The verdicts of models have been recorded.
 pub(crate) struct Ruling {
     /// The text to return instead, if a rule denies the text.
     pub(crate) denied: Option<String>,
@@ -23,7 +23,7 @@ pub(crate) async fn rule_request(driver: &Driver, text: &str) -> Step<Ruling> {
     rule(driver, driver.guardrails().filter(|rule| rule.at == GuardrailAt::Request), text).await
 }
 
-/// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text beside
+/// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text next to
 /// tool calls. Without text there is nothing to deny.
 pub(crate) async fn rule_response(driver: &Driver, text: &str, calls_tools: bool) -> Step<Ruling> {
     if calls_tools && text.trim().is_empty() {

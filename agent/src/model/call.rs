@@ -77,7 +77,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
         .iter()
         .rposition(|entry| entry.role == "assistant" && entry.kind == "message");
     let new = &driver.entries[after.map_or(0, |at| at + 1)..];
-    // What the model reads as instructions or requests, see `transcript`.
+    // The instructions and requests for the model, see `transcript`.
     let of_others = new.iter().filter(|entry| match (&*entry.role, &*entry.kind) {
         ("tool" | "assistant", _) | ("system", REPAIR | WARNING | MEMORY) => false,
         ("system", _) | (_, "message" | "handoff") => true,
@@ -158,7 +158,7 @@ struct AnsweredRequest {
     output: StructuredOutput,
     /// The estimated tokens of the request.
     estimated: u64,
-    /// What the watchdog measures of the request.
+    /// The watchdog's measurements of the request.
     measured: MeasuredRequest,
 }
 
@@ -338,7 +338,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let response = structured::by_tool(driver, output)
         .and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
-        // The answer is the JSON alone: the text and the calls beside it have no effect.
+        // The answer is the JSON alone: the other text and calls have no effect.
         (answer.text, held) = (json.clone(), json.clone());
         (answer.calls, answer.carry) = (Vec::new(), None);
     }

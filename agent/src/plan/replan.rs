@@ -1,6 +1,6 @@
 //! When the model is asked to revise its plan: after a failure, after a refused change, or after some answers without a
 //! change, as the profile says. The request is part of the block with the plan, and follows from rows, so it stays until
-//! the plan changes, also for another driver.
+//! the plan changes, including for another driver.
 
 use abide_client::AgentState;
 

@@ -55,7 +55,7 @@ impl ProgramOutput {
         (tool_calls > 0).then(|| ModelUsage { tool_calls, ..ModelUsage::default() })
     }
 
-    /// What a failed program reported as its answer, completed by its last text and its last usage.
+    /// The answer that a failed program reported, completed by its last text and its last usage.
     pub(crate) fn last_answer(&mut self) -> Answer {
         let mut answer = self.failed.take().map_or_else(Answer::default, |answer| *answer);
         if answer.text.is_empty() {

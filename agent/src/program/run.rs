@@ -46,7 +46,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let deaf = !config.takes_decisions();
     let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
     let mut decisions: Decisions = FuturesUnordered::new();
-    // Its usage is known at its end only. A program that was left behind has ended before, also if nothing is left.
+    // Its usage is known at its end only. A program that was left behind has ended before, even if nothing is left.
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
     let mut running = begin(driver, config, &before).await?;
     while output.answer.is_none() {
@@ -199,7 +199,7 @@ async fn leave(
     }
 }
 
-/// What previous drivers of the run recorded about the program.
+/// The records of previous drivers of the run about the program.
 struct Before {
     /// The last process.
     process: Option<ProcessIdentity>,

@@ -1,4 +1,4 @@
-//! What has changed between two recordings of a run.
+//! The changes between two recordings of a run.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::recorded_run::recording::{
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunChange {
-    /// What it concerns.
+    /// The part of the run.
     pub kind: RunChangeKind,
     /// Where: the delegated run, if it is one, and the position in it.
     pub position: String,
@@ -22,7 +22,7 @@ pub struct RunChange {
     pub after: String,
 }
 
-/// What a difference concerns.
+/// The part of a run that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunChangeKind {
     /// A text of the model, as the session has it.

@@ -79,7 +79,7 @@ pub struct RecordedMessage {
     /// The position of a call in the run: number of the answer, number of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
-    /// What the tool returned, before it was shortened for the model.
+    /// The result of the tool, before it was shortened for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// The decision on the call, if it needed one.
@@ -128,13 +128,13 @@ pub struct RecordedUsage {
 pub struct RecordedTool {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its description.
     #[serde(default)]
     pub description: String,
     /// The JSON Schema of its arguments.
     #[serde(default)]
     pub parameters: Value,
-    /// What a repeated call would mean.
+    /// The effect of a repeated call.
     pub effect: Effect,
     /// Whether each call needs an approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

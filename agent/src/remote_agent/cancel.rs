@@ -1,5 +1,5 @@
-//! Cancels tasks of remote agents whose runs have ended without them: runs that were aborted, also while they waited without a driver, and
-//! runs that failed. The entries of such tasks ([`crate::remote_agent::rows`]) are an outbox: an attempt is repeated, also by the next runtime,
+//! Cancels tasks of remote agents whose runs have ended without them: runs that were aborted, even while they waited without a driver, and
+//! runs that failed. The entries of such tasks ([`crate::remote_agent::rows`]) are an outbox: an attempt is repeated, even by the next runtime,
 //! until the agent has answered.
 
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl RemoteCancels {
             }
             _ => {}
         }
-        // Not again, also if the entry cannot be removed: another holder may have fenced the collection.
+        // Not again, even if the entry cannot be removed: another holder may have fenced the collection.
         self.attempts.never(&task.run_id);
         shared.abide.call(task.closed()).await?;
         self.attempts.forget(&task.run_id);

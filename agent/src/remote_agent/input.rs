@@ -71,7 +71,7 @@ pub(crate) async fn ask(
 pub(crate) struct Answer {
     /// Whether it was approved.
     approve: bool,
-    /// What the approver wrote.
+    /// The text of the approver.
     comment: Option<String>,
     /// The call that takes it over.
     pub(crate) then: Vec<Call>,
@@ -132,7 +132,7 @@ pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<Answer>
     }
 }
 
-/// What the approver wrote: an answer in the arguments, or a comment.
+/// The text of the approver: an answer in the arguments, or a comment.
 async fn comment(driver: &Driver, call: &ToolCall, approve: bool) -> Step<Option<String>> {
     if let Some(answer) = call.arguments.value()["answer"].as_str().filter(|_| approve) {
         return Ok(Some(answer.to_owned()));

@@ -1,4 +1,4 @@
-//! What a run has exchanged with a remote agent, in rows: each message before it is sent, and the task as soon as its id is
+//! The rows of a run's exchange with a remote agent: each message before it is sent, and the task as soon as its id is
 //! known. So another driver continues the same task.
 //!
 //! A task that has not ended is also an entry of a collection of its scope. It is removed with the end of the run; if the run

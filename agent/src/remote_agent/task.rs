@@ -133,7 +133,7 @@ impl RemoteTask {
         }
         for part in parts(artifact) {
             *bytes += part.to_string().len();
-            // A text continues the text before it, also in a snapshot: some agents keep each piece as a part.
+            // A text continues the text before it, even in a snapshot: some agents keep each piece as a part.
             match (known.last_mut(), part["text"].as_str()) {
                 (Some(last), Some(more)) if last["text"].is_string() => {
                     let whole = format!("{}{more}", text(&last["text"]));
@@ -144,7 +144,7 @@ impl RemoteTask {
         }
     }
 
-    /// What it needs now.
+    /// Its current need.
     pub(crate) fn state(&self) -> TaskState {
         if self.answer.is_some() {
             return TaskState::Completed;

@@ -221,7 +221,7 @@ impl Driver {
         self.own.middleware.iter().chain(active)
     }
 
-    /// What the run has consumed since the active agent took over.
+    /// The consumption of the run since the active agent took over.
     pub(crate) fn consumed(&self) -> Consumption {
         let run = &self.run;
         let before = self.handoff();
@@ -269,7 +269,7 @@ impl Driver {
         let settings = self.definition.settings().context;
         messages.extend(transcript::reduced_messages(rest, context.through_id(), &settings));
         if let Some(summary) = context.message() {
-            // The task comes first, also while it is not left out yet.
+            // The task comes first, even while it is not omitted yet.
             let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
             let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
             messages.insert(if kept > 0 { kept } else { task() }, summary);
@@ -370,7 +370,7 @@ fn ends_after(since: i64, definition: &AgentDefinition) -> Option<i64> {
     Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
 }
 
-/// What a run has consumed.
+/// The consumption of a run.
 pub(crate) struct Consumption {
     pub(crate) iterations: i64,
     pub(crate) tool_calls: i64,

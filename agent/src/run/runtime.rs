@@ -358,7 +358,7 @@ impl Runtime {
         drivers.shutdown().await;
         drop(drivers);
         if let Some(tracing) = tracing {
-            // What is not sent by then is sent after the next start.
+            // Unsent traces are sent after the next start.
             let _ = tokio::time::timeout(TRACE_FLUSH_TIMEOUT, tracing).await;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Cancels tasks that calls have left on the servers of their tools: calls that were cancelled, also while they waited without a
-//! worker, and calls that failed. The recorded steps are an outbox: an attempt is repeated, also by the next runtime, until the
+//! Cancels tasks that calls have left on the servers of their tools: calls that were cancelled, even while they waited without a
+//! worker, and calls that failed. The recorded steps are an outbox: an attempt is repeated, even by the next runtime, until the
 //! server has answered.
 
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl LeftTasks {
                 return Ok(());
             }
         }
-        // Not again, also if the step cannot be closed.
+        // Not again, even if the step cannot be closed.
         self.attempts.never(&task.call_id);
         shared.abide.call(CloseExchange::new(&task.call_id)).await.map(drop)
     }

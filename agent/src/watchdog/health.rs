@@ -19,7 +19,7 @@ use crate::run::step::{Failure, Step, StepError};
 /// Minimum number of answers between two compactions by the watchdog.
 const ANSWERS_BETWEEN_COMPACTIONS: i64 = 5;
 
-/// What of the conversation has been reduced.
+/// The reduced part of the conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reductions {
     /// Summaries.
@@ -107,14 +107,14 @@ pub(crate) fn judge(
     (health, action)
 }
 
-/// What is measured of a request before it is sent.
+/// Measurements of a request before it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasuredRequest {
     /// Messages.
     messages: usize,
     /// Tokens, as an estimate.
     tokens: u64,
-    /// What of the conversation has been reduced, as far as the model sees it.
+    /// The reduced part of the conversation, as far as the model sees it.
     reductions: Reductions,
 }
 
@@ -230,7 +230,7 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
     count
 }
 
-/// What the driver does before it asks the model again.
+/// The action of the driver before it asks the model again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchdogStep {
     /// Nothing.

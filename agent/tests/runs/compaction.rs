@@ -225,7 +225,7 @@ async fn integrity_check_repairs_lost_facts_and_revived_items() {
     fixture.close().await;
 }
 
-/// What summaries consume counts in the run and its budget, but not as answers.
+/// The consumption of summaries counts in the run and its budget, but not as answers.
 #[tokio::test]
 async fn spending_of_summaries_counts() {
     let walker = Walker { reports: Some(1.0), ..Walker::new(12) };
@@ -324,7 +324,7 @@ async fn get_tool_response_by_id_part_and_range() {
     options.models = scripted(FETCHES);
     add_read(&options.tools, 2_500);
     let fixture = options.open().await;
-    // A call of another session is not found, also by a caller without a scope.
+    // A call of another session is not found, even by a caller without a scope.
     let other = json!({"session_id": "s2", "call_id": "foreign", "tool_name": "read",
         "arguments": {"page": 1}});
     fixture
@@ -364,7 +364,7 @@ async fn get_tool_response_is_offered_when_a_result_was_cut() {
     fixture.close().await;
 }
 
-/// What always stays exceeds the window: the run fails and names the fix.
+/// The messages that always stay exceed the window: the run fails and names the fix.
 #[tokio::test]
 async fn a_task_larger_than_the_window_fails_with_a_clear_code() {
     let mut options = FixtureOptions::of(SMALL, "answers: [{ text: Hello. }]");
@@ -456,7 +456,7 @@ async fn context_policy_raw() {
     fixture.close().await;
 }
 
-/// What stands for the results of a tool that a summary covers, and what the model that summarises sees of them.
+/// The replacement of the results of a tool that a summary covers, and the text that the summarising model gets.
 #[tokio::test]
 async fn reduction_policies_per_tool() {
     for (rule, marker, is_summarised) in [

@@ -20,7 +20,7 @@ use crate::victim::{self, Victim};
 /// Environment variable of the process that is killed: the name of its scenario.
 const SCENARIO: &str = "ABIDE_AGENT_SCENARIO";
 
-/// What the victim does: the files of its agents, and the scripts of its models.
+/// The work of the victim: the files of its agents, and the scripts of its models.
 struct Scenario {
     name: &'static str,
     agents: &'static [(&'static str, &'static str)],
@@ -343,7 +343,7 @@ fn at_every_step_of_a_compaction() {
     assert!(killed > 10, "killed only {killed} times");
 }
 
-/// What a killed process has published of a held-back answer does not contain the denied text either.
+/// The published part of a held-back answer does not contain the denied text, even after a kill.
 #[test]
 fn at_every_step_of_an_answer_that_is_held_back() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[3], None);

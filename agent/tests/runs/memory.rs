@@ -186,7 +186,7 @@ async fn memory_outlives_sessions_and_restarts() {
     let system = life.system();
     let line = r#"{"confidence":0.9,"key":"language","value":"Ann writes German."}"#;
     assert!(system.contains(&format!("<memory>\n{line}\n</memory>")), "{system}");
-    // What the model has read is a row of the session, and no message of the conversation.
+    // The facts that the model has read are a row of the session, not a message of the conversation.
     let read = "SELECT content LIKE '%German%', data ->> '$.facts' FROM agent_state \
                 WHERE session_id = 's2' AND kind = 'memory'";
     assert_eq!(life.rows(read).await.len(), 1);

@@ -337,7 +337,7 @@ fi
 echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1"}'
 "#;
 
-/// Regression: a program survived the SIGKILL of its runtime, and the next runtime started a second one beside it. Both
+/// Regression: a program survived the SIGKILL of its runtime, and the next runtime started a second one. Both
 /// finished.
 #[test]
 fn a_program_that_survives_its_runtime_is_ended_before_it_is_resumed() {

@@ -434,13 +434,13 @@ fn compare(found: &[Row], conversation: &Conversation) -> ReplayCounts {
     held
 }
 
-fn beside(path: &str) -> PathBuf {
+fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 #[tokio::test]
 async fn every_conversation_of_the_fixture_is_reproduced() {
-    let held = held(&beside("tests/fixtures/conversations.jsonl.zst"), 1).await;
+    let held = held(&in_repository("tests/fixtures/conversations.jsonl.zst"), 1).await;
     println!("{held:?}");
     assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
 }
@@ -454,9 +454,9 @@ async fn every_conversation_is_reproduced_with_a_pause_at_every_stage() {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
     let rule = |at| PauseRule { at, tools: Vec::new(), iteration: None, tokens: None };
     let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(rule);
-    let held = held_with(&beside("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
+    let held = held_with(&in_repository("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
     assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
-    let folder = beside("../shared/data/conversations");
+    let folder = in_repository("../shared/data/conversations");
     if !folder.is_dir() {
         left_out();
     }
@@ -473,7 +473,7 @@ fn left_out() {
 
 #[tokio::test]
 async fn unpublished_conversations_are_reproduced() {
-    let folder = beside("../shared/data/conversations");
+    let folder = in_repository("../shared/data/conversations");
     if !folder.is_dir() {
         left_out();
         return;

@@ -49,7 +49,7 @@ async fn check(definition: &str, expected: Expect) {
     let changes = recorded.changes(&now);
     let output = changes.iter().map(|it| format!("{} {it}\n", it.kind.as_str()));
     expected.assert_eq(&output.collect::<String>());
-    // What was accepted is the same the next time.
+    // The accepted recording is the same the next time.
     assert_eq!(now.changes(&repeat(&now, folder.path()).await), []);
 }
 
@@ -218,7 +218,7 @@ async fn calls_of_the_memory_are_repeated_with_what_the_recording_holds() {
 }
 
 #[test]
-fn a_file_that_is_no_recording_is_refused() {
+fn a_file_that_is_not_a_recording_is_refused() {
     for text in ["", "\n", "{}", "[1]", "{\"id\": \"a\", \"messages\": []}"] {
         RecordedRun::from_text(text).expect_err(text);
     }

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-/// What the model answers to a request for a summary.
+/// The model's answer to a request for a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Summaries {
     /// A summary with a fact for each part.

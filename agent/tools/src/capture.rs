@@ -23,7 +23,7 @@ pub(crate) struct Capture {
     pub(crate) most: usize,
 }
 
-/// What a program did.
+/// The result of a program.
 pub(crate) struct Captured {
     pub(crate) end: End,
     pub(crate) exit_code: i32,

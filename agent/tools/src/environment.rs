@@ -90,7 +90,7 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
-/// What a program inherits: `allowlist` (the default), `all`, `none`, or a list of names.
+/// The variables that a program inherits: `allowlist` (the default), `all`, `none`, or a list of names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "inherit_env is allowlist, all, none, or a list of names")]
 pub enum Inherit {

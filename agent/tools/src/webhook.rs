@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// A name that resolves to a private address is refused when the connection is made, so also if it has resolved to another
+    /// A name that resolves to a private address is refused when the connection is made, even if it has resolved to another
     /// one before.
     #[tokio::test]
     async fn a_name_with_a_private_address_is_refused() {

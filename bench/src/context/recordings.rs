@@ -9,7 +9,7 @@ use abide_tools::{Failure, ToolOutcome};
 /// A conversation with its turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
-    /// What the model says.
+    /// The text of the model.
     pub(crate) conversation: Conversation,
     /// The turns, in order.
     pub(crate) turns: Vec<Turn>,

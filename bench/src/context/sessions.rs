@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::model::{RecordedModel, SeenRequest};
 use super::recordings::Recording;
 
-/// What the requests of a session took.
+/// The duration of the requests of a session.
 #[derive(Debug)]
 pub(crate) struct SessionFigures {
     id: String,

@@ -58,7 +58,7 @@ enum Reply {
     None,
 }
 
-/// What a question has led to.
+/// The result of a question.
 enum Verdict<T> {
     Decided(T),
     Elsewhere,
@@ -282,7 +282,7 @@ async fn settlement(
     })
 }
 
-/// What a run without open calls waits for.
+/// The reason for which a run without open calls waits.
 fn waits_for(data: &Value, hint: &HintContext) -> Refusal {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     let (session, reason) = (text("session_id"), text("reason"));

@@ -1,5 +1,5 @@
 //! `abide agent chat`: a conversation with an agent. Each message is a run of the session, so a conversation that was
-//! interrupted, also by a kill, continues with `--session`.
+//! interrupted, even by a kill, continues with `--session`.
 
 mod history;
 mod input;

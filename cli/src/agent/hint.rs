@@ -209,7 +209,7 @@ mod tests {
         options: Options,
     }
 
-    /// A conversation without the option uses a file, also if the server has the default address.
+    /// A conversation without the option uses a file, even if the server has the default address.
     #[test]
     fn the_address_that_is_named_is_repeated() {
         let url = crate::global_options::DEFAULT_URL;

@@ -82,7 +82,7 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
-/// What a folder of agents contains, for the greeting of a server.
+/// The content of a folder of agents, for the greeting of a server.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct LoadedProject {
     /// The names of the agents.
@@ -96,9 +96,9 @@ pub(crate) struct LoadedProject {
     pub(crate) sandbox: Option<String>,
     /// The MCP servers, with the reason if one is down.
     pub(crate) mcp_servers: Vec<String>,
-    /// What cannot work, as `agent check` reports it.
+    /// Problems, as `agent check` reports them.
     pub(crate) errors: Vec<String>,
-    /// What cannot work in this environment.
+    /// Problems of this environment.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct AgentHost {
     worker: Option<JoinHandle<()>>,
 }
 
-/// What the interface of the server needs.
+/// The objects that the interface of the server needs.
 struct RegistryParts {
     catalog: Arc<Catalog>,
     tools: Tools,
@@ -167,7 +167,7 @@ impl AgentHost {
         .await
     }
 
-    /// What was loaded, and what failed.
+    /// The loaded definitions, and the failures.
     pub(crate) fn loaded(&self) -> &LoadedProject {
         &self.loaded
     }

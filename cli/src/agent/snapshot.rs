@@ -44,7 +44,7 @@ pub(super) struct Import {
     #[arg(long, value_name = "ID")]
     id: Option<String>,
 
-    /// Continue with the definitions of this file, also if they differ
+    /// Continue with the definitions of this file, even if they differ
     #[arg(long)]
     any_definition: bool,
 

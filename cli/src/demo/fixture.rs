@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_packed_is_no_zst() {
+    fn data_that_is_not_compressed_is_not_read_as_zst() {
         assert!(unpack(&b"{}"[..]).is_err());
     }
 }

@@ -72,7 +72,7 @@ impl LegacySession {
         }
     }
 
-    /// What may have changed while there was no session.
+    /// Notifications of changes that are possible while there was no session.
     pub(super) fn missed(&self) -> Vec<JsonValue> {
         let subscribed = self.settings.values().filter(|it| it["method"] == "resources/subscribe");
         let resources = subscribed.map(|request| {

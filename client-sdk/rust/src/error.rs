@@ -18,7 +18,7 @@ pub enum Error {
     Address {
         /// The address as given.
         url: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
     /// No server answers at the address. Nothing was sent.
@@ -64,9 +64,9 @@ pub enum Error {
     /// A result, a row or an argument does not have the requested type.
     #[error("{what}: {why}")]
     Decode {
-        /// What was read or written.
+        /// The value that was read or written.
         what: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
     /// The server sent a message that violates `abide.v1`.

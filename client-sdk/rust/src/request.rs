@@ -48,7 +48,7 @@ pub struct Committed<T> {
     pub seq: Seq,
     /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,
-    /// What the reducer returned.
+    /// The result of the reducer.
     pub value: T,
 }
 

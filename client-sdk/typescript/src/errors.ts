@@ -38,7 +38,7 @@ export type ClientErrorCode =
 /** All codes. A newer server may send others, so it is open for any text. */
 export type ErrorCode = ServerErrorCode | ClientErrorCode | (string & {});
 
-/** What an error has besides its code and its sentence. */
+/** The parts of an error other than its code and its sentence. */
 export interface ErrorDetails {
   /** How to fix it. */
   hint?: string | undefined;
@@ -65,7 +65,7 @@ export class AbideError extends Error {
     super(detail, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = "AbideError";
     this.code = code;
-    // What an error does not have is no property, so that a printed error does not list it.
+    // A part that an error does not have is not a property, so that a printed error does not list it.
     const { hint, retryAfterMs, requestId } = details;
     if (hint !== undefined) this.hint = hint;
     if (retryAfterMs !== undefined) this.retryAfterMs = retryAfterMs;

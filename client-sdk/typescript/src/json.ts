@@ -208,7 +208,7 @@ function write(value: unknown, path: string, key: string, parents: object[]): st
         throw wrong(path, "an invalid Date is not JSON", "send null, or a valid date");
       }
       const plain: unknown = toJSON.call(value, key);
-      // What it returns is not converted again, so that it can return the object itself.
+      // Its result is not converted again, so that it can return the object itself.
       if (typeof plain === "object" && plain !== null) return writeObject(plain, path, parents);
       return write(plain, path, key, parents);
     }

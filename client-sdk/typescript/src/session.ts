@@ -429,7 +429,7 @@ function isBusy(error: unknown): error is AbideError {
   return isAbideError(error, "conflict") || isAbideError(error, "overloaded");
 }
 
-/** What the keys of each kind of step belong to. A tool step and an approval have the id of a tool call. */
+/** The owners of the keys of each kind of step. A tool step and an approval have the id of a tool call. */
 const OWNERS = {
   tool: "tool step or approval",
   message: "message",

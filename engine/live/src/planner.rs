@@ -72,7 +72,8 @@ impl Planner {
 
     /// Binds a query to its parameters, by name without the sigil or by number.
     ///
-    /// # Errors `bad_sql` if it is not a SELECT of known tables and columns, `unsupported_sql` if
+    /// # Errors
+    /// `bad_sql` if it is not a SELECT of known tables and columns, `unsupported_sql` if
     /// it cannot be live, `limit_exceeded` if it is too long or nests too deeply, `bad_arguments`
     /// for missing, superfluous or invalid parameters.
     pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {

@@ -169,7 +169,8 @@ impl Router {
 
     /// Attaches a binding. Equal bindings share one id, which must be detached as many times.
     ///
-    /// # Errors `limit_exceeded` if the query has no key and too many such queries are attached.
+    /// # Errors
+    /// `limit_exceeded` if the query has no key and too many such queries are attached.
     pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
         let hash = self.hasher.hash_one(binding);
         if let Some(id) = self.find(hash, binding) {

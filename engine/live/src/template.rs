@@ -47,7 +47,7 @@ pub(crate) struct Template {
     pub(crate) advice: TemplateAnalysis,
 }
 
-/// What is known about a template, computed once.
+/// The facts about a template, computed once.
 #[derive(Debug, Default)]
 pub(crate) struct TemplateAnalysis {
     pub(crate) info: OnceLock<Arc<SubscriptionInfo>>,

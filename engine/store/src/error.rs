@@ -216,7 +216,7 @@ pub enum OpenError {
     NotAFile {
         /// Its path.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         kind: &'static str,
     },
     /// It is not a SQLite database.
@@ -271,12 +271,12 @@ pub enum OpenError {
     /// The database is missing, or empty, and a WAL or a journal of it is there.
     #[error("{} is missing or empty, but its -wal or -redo- files are there", _0.display())]
     Lost(PathBuf),
-    /// The journal beside the file does not fit the file.
+    /// The journal next to the file does not fit the file.
     #[error("{}: {why}", path.display())]
     Journal {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         why: String,
     },
     /// An error of SQLite.

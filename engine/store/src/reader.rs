@@ -29,7 +29,7 @@ pub struct Rows {
     pub rows: Vec<Row>,
 }
 
-/// What the authorizer allows while a statement is prepared.
+/// The operations that the authorizer allows while a statement is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum AuthorizerMode {
@@ -61,7 +61,7 @@ fn allowed(context: &AuthContext<'_>, past: bool) -> bool {
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
-    /// What the authorizer allows; a [`AuthorizerMode`].
+    /// The mode of the authorizer; an [`AuthorizerMode`].
     guard: Arc<AtomicU8>,
     interrupt: Interrupt,
 }
@@ -160,7 +160,8 @@ impl Snapshot<'_> {
 
     /// Runs one statement of a caller. It can only read.
     ///
-    /// # Errors A [`Refusal`] for the caller.
+    /// # Errors
+    /// A [`Refusal`] for the caller.
     pub fn query(
         &self,
         sql: &str,

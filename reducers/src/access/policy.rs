@@ -17,7 +17,7 @@ use crate::check;
 /// The default name of a policy.
 const ONLY: &str = "default";
 
-/// What callers of a role may see of a table. The engine reads this table as the module declares.
+/// The rows and columns of a table that callers of a role may see. The engine reads this table as the module declares.
 #[table(name = "policies")]
 pub struct Policy {
     /// The table.

@@ -110,7 +110,7 @@ pub struct Run {
     pub parent_id: Option<String>,
     /// Its status.
     pub status: RunStatus,
-    /// What it waits for, or why it was aborted.
+    /// The reason for which it waits, or why it was aborted.
     pub reason: Option<String>,
     /// Its driver.
     pub driver: Option<String>,

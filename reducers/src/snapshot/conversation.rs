@@ -1,4 +1,4 @@
-//! What a copy reads of the messages of a runtime: the ids of runs and calls in their data. An assistant message has
+//! The references in messages of a runtime that a copy rewrites: the ids of runs and calls in their data. An assistant message has
 //! `run_id` and `calls: [{call_id}]`, a tool message `call_id` and for a change of the agent `handoff: {run_id, agent,
 //! revision}`. Messages of other authors can have any data; these members are then ids, too, or have no effect.
 

@@ -89,7 +89,7 @@ pub struct SnapshotRun {
     pub scope: Map<String, JsonValue>,
     /// The metadata of its session.
     pub metadata: Map<String, JsonValue>,
-    /// What it waits for.
+    /// The reason for which it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The turn that has ended with its wait. It continues with the next one.
@@ -127,7 +127,7 @@ pub struct SnapshotRun {
     pub messages: Vec<SnapshotMessage>,
     /// The tool calls that its messages name and that have an outcome or started a run, in order.
     pub calls: Vec<SnapshotCall>,
-    /// What else belongs to the session and decides what the model sees.
+    /// Other state of the session that determines the model's view.
     #[serde(default, skip_serializing_if = "SnapshotContext::is_empty")]
     pub context: SnapshotContext,
 }

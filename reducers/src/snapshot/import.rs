@@ -37,7 +37,7 @@ pub fn import_run(
     /// The id of its session here; the id of the run if omitted.
     #[id(new, Session)]
     session_id: Option<String>,
-    /// Continues with the definitions of this file, also if they differ from those of the snapshot.
+    /// Continues with the definitions of this file, even if they differ from those of the snapshot.
     any_definition: Option<bool>,
 ) -> Result<ReducerResult<Run>, Abort> {
     snapshot.check(ctx)?;

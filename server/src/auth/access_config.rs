@@ -57,7 +57,7 @@ impl AccessConfig {
     }
 
     /// Access to a Unix socket that only the user of this process can connect to. A caller without a credential is the
-    /// local admin, also if the file has tokens, because it could open the file as well. A credential still counts.
+    /// local admin, even if the file has tokens, because it could open the file as well. A credential still counts.
     pub(crate) fn of_socket() -> AccessConfig {
         AccessConfig { of_socket: true, ..AccessConfig::loopback() }
     }

@@ -171,7 +171,7 @@ impl CredentialStore {
         entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
-    /// What a role adds; `None` for a built-in role.
+    /// The permissions of a role; `None` for a built-in role.
     pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
         let rows = self.ask(self.spec.role, named("name", name)).await?;
         let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };

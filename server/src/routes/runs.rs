@@ -96,7 +96,7 @@ struct Begun<T> {
     seq: Seq,
     run: JsonValue,
     duplicate: bool,
-    /// What the request says about waiting.
+    /// The part of the request about waiting.
     wait: T,
 }
 

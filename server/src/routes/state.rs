@@ -50,7 +50,7 @@ const LAST_MAX: usize = 10_000;
 /// Columns that are JSON values, stored as text.
 const JSON_COLUMNS: [&str; 6] = ["scope", "metadata", "result", "output", "data", "interrupt"];
 
-/// What to read.
+/// The query string.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StateQuery {

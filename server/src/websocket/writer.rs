@@ -68,7 +68,7 @@ enum WriterEvent {
     Command(Command),
 }
 
-/// What to send besides updates.
+/// Messages to send in addition to updates.
 enum Outgoing {
     Answer(OutgoingMessage),
     Ping,

@@ -330,7 +330,7 @@ async fn a_message_to_a_waiting_task_decides() {
     assert_eq!(late["error"]["data"][0]["reason"], "UNSUPPORTED_OPERATION");
 }
 
-/// A message is accepted once, also if it arrives many times at once.
+/// A message is accepted once, even if it arrives many times at once.
 #[tokio::test]
 async fn a_message_id_is_used_once() {
     let server = with_agents().await;
@@ -416,7 +416,7 @@ async fn a_task_is_cancelled_once() {
     assert_eq!(again["error"]["data"][0]["reason"], "TASK_NOT_CANCELABLE");
 }
 
-/// What each malformed or unsupported request is answered, and that it stores nothing.
+/// The answer to each malformed or unsupported request, which stores nothing.
 #[tokio::test]
 async fn bad_requests_are_refused() {
     let server = with_agents().await;

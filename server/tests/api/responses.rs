@@ -164,9 +164,9 @@ async fn a_response_is_cancelled_once() {
     assert_eq!(all, ["2 response.incomplete", "[DONE]"]);
 }
 
-/// What would change the meaning of a request is refused, and stores nothing.
+/// An unsupported field that would change the meaning of a request is refused, and stores nothing.
 #[tokio::test]
-async fn what_an_agent_cannot_do_is_refused() {
+async fn unsupported_request_fields_are_refused() {
     let server = with_clerk().await;
     let refused = async |more: JsonValue| {
         let mut body = json!({"model": "clerk", "input": "Hello."});

@@ -418,7 +418,7 @@ async fn queued_calls_of_a_revoked_credential_are_refused() {
         let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         let credential = Credential::Token { id: "annannann".to_owned(), hash, expires_at: None };
         let ann = Caller::with("annannann", "own", Default::default(), Default::default());
-        // What the server admitted before the revocation.
+        // The calls that the server admitted before the revocation.
         let ann = ann.admitted(AdmittedCredential { credential, state });
         let local = Caller::local();
         let create = json!({"agent": "a"});

@@ -92,7 +92,7 @@ fn a_question_is_declined_or_cancelled_or_expires() {
     assert!(heard.contains("(\"cancelled\") (\"cancelled\")"), "{heard}");
 }
 
-/// The next worker continues with the task, also if the tool must not run twice.
+/// The next worker continues with the task, even if the tool must not run twice.
 #[test]
 fn a_call_with_a_task_is_not_unknown() {
     check_begun(
@@ -129,7 +129,7 @@ fn a_call_with_a_task_is_not_unknown() {
 }
 
 #[test]
-fn what_a_server_sends_is_bounded() {
+fn messages_of_a_tool_server_are_bounded() {
     let long = "x".repeat(9_000);
     check_begun(
         &format!(

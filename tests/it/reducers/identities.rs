@@ -170,7 +170,7 @@ fn tokens_are_identified_by_their_hash() {
     );
 }
 
-/// What each built-in role may call, of all reducers: a new reducer must be added here.
+/// The reducers that each built-in role may call: a new reducer must be added here.
 #[test]
 fn the_reducers_of_each_role() {
     let mut output = String::new();

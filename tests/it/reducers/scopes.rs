@@ -295,7 +295,7 @@ fn the_log_records_the_authority_of_a_call_and_a_replay_uses_it() {
     );
 }
 
-/// What an SDK needs to find or create a session: one call, which never has to be refused to learn something.
+/// The call with which an SDK finds or creates a session. It is never refused to learn something.
 #[test]
 fn a_session_is_opened_by_the_id_that_was_chosen_and_by_the_stored_id() {
     check_tenants(

@@ -36,7 +36,8 @@ type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// Runs a case: the panic on the nth visit of the point. Returns how many requests were refused
 /// because of it.
 ///
-/// # Errors A finding, or the point is never reached.
+/// # Errors
+/// A finding, or the point is never reached.
 pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();

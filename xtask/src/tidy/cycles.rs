@@ -12,7 +12,7 @@ use super::source::{Source, is_word};
 /// The files of a crate, by module path; the root has the empty path.
 type Modules = BTreeMap<Vec<String>, Module>;
 
-/// What is known about one file.
+/// The facts about one file.
 #[derive(Default)]
 struct Module {
     file: String,

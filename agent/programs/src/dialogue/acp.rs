@@ -29,7 +29,7 @@ pub(crate) struct AcpDialogue {
     text: String,
 }
 
-/// What is known about a call of a tool.
+/// The known facts about a call of a tool.
 #[derive(Debug, Default)]
 struct Call {
     name: Option<String>,

@@ -38,7 +38,7 @@ pub(crate) struct AppServer {
     streamed: BTreeMap<String, Streamed>,
     /// The last message of the agent.
     last: String,
-    /// What the thread had used before the turn.
+    /// The usage of the thread before the turn.
     before: Option<Usage>,
     used: Option<Usage>,
     reported: Option<String>,

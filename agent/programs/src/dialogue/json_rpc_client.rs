@@ -1,4 +1,4 @@
-//! What the protocols over JSON-RPC have in common: Abide is the client of a program, initialises it, opens a session, sends
+//! The common part of the protocols over JSON-RPC: Abide is the client of a program, initialises it, opens a session, sends
 //! one prompt, and answers requests for decisions. A decision is for one call, and cannot change its arguments.
 
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ impl<A> JsonRpcClient<A> {
     }
 }
 
-/// What a decision means where arguments cannot be changed.
+/// The effect of a decision where arguments cannot be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ruling {
     pub(super) allowed: bool,

@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for ParserChoice {
     }
 }
 
-/// What the lines of a program mean. A line that fits no rule is a status.
+/// The rules that interpret the lines of a program. A line that fits no rule is a status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a parser: a map of rules")]
 pub struct ParserRules {
@@ -254,7 +254,7 @@ impl NotAPointer {
 }
 
 impl ParserRules {
-    /// What makes the rules useless: the part of the configuration, and the reason.
+    /// The part of the configuration that makes the rules useless, and the reason.
     ///
     /// # Errors
     /// There is no rule, or a rule fits every line.

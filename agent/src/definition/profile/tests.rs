@@ -1,4 +1,4 @@
-//! What a definition with a profile resolves to.
+//! The resolution of definitions with a profile.
 
 use std::path::Path;
 

@@ -11,7 +11,7 @@ fn config(url: &str, headers: &[(&str, &str)]) -> A2aConfig {
     A2aConfig { url: url.to_owned(), headers: headers.collect(), ..A2aConfig::default() }
 }
 
-/// What a client makes of a card at `https://agents.example/clerk`.
+/// The client's reading of a card at `https://agents.example/clerk`.
 fn check(headers: &[(&str, &str)], card: &Value, expected: Expect) {
     let config = config("https://agents.example/clerk/", headers);
     let at = config.card_url().expect("the address is valid");

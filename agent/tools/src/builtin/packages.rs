@@ -62,7 +62,7 @@ struct Inspect {
     name: String,
 }
 
-/// What a registry says about a package.
+/// The facts of a registry about a package.
 #[derive(Default)]
 struct Package {
     latest: String,

@@ -59,7 +59,7 @@ const RESULTS: usize = 20;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Search {
-    /// What to search for.
+    /// The words to search for.
     query: String,
     /// The number of results, at most 20. The default is 8.
     count: Option<usize>,

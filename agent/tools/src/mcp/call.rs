@@ -153,7 +153,7 @@ impl McpCall {
 
     fn steps(&self) -> &[ExchangeStep] {
         let steps = &self.invocation.exchange.steps;
-        // What was before a task that has ended belongs to an earlier attempt.
+        // Steps before a task that has ended belong to an earlier attempt.
         let is_ended = |step: &ExchangeStep| step.kind == ExchangeKind::Task && !step.is_open;
         let first = steps.iter().rposition(is_ended).map_or(0, |at| at + 1);
         &steps[first..]

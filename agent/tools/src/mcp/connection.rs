@@ -116,7 +116,7 @@ impl ClientHandler for Listener {
     }
 }
 
-/// What this client can do: ask a person, and follow tasks.
+/// The capabilities of this client: it asks a person, and follows tasks.
 fn capabilities() -> ClientCapabilities {
     let mut capabilities = ClientCapabilities::default();
     let form = FormElicitationCapability::new().with_schema_validation(true);

@@ -234,7 +234,7 @@ mod linux {
         Ok(command)
     }
 
-    /// Changes the working directory. A relative folder does not leave its root, also if it is replaced by a symlink
+    /// Changes the working directory. A relative folder does not leave its root, even if it is replaced by a symlink
     /// during the call.
     fn enter(folder: &WorkingFolder) -> Result<(), String> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

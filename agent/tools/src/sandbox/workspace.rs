@@ -1,5 +1,5 @@
 //! The files of a workspace, for tools that run in the server's process. Every path is resolved by the kernel below the
-//! open root folder, so neither `..` nor a symlink leads out of it, also if it is replaced during the call.
+//! open root folder, so neither `..` nor a symlink leads out of it, even if it is replaced during the call.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -59,7 +59,7 @@ impl WorkspaceError {
     }
 }
 
-/// What a folder contains.
+/// The content of a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) name: OsString,

@@ -317,7 +317,7 @@ impl Options {
     }
 }
 
-/// What follows an option.
+/// The value after an option.
 #[derive(Clone, Copy)]
 enum Next {
     /// Another word.

@@ -1,4 +1,4 @@
-//! What a model sees of long results.
+//! The model's view of long results.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;

@@ -18,7 +18,7 @@ use abide_tools::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What no tool may return.
+/// A secret that no tool may return.
 const SECRET: &str = "TOP-SECRET";
 
 /// The supervisor.

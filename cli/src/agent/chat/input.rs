@@ -1,4 +1,4 @@
-//! What a person types in a conversation: lines of stdin, and Ctrl-C.
+//! The input of a conversation: lines of stdin, and Ctrl-C.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -18,7 +18,7 @@ use crate::printable::Printable;
 /// Lines that are read before they are needed.
 const READ_AHEAD: usize = 16;
 
-/// What was typed.
+/// The input.
 #[derive(Debug)]
 pub(in crate::agent) enum Typed {
     /// A line, without its end.

@@ -69,7 +69,7 @@ class _Module:
     def __init__(self, schemas: dict[str, Schema]) -> None:
         self._schemas = schemas
         self._classes: dict[str, str] = {}
-        """What each class of the module is made of."""
+        """The members of each class of the module."""
 
     def text(self, schema: dict[str, Any]) -> str:
         parts = [_HEADER]

@@ -38,7 +38,7 @@ class Start:
 
 
 class Consumer(Protocol):
-    """What receives the events of one subscription, in order and without gaps."""
+    """The receiver of the events of one subscription, in order and without gaps."""
 
     def on_snapshot(self, seq: int, shape: Shape, plan: Plan, rows: list[Row], checksum: int | None, history_changed: bool) -> None:
         """The whole result."""

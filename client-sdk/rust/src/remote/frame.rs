@@ -82,7 +82,7 @@ impl Frame {
         }
     }
 
-    /// What a snapshot contains besides its rows.
+    /// The parts of a snapshot other than its rows.
     pub(crate) fn take_info(&mut self) -> SubscriptionInfo {
         let columns = std::mem::take(&mut self.columns);
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
@@ -173,7 +173,7 @@ impl Change {
         Event::Delta { to, changes: self.into_changes(), checksum, info }
     }
 
-    /// What the answer to a resume contains besides rows.
+    /// The parts of the answer to a resume other than rows.
     fn take_info(&mut self) -> Option<Arc<SubscriptionInfo>> {
         let columns = self.columns.take()?;
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));

@@ -144,7 +144,7 @@ async function start(program: string, file: string, remove: () => Promise<void>)
   }
 }
 
-/** What a program that did not serve the file printed: a problem, or any text. */
+/** The output of a program that did not serve the file: a problem, or any text. */
 function startError(program: string, printed: string): AbideError {
   try {
     const problem = JSON.parse(printed) as Refusal;

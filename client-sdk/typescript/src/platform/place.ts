@@ -16,7 +16,7 @@ const WRITABLE = 0o022n;
 /** A place that was checked. `close` it after the connection is made. */
 export class EnginePlace {
   readonly #path: string;
-  /** The folder that was checked, also if another one has its name now. */
+  /** The folder that was checked, even if another one has its name now. */
   readonly #folder: number;
   readonly #identity: string;
 

@@ -29,7 +29,7 @@ impl std::ops::Sub for Cost {
     }
 }
 
-/// What live queries may cost a commit, in steps of SQLite's virtual machine.
+/// The limit of the cost of live queries for a commit, in steps of SQLite's virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The average cost of one binding's delta, over the last deltas of a template.

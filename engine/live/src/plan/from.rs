@@ -87,7 +87,7 @@ impl Lowering<'_> {
         let outer = last.is_some() && turned.is_none();
         let mut items = joins.iter().map(|join| &join.table).chain([first]);
         if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
-            return Err(unsupported("a table-valued function beside RIGHT or FULL JOIN")
+            return Err(unsupported("a table-valued function with RIGHT or FULL JOIN")
                 .hint("use a LEFT JOIN"));
         }
         let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));

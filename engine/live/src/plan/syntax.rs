@@ -1,4 +1,4 @@
-//! What the parser's tree means apart from any scope: chains of operators, collations, positions,
+//! The meaning of the parser's tree without a scope: chains of operators, collations, positions,
 //! and the refusal of forms that cannot be live.
 
 use abide_schema::{Code, Refusal};

@@ -54,7 +54,7 @@ struct AgToolCall {
     id: String,
 }
 
-/// What a client has of a run whose stream was interrupted. It adds each event to its messages, so it must not get
+/// The events that a client has of a run whose stream was interrupted. It adds each event to its messages, so it must not get
 /// these again.
 #[derive(Debug, Default)]
 struct Seen {
@@ -67,7 +67,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What a client with these messages has of the run of its last message.
+    /// The events that a client with these messages has of the run of its last message.
     fn of(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
         let mut seen = Seen::default();
         let from = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);

@@ -104,7 +104,7 @@ pub(super) async fn undecided(
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
+/// The calls for which the last interrupt of a run asks, including those of delegated runs, and that are not decided.
 pub(super) async fn undecided_calls(
     engine: &Engine,
     by: &Caller,

@@ -125,7 +125,7 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     held("messages of 4 MB", bounds::LARGE_CALL_MS, waits)?;
     held("a live query of long values", most, timed(fixture, listen(fixture)).await?)?;
     figure(
-        "another caller's p99 beside any expensive query or subscription",
+        "another caller's p99 under any expensive query or subscription",
         format!("{longest:.1} ms, at most {most:.0} ms"),
     );
     Ok(())

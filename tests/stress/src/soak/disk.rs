@@ -87,7 +87,7 @@ impl SmallVolume {
 impl Drop for SmallVolume {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Detached: it is unmounted with the last open handle, also after a failure.
+            // Detached: it is unmounted with the last open handle, even after a failure.
             let _ = output(Command::new("umount").arg("--lazy").arg(self.folder.path()));
         }
     }

@@ -43,7 +43,7 @@ struct Inner {
     stalled: AtomicU64,
 }
 
-/// What happens to a chunk.
+/// The fate of a chunk.
 enum ProxyAction {
     Passed,
     Late(Duration),

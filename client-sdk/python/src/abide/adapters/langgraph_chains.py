@@ -26,7 +26,7 @@ _ENTRIES_BETWEEN = (
     "SELECT e.key, e.data, e.blob, e.seq FROM entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key <= :last"
 )
 
-# What is read in one request.
+# The limit of one request.
 _KEYS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 << 20
 

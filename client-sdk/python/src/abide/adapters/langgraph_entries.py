@@ -47,7 +47,7 @@ class Value:
     between: bytes
     """Its bytes; those between the parts of the root if it has one."""
     kind: str = _USUAL_KIND
-    """What the serializer calls them."""
+    """The name that the serializer gives them."""
     root: str | None = None
     """The name of a value that has most of its bytes."""
     parts: list[int] | None = None

@@ -1,4 +1,4 @@
-//! What the bindings over HTTP share: the version of the protocol, the type of a body, and an answer.
+//! Common parts of the bindings over HTTP: the version of the protocol, the type of a body, and an answer.
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;

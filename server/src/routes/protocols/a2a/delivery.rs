@@ -1,7 +1,7 @@
 //! Sends the events of tasks to webhooks, as push notifications.
 //!
 //! The events of a run are the outbox, and a webhook has the number of the last event that was delivered. So a notification is
-//! sent at least once, in order, also by another process after a crash. A repeated one has the same id.
+//! sent at least once, in order, even by another process after a crash. A repeated one has the same id.
 //!
 //! A live query has the webhooks with events that are not delivered. Each is served by a task; a scope has a share of them, so
 //! that slow receivers of one tenant delay no other.
@@ -460,7 +460,7 @@ mod tests {
         Row::from(vec![id.into(), "ann".into(), authority, 7.into(), events.into()])
     }
 
-    /// What is served, until nothing is left to begin.
+    /// The deliveries in progress, until none is left to begin.
     fn served(outbox: &mut Outbox) -> Vec<String> {
         let mut all = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");

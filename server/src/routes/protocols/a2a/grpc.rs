@@ -192,7 +192,7 @@ impl HttpBody for GrpcBody {
     }
 }
 
-/// What the message of a status percent-encodes.
+/// The characters that the message of a status percent-encodes.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 fn trailers(status: &Status) -> HeaderMap {

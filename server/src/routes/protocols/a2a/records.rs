@@ -12,7 +12,7 @@ use crate::app_state::AppState;
 use crate::routes::rows::hidden;
 use crate::routes::runs;
 
-/// What became of a message.
+/// The result of a message.
 pub(super) struct Record {
     pub(super) digest: String,
     pub(super) task_id: String,
@@ -24,7 +24,7 @@ fn collection(agent: &str) -> String {
     format!("a2a/{agent}")
 }
 
-/// What became of the message with an id, if it was accepted before.
+/// The result of the message with an id, if it was accepted before.
 pub(super) async fn find(
     app: &AppState,
     by: &Caller,

@@ -70,7 +70,7 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
     status
 }
 
-/// What a message to the task decides: for people, and for programs.
+/// The decisions of a message to the task: for people, and for programs.
 fn questions(turn: &Turn) -> Vec<JsonValue> {
     let calls = pending(turn);
     if calls.is_empty() {

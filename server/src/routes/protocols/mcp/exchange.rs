@@ -17,7 +17,7 @@ use crate::mcp_handler::{McpFailure, McpHandler, McpNotifier};
 use crate::routes::rows::hidden;
 use crate::routes::rows::objects;
 
-/// What a request of 2026-07-28 says about its client.
+/// The facts about the client in a request of 2026-07-28.
 #[derive(Debug)]
 pub(super) struct Modern {
     pub(super) capabilities: JsonValue,

@@ -9,7 +9,7 @@ use super::message::{Request, refused};
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
 use crate::routes::protocols::start;
 
-/// What the ids of calls begin with.
+/// The prefix of the ids of calls.
 const ID: &str = "mcp_";
 
 /// A request to the handler, with what was already answered.
@@ -17,7 +17,7 @@ struct HandlerCall<'a> {
     exchange: &'a Exchange,
     handler: &'a dyn McpHandler,
     request: &'a Request,
-    /// What a signed state is valid for.
+    /// The purpose for which a signed state is valid.
     audience: String,
     id: String,
     /// The state of the handler, and the responses of the client.

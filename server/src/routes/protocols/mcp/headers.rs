@@ -21,7 +21,7 @@ const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
-/// A page of another origin must not reach the server through the browser of a user, also if its name resolves to this
+/// A page of another origin must not reach the server through the browser of a user, even if its name resolves to this
 /// machine (DNS rebinding).
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), HttpFailure> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };

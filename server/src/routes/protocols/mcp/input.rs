@@ -1,4 +1,4 @@
-//! What the server asks of a client while it answers a request. Approvals that wait are forms. In 2026-07-28 the
+//! The requests of the server to a client while it answers a request. Approvals that wait are forms. In 2026-07-28 the
 //! requests are in the result, and the client calls again with the responses. Before, the server sends them as
 //! requests of its own.
 
@@ -109,7 +109,7 @@ pub(super) fn approvals(pending: &[JsonValue]) -> Map<String, JsonValue> {
     pending.iter().map(form).collect()
 }
 
-/// What a client has decided.
+/// The decisions of a client.
 #[derive(Default)]
 pub(super) struct Decided {
     pub(super) decisions: Vec<Decision>,

@@ -90,7 +90,7 @@ async fn legacy(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
     }
 }
 
-/// What a model should know about the server.
+/// The instructions about the server for a model.
 const INSTRUCTIONS: &str = "Abide stores sessions of agents as rows. A tool agent_NAME asks an \
     agent; give it the session_id of its result to continue. sql_query reads the rows that you \
     may see.";

@@ -97,7 +97,7 @@ const KINDS: [Kind; 4] = [Kind::Tables, Kind::Sessions, Kind::Runs, Kind::Handle
 const PAGE: usize = 100;
 
 impl Kind {
-    /// What the cursors of the kind begin with.
+    /// The prefix of the cursors of the kind.
     fn prefix(self) -> &'static str {
         match self {
             Kind::Tables => "tables/",

@@ -21,7 +21,7 @@ const AGENTS: &str = "SELECT name, revision, retired_at, hidden FROM agents";
 /// The tag of notifications of `subscriptions/listen`.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// What a client wants to know.
+/// The notifications that a client subscribes to.
 #[derive(Debug, Default)]
 struct Wanted {
     tools: bool,

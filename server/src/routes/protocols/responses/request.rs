@@ -70,7 +70,7 @@ impl CreateResponse {
     }
 }
 
-/// What a request says.
+/// The content of a request.
 pub(super) enum Input {
     /// Messages, the last one from the user.
     Messages { before: Vec<Message>, input: String },
