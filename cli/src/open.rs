@@ -20,7 +20,7 @@ use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::{serve, signals};
 use engine_listener::EngineListener;
-use holder::Answer;
+use holder::OpenReply;
 
 /// Arguments of `abide open`.
 #[derive(Args, Debug)]
@@ -106,9 +106,9 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
                 return Err(of_other_user(args, holder));
             }
             match holder::ask(holder, begun + PATIENCE).await {
-                Answer::Ready => return Ok(Opened::Found(holder.clone())),
-                Answer::OtherUser => return Err(of_other_user(args, holder)),
-                Answer::None => {}
+                OpenReply::Ready => return Ok(Opened::Found(holder.clone())),
+                OpenReply::OtherUser => return Err(of_other_user(args, holder)),
+                OpenReply::None => {}
             }
         }
         let (LockState::Free(holder) | LockState::Held(holder)) = state;

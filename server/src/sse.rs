@@ -162,7 +162,7 @@ impl Events {
                 let update = Update::Error { id: ID.into(), refusal };
                 Some(event(&update, self.stale, &self.timeline))
             }
-            update = timeout(limits::PING, self.connection.next()) => match update {
+            update = timeout(limits::PING_INTERVAL, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::ResyncRequired);

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::classify;
 use crate::frames::Frames;
-use crate::protocol::{Decoder, Gathered};
+use crate::protocol::{Decoder, PartialResponse};
 use crate::{
     EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, ModelEvent, ModelProvider,
     ModelRequest, ModelStream, Protocol, Secret,
@@ -168,7 +168,7 @@ impl ModelProvider for Remote {
             frames: Frames::new(protocol.framing()),
             has_frames: false,
             decoder: protocol.decoder(),
-            gathered: Gathered::default(),
+            gathered: PartialResponse::default(),
         };
         stream::unfold(asking, async |mut asking| {
             let item = asking.next().await?;
@@ -198,7 +198,7 @@ struct RequestStream {
     /// Whether the provider has sent any JSON object.
     has_frames: bool,
     decoder: Box<dyn Decoder>,
-    gathered: Gathered,
+    gathered: PartialResponse,
 }
 
 enum Step {

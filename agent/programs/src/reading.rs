@@ -8,7 +8,7 @@ use crate::command;
 use crate::config::{CliConfig, TerminalRule};
 use crate::control::OpenApprovals;
 use crate::dialogue::Dialogue;
-use crate::event::{Answer, Failure, NoticeCode, ProgramEvent};
+use crate::event::{Failure, NoticeCode, ProgramEvent, ProgramResult};
 use crate::parser::Parser;
 use crate::run_result::RunFacts;
 
@@ -52,7 +52,7 @@ impl Reading {
             if line.pointer(pointer) == Some(equals) {
                 let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
                 let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();
-                let answer = Answer { text, details: line, ..Answer::default() };
+                let answer = ProgramResult { text, details: line, ..ProgramResult::default() };
                 events.extend(self.keep(vec![ProgramEvent::Final(answer)]));
             }
         }
@@ -66,7 +66,7 @@ impl Reading {
         if self.rule == TerminalRule::ExitZero && exited_well && self.facts.answer.is_none() {
             let text = self.fallback.text.trim_end().to_owned();
             let details = std::mem::take(&mut self.fallback.status);
-            self.facts.answer = Some(Answer { text, details, ..Answer::default() });
+            self.facts.answer = Some(ProgramResult { text, details, ..ProgramResult::default() });
         }
         events
     }
@@ -153,7 +153,7 @@ pub struct StoredLines(Reading);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredEnd {
     /// The answer.
-    pub answer: Option<Answer>,
+    pub answer: Option<ProgramResult>,
     /// The failure that the program reported.
     pub failure: Option<Failure>,
 }

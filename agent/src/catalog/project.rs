@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
+use abide_models::{ConfigContext, ConfigError, Models, ModelsConfig};
 use abide_tools::{
     BuiltinError, BuiltinToolsConfig, ConfiguredTools, Environment, HttpTool, HttpToolConfig,
     Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError,
@@ -276,7 +276,7 @@ pub(crate) fn models(
     environment: &Environment,
 ) -> Result<Models, ConfigError> {
     let variable = |name: &str| environment.value(name).map(str::to_owned);
-    Models::new(config, &Surroundings { environment: &variable, folder })
+    Models::new(config, &ConfigContext { environment: &variable, folder })
 }
 
 /// The tools of a configuration without those of MCP servers, in a registry of their own.

@@ -193,7 +193,7 @@ impl ProjectReload {
         let models = match is_new("models") {
             true => {
                 let mut models = project::models(config.models.clone(), &folder, &environment)?;
-                models.add_added_to(&live.models.get())?;
+                models.copy_custom_providers(&live.models.get())?;
                 Some(models)
             }
             false => None,

@@ -319,7 +319,7 @@ fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
 }
 
 /// A new summary.
-struct MadeSummary {
+struct SummaryDraft {
     summary: Summary,
     repairs: Repairs,
     origin: &'static str,
@@ -327,7 +327,7 @@ struct MadeSummary {
     answer: Option<ModelResponse>,
 }
 
-impl MadeSummary {
+impl SummaryDraft {
     /// The facts that the summary before it did not have, for the memory of the agent. A fact that was forgotten
     /// there does not return with each summary.
     fn new_facts(&self, before: &Summary, source_seq: Option<i64>) -> Vec<NewMemory> {
@@ -351,7 +351,7 @@ async fn summarise(
     context: &SummarizedContext,
     lines: &[String],
     settings: &ContextSettings,
-) -> Step<MadeSummary> {
+) -> Step<SummaryDraft> {
     let lines: Vec<String> =
         lines.iter().map(|it| middleware::redaction::for_model(driver, it)).collect();
     let lines = &lines[..];
@@ -380,7 +380,7 @@ async fn summarise(
     };
     let repairs = summary.repair(&context.summary);
     summary.shorten(settings.summary_token_limit, estimate);
-    Ok(MadeSummary { summary, repairs, origin, answer })
+    Ok(SummaryDraft { summary, repairs, origin, answer })
 }
 
 fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> ModelRequest {

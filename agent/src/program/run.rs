@@ -7,7 +7,7 @@
 
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
-    Answer, CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, Prompt,
+    CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,
     Running, Usage, hold,
 };
 use futures_util::future::BoxFuture;
@@ -297,7 +297,11 @@ fn prompt(driver: &Driver) -> Prompt {
     Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
 }
 
-async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> Step<DriveResult> {
+async fn finish(
+    driver: &Driver,
+    answer: ProgramResult,
+    mut program: ProgramOutput,
+) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
     if let Some(schema) = &driver.definition.response_format {
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
@@ -330,7 +334,7 @@ async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> 
 }
 
 /// The usage that the program reports.
-pub(crate) fn spent(answer: &Answer, tool_calls: i64) -> ModelUsage {
+pub(crate) fn spent(answer: &ProgramResult, tool_calls: i64) -> ModelUsage {
     let usage = answer.usage.as_ref();
     let count = |of: fn(&Usage) -> Option<u64>| {
         usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())

@@ -31,7 +31,7 @@ use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
 use crate::run::settings::Settings;
-use crate::tools::left_tasks::LeftTasks;
+use crate::tools::left_tasks::OrphanedTasks;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
 use crate::{definition, delegation, memory, plan, program, remote_agent, run, tools};
@@ -311,7 +311,7 @@ impl Runtime {
         let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shared.tools.revision();
         let cancels = Arc::new(RemoteCancels::default());
-        let left_tasks = Arc::new(LeftTasks::default());
+        let left_tasks = Arc::new(OrphanedTasks::default());
         let mut sweeping: Option<JoinHandle<()>> = None;
         let mut cancelling: Option<JoinHandle<()>> = None;
         // At most one reload at a time. It can wait for other servers, and leases are renewed meanwhile.
@@ -425,7 +425,7 @@ impl Runtime {
     /// Cancels the tasks that calls have left on the servers of tools, unless that is in progress.
     fn cancel_left_tasks(
         &self,
-        left_tasks: &Arc<LeftTasks>,
+        left_tasks: &Arc<OrphanedTasks>,
         sweeping: &mut Option<JoinHandle<()>>,
     ) {
         let (shared, left_tasks) = (Arc::clone(&self.shared), Arc::clone(left_tasks));

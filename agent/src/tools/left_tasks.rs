@@ -27,7 +27,7 @@ const LEFT: &str = "SELECT x.call_id, c.tool_name, x.data, e.caller, c.updated_a
 
 /// The tasks that are cancelled.
 #[derive(Debug, Default)]
-pub(crate) struct LeftTasks {
+pub(crate) struct OrphanedTasks {
     /// By call.
     attempts: Attempts,
     /// The identity of this runtime in the log.
@@ -35,7 +35,7 @@ pub(crate) struct LeftTasks {
 }
 
 /// A task of a call that has ended.
-struct LeftTask {
+struct OrphanedTask {
     call_id: String,
     tool_name: String,
     data: Json,
@@ -44,7 +44,7 @@ struct LeftTask {
     ended_at: i64,
 }
 
-impl LeftTasks {
+impl OrphanedTasks {
     /// Cancels the tasks that are due.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl LeftTasks {
     async fn attempt(
         &self,
         shared: &RuntimeContext,
-        task: &LeftTask,
+        task: &OrphanedTask,
         identity: &str,
     ) -> Result<(), Error> {
         let tool = shared.tools.get(&task.tool_name);
@@ -90,12 +90,12 @@ impl LeftTasks {
     }
 }
 
-async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<LeftTask>, Error> {
+async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<OrphanedTask>, Error> {
     let skip = serde_json::to_string(skip).unwrap_or_default();
     let found: Vec<(String, String, Json, String, i64)> =
         abide.sql(LEFT).param("skip", skip).fetch().await?;
     let left = found.into_iter().map(|(call_id, tool_name, data, recorded_by, ended_at)| {
-        LeftTask { call_id, tool_name, data, recorded_by, ended_at }
+        OrphanedTask { call_id, tool_name, data, recorded_by, ended_at }
     });
     Ok(left.collect())
 }

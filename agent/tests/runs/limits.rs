@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_agent::Settings;
 use abide_client::arguments::{DecideApproval, StartRun};
 use abide_client::{Abide, Clock, Config, Decision, Micros, SystemClock};
-use abide_models::{Models, Surroundings};
+use abide_models::{ConfigContext, Models};
 use abide_tools::{Effect, Function, ToolContext};
 use expect_test::expect;
 use schemars::JsonSchema;
@@ -62,7 +62,7 @@ fn priced(plan: &FixtureOptions, script: &str) -> Models {
     let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
                   models: [scripted], price: { input_per_million: 2, output_per_million: 8 } }]";
     let config = serde_saphyr::from_str(config).expect("it is a configuration");
-    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is valid")
+    Models::new(config, &ConfigContext { environment: &|_| None, folder }).expect("it is valid")
 }
 
 /// Regression: without configured prices, the limit had no effect.

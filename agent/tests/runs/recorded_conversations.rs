@@ -20,8 +20,8 @@ use abide_client::arguments::{
 };
 use abide_client::{Abide, AgentState, Json, NewMemory, PauseStage};
 use abide_models::{
-    Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage, ModelProvider, ModelRequest,
-    ModelStream, Models, ModelsConfig, Replay, Surroundings, read_conversations,
+    ConfigContext, Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage,
+    ModelProvider, ModelRequest, ModelStream, Models, ModelsConfig, Replay, read_conversations,
 };
 use abide_tools::{Effect, Failure, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
 use futures_util::{StreamExt as _, stream};
@@ -383,7 +383,7 @@ async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCoun
     let results = names.iter().zip(&conversations).flat_map(|(name, it)| turns(name, it));
     let results = results.flat_map(|turn| turn.results).collect();
     let tools = tools(&conversations, results);
-    let surroundings = Surroundings::of_process();
+    let surroundings = ConfigContext::of_process();
     let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is valid");
     let strict = Arc::new(Strict::of(conversations.clone()));
     models.add(strict, Vec::new(), 0).expect("the id is unique");

@@ -64,7 +64,7 @@ pub struct McpServerConfig {
     /// The prefix of its tools' names; the default is the server's name and `_`. It may be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Whether the start fails without the server; the default is false. An optional server that is unavailable is
+    /// Whether the start fails without the server. Default: true. An optional server that is unavailable is
     /// retried.
     #[serde(default = "yes")]
     pub required: bool,

@@ -11,7 +11,7 @@ use abide_agent::{
 use abide_client::arguments::{AppendMessage, CreateSession, StartRun};
 use abide_client::{Abide, Run};
 use abide_models::{
-    ModelMessage, Models, ModelsConfig, RequestPurpose, Surroundings, TokenEstimate,
+    ConfigContext, ModelMessage, Models, ModelsConfig, RequestPurpose, TokenEstimate,
 };
 use abide_tools::{Effect, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
 use futures_util::{StreamExt as _, stream};
@@ -95,7 +95,7 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
     });
     let model = RecordedModel::new(conversations.collect(), tasks.collect());
     let tools = tools(named.clone());
-    let mut models = Models::new(ModelsConfig::default(), &Surroundings::of_process())
+    let mut models = Models::new(ModelsConfig::default(), &ConfigContext::of_process())
         .expect("the configuration is valid");
     models.add(Arc::new(model.clone()), Vec::new(), 0).expect("the id is unique");
     let catalog = Catalog::new(folder.path(), tools.clone());

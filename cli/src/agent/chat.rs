@@ -18,7 +18,7 @@ use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
 use super::host::{AgentHost, FILE, check_folder_exists, open};
 use super::run::{ended, of_server, restarts, row, still_waits};
-use super::silence::Silence;
+use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
@@ -286,7 +286,7 @@ impl Conversation<'_> {
         let mut view = View::of_chat(self.options.json);
         view.omit(&restarts(abide, run_id).await?);
         let mut events = Events::of(abide, run_id, 0).await?;
-        let mut silence = Silence::new(self.options, abide);
+        let mut silence = StallNotice::new(self.options, abide);
         loop {
             let event = tokio::select! {
                 event = events.next() => event?,

@@ -11,7 +11,7 @@ use clap::Args;
 use super::approvals::{Decider, consent, decide, program_question};
 use super::hint::{HintContext, of_folder};
 use super::host::{AgentHost, FILE, check_folder_exists, open};
-use super::silence::Silence;
+use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -122,7 +122,7 @@ pub(super) async fn watch(
     let mut view = View::new(options.json);
     view.omit(&restarts(abide, run_id).await?);
     let mut events = Events::of(abide, run_id, 0).await?;
-    let mut silence = Silence::new(options, abide);
+    let mut silence = StallNotice::new(options, abide);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,

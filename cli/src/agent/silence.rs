@@ -21,16 +21,16 @@ const SILENT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Says once, on stderr, why a run is silent.
-pub(super) struct Silence<'a> {
+pub(super) struct StallNotice<'a> {
     options: &'a Options,
     abide: &'a Abide,
     /// When it is said; `None` afterwards.
     due: Option<Instant>,
 }
 
-impl<'a> Silence<'a> {
-    pub(super) fn new(options: &'a Options, abide: &'a Abide) -> Silence<'a> {
-        Silence { options, abide, due: Some(Instant::now() + SILENT) }
+impl<'a> StallNotice<'a> {
+    pub(super) fn new(options: &'a Options, abide: &'a Abide) -> StallNotice<'a> {
+        StallNotice { options, abide, due: Some(Instant::now() + SILENT) }
     }
 
     /// Waits until the run is silent, and says why if the reason is known. Completes once.

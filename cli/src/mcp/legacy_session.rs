@@ -1,5 +1,5 @@
-//! The session of a client of 2025-11-25 or before. A server that was restarted has forgotten it; then a new one gets the
-//! same subscriptions, without notice of the client.
+//! The session of a client of 2025-11-25 or before. A restarted server has forgotten it;
+//! then the proxy opens a new session with the same subscriptions; the client does not notice.
 
 use std::collections::BTreeMap;
 

@@ -49,7 +49,7 @@ pub(crate) struct RerunResult {
 #[derive(Debug, Default)]
 pub(crate) struct SharedReruns(Mutex<HashMap<Binding, Weak<SharedRerun>>>);
 
-/// One of them. It is removed when its last user drops it.
+/// A query that is run again. Removed with its last subscriber.
 #[derive(Debug)]
 pub(crate) struct SharedRerun {
     binding: Binding,

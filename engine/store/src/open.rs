@@ -398,7 +398,9 @@ fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenErr
         return Err(OpenError::Missing(path.to_owned()));
     }
     check_kind(path)?;
-    if !companion(path, "-wal").exists() && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+    if !companion(path, "-wal").exists()
+        && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0)
+    {
         return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
     }
     let connection =

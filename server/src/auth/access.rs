@@ -25,7 +25,7 @@ use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::auth::jwt::UniqueObject;
 use crate::auth::protected_resource;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::connections::pending::PendingConnection;
+use crate::connections::unauthenticated::UnauthenticatedConnection;
 use crate::problem::Problem;
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
@@ -144,7 +144,7 @@ pub(crate) async fn guard(
         admit(&app.authenticator, request.method(), request.uri(), request.headers()).await;
     match admitted {
         Ok(session) => {
-            if let Some(pending) = request.extensions().get::<Arc<PendingConnection>>() {
+            if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
                 pending.admitted();
             }
             if let Some(place) = request.extensions().get::<ConnectionPermit>() {

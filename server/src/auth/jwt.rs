@@ -203,8 +203,8 @@ impl Jwt {
             (None, [only]) => Some(only.clone()),
             (None, _) => None,
         };
-        let found = find(&self.keys(now, limits::KEYS_LOOK_US));
-        let found = found.or_else(|| find(&self.keys(now, limits::KEYS_LOOK_SOON_US)));
+        let found = find(&self.keys(now, limits::KEY_FILE_CHECK_US));
+        let found = found.or_else(|| find(&self.keys(now, limits::UNKNOWN_KEY_CHECK_US)));
         found.ok_or_else(|| refused("the token names an unknown key"))
     }
 

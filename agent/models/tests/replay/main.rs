@@ -119,7 +119,8 @@ fn answer_places(conversation: &Conversation) -> impl Iterator<Item = usize> {
 
 #[tokio::test]
 async fn every_answer_of_the_fixture_is_replayed() {
-    let (answers, ambiguous) = told_again(&in_repository("tests/fixtures/conversations.jsonl.zst")).await;
+    let (answers, ambiguous) =
+        told_again(&in_repository("tests/fixtures/conversations.jsonl.zst")).await;
     assert_eq!((answers, ambiguous), (326, 0));
 }
 

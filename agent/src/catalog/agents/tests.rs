@@ -195,7 +195,7 @@ fn a_check_reports_everything_that_cannot_work() {
         - { id: script, kind: ollama, models: [small] }\n\
         - { id: keyless, kind: openai, key_env: NO_SUCH_KEY, models: [m] }\n";
     let config = serde_saphyr::from_str(config).expect("the configuration is valid");
-    let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
+    let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
     // Each kind of part that can be missing is among them, and each such problem has its place and says what to do.
@@ -267,7 +267,7 @@ fn a_check_reports_parsers_that_cannot_work() {
     let catalog = catalog.parser("mine", || abide_programs::GenericParser);
     let config = "providers: [{ id: script, kind: ollama, models: [small] }]\n";
     let config = serde_saphyr::from_str(config).expect("the configuration is valid");
-    let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
+    let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
     let rendered: Vec<String> = problems

@@ -38,19 +38,19 @@ pub(in crate::agent) struct Input {
     decided: Option<String>,
     /// `None` where Ctrl-C ends the process.
     interrupts: Option<mpsc::Receiver<()>>,
-    presses: Presses,
+    presses: InterruptCount,
     is_terminal: bool,
 }
 
 /// How often Ctrl-C was pressed since the last line or answer.
 #[derive(Clone, Debug, Default)]
-struct Presses(Arc<AtomicU32>);
+struct InterruptCount(Arc<AtomicU32>);
 
 /// The only listener for Ctrl-C. Two listeners would not see the same number of presses: the system merges presses that
 /// a listener has not read yet.
 pub(super) struct InterruptListener {
     signal: Signal,
-    presses: Presses,
+    presses: InterruptCount,
     sender: mpsc::Sender<()>,
 }
 
@@ -105,7 +105,7 @@ impl Input {
             typed_ahead: VecDeque::new(),
             decided: None,
             interrupts: None,
-            presses: Presses::default(),
+            presses: InterruptCount::default(),
             is_terminal: io::stdin().is_terminal(),
         }
     }

@@ -8,8 +8,8 @@ use abide_client::arguments::{
     CancelToolCall, DecideApproval, RegisterTool, RequestToolCall, SettleToolCall,
 };
 use abide_client::{
-    Abide, Answer, Approval, Code, Decision, DurableSession, Effect, Error, HandoffRequest,
-    HandoffStatus, Outcome, Retry, ToolCall, ToolCallStatus, ToolError,
+    Abide, Approval, Code, Decision, DurableSession, Effect, Error, HandoffRequest,
+    HandoffResolution, HandoffStatus, Outcome, Retry, ToolCall, ToolCallStatus, ToolError,
 };
 use abide_server::AccessConfig;
 use serde_json::{Value as JsonValue, json};
@@ -244,7 +244,7 @@ async fn a_supervisor_answers(abide: &Abide) {
     let session = session(abide).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let answer = |handoff: HandoffRequest| async move {
-        Ok(Answer::Rejected(format!("no, {}", handoff.reason)))
+        Ok(HandoffResolution::Rejected(format!("no, {}", handoff.reason)))
     };
     let serve = abide.supervisor().serve("refunds", answer, async { drop(stopped.await) });
     let asks = async {
@@ -272,7 +272,7 @@ async fn a_supervisor_that_fails_releases_the_handoff(abide: &Abide) {
         notify.notify_one();
         async { Err(ToolError::new("it is out of order")) }
     };
-    let resolves = |_| async { Ok(Answer::Resolved("a refund".to_owned())) };
+    let resolves = |_| async { Ok(HandoffResolution::Resolved("a refund".to_owned())) };
     let done = Arc::new(Notify::new());
     let first = abide.supervisor().serve("refunds", fails, done.notified());
     let second = async {

@@ -155,7 +155,7 @@ impl Follower {
         let update = tokio::select! {
             () = &mut draining => return Next::Stops,
             refusal = &mut self.invalid => return Next::Refused(refusal),
-            update = timeout(limits::PING, self.connection.next()) => update,
+            update = timeout(limits::PING_INTERVAL, self.connection.next()) => update,
         };
         let Ok(update) = update else { return Next::Silence };
         match self.new_events(&update) {

@@ -218,7 +218,7 @@ pub(in crate::routes) async fn cancel(
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     // The driver stops its tools first.
-    match timeout(limits::ABORT, follower.until_end()).await {
+    match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
         Ok(ended) => ended?,
         Err(_) => follower.until_now().await?,
     }

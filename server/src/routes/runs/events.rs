@@ -119,7 +119,7 @@ impl Events {
             let update = tokio::select! {
                 () = &mut draining => return None,
                 refusal = &mut self.invalid => return Some(self.end_with(&refusal)),
-                update = timeout(limits::PING, self.connection.next()) => update,
+                update = timeout(limits::PING_INTERVAL, self.connection.next()) => update,
             };
             let text = match update {
                 Ok(update) => {

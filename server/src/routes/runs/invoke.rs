@@ -55,7 +55,7 @@ pub(in crate::routes) async fn invoke(
 
 /// How long a request waits.
 fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
-    let Some(given) = given else { return Ok(limits::INVOKE) };
+    let Some(given) = given else { return Ok(limits::INVOKE_DEFAULT) };
     let most = u64::try_from(limits::INVOKE_MAX.as_millis()).unwrap_or(u64::MAX);
     match given.as_u64().filter(|wait_ms| *wait_ms <= most) {
         Some(wait_ms) => Ok(Duration::from_millis(wait_ms)),

@@ -45,7 +45,7 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
 }
 
 /// The value of an operation, or a stream.
-pub(super) enum Answer {
+pub(super) enum A2aResponse {
     Value(serde_json::Value),
     Stream(Box<TaskStream>),
 }

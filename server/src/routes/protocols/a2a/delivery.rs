@@ -45,7 +45,7 @@ pub(crate) async fn run(app: AppState) {
             loop {
                 let refusal = serve(&app, &sender).await;
                 tracing::warn!(%refusal, "push notifications are interrupted");
-                tokio::time::sleep(limits::WEBHOOK_INTERRUPTION).await;
+                tokio::time::sleep(limits::WEBHOOK_FAILURE_PAUSE).await;
             }
         } => {}
     }
@@ -279,7 +279,7 @@ async fn deliver(
         Err(refusal) => {
             // It was replaced or deleted, or the engine is overloaded.
             tracing::debug!(%refusal, webhook = id, "a push notification is not recorded");
-            tokio::time::sleep(limits::WEBHOOK_INTERRUPTION).await;
+            tokio::time::sleep(limits::WEBHOOK_FAILURE_PAUSE).await;
             Some(looked_at)
         }
     }

@@ -19,7 +19,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value as JsonValue;
 
 use super::super::follow::texts_of_turn;
-use super::binding::{Answer, TaskStream, check_version};
+use super::binding::{A2aResponse, TaskStream, check_version};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind, Status};
 use super::operation::Operation;
@@ -88,11 +88,11 @@ pub(in crate::routes) async fn call(
         peer.perform(operation, params, Framing::Lines).await.map(|answer| (answer, response))
     };
     match answer.await {
-        Ok((Answer::Value(value), kind)) => {
+        Ok((A2aResponse::Value(value), kind)) => {
             let message = frame(&kind.encode(&value));
             respond(stream::iter([Ok(message), Err(OK)]))
         }
-        Ok((Answer::Stream(task), _)) => respond(messages(*task)),
+        Ok((A2aResponse::Stream(task), _)) => respond(messages(*task)),
         Err(error) => respond(stream::iter([Err(error.to_status())])),
     }
 }

@@ -3,7 +3,7 @@
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::input::{self, Decided};
 use super::message::{Request, refused};
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
@@ -14,7 +14,7 @@ const ID: &str = "mcp_";
 
 /// A request to the handler, with what was already answered.
 struct HandlerCall<'a> {
-    exchange: &'a Exchange,
+    exchange: &'a McpRequestContext,
     handler: &'a dyn McpHandler,
     request: &'a Request,
     /// The purpose for which a signed state is valid.
@@ -29,7 +29,7 @@ struct HandlerCall<'a> {
 
 /// Lets the handler answer, and asks the client for the input that it needs.
 pub(super) async fn ask_handler(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     handler: &dyn McpHandler,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
@@ -46,7 +46,7 @@ pub(super) async fn ask_handler(
 
 impl<'a> HandlerCall<'a> {
     fn new(
-        exchange: &'a Exchange,
+        exchange: &'a McpRequestContext,
         handler: &'a dyn McpHandler,
         request: &'a Request,
     ) -> Result<HandlerCall<'a>, McpFailure> {

@@ -8,7 +8,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::message::{Request, refused};
 use super::resources::{self, Part};
 use crate::connections::lifecycle::Phase;
@@ -59,7 +59,7 @@ struct Watcher {
 const TOOLS_ID: &str = "tools";
 
 impl Watcher {
-    async fn new(exchange: &Exchange, wanted: &Wanted) -> Result<Watcher, McpFailure> {
+    async fn new(exchange: &McpRequestContext, wanted: &Wanted) -> Result<Watcher, McpFailure> {
         let mut connection = exchange.app.engine.connect(exchange.by());
         if wanted.tools {
             let none = Map::new();
@@ -145,7 +145,7 @@ fn of_update(update: &Update) -> Result<BTreeSet<Changed>, Refusal> {
 
 /// `subscriptions/listen`. Ends when the server stops, or with the stream.
 pub(super) async fn listen(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     if !exchange.accepts_events {
@@ -203,7 +203,7 @@ pub(super) async fn listen(
 
 /// Refuses an address that cannot be that of a resource. Whether the resource exists makes no difference, so that a
 /// subscription shows nothing that a read would not.
-fn check_uri(exchange: &Exchange, uri: &str) -> Result<(), McpFailure> {
+fn check_uri(exchange: &McpRequestContext, uri: &str) -> Result<(), McpFailure> {
     if uri.len() > limits::MCP_URI_BYTES {
         let message = format!("the URI has more than {} bytes", limits::MCP_URI_BYTES);
         return Err(McpFailure::invalid(message));
@@ -225,7 +225,10 @@ fn too_many() -> McpFailure {
 }
 
 /// `resources/subscribe` and `resources/unsubscribe` of a session.
-pub(super) fn subscribe(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) fn subscribe(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let session = exchange.session().ok_or_else(|| {
         McpFailure::invalid("a subscription needs a session: begin with initialize")
     })?;
@@ -241,7 +244,7 @@ pub(super) fn subscribe(exchange: &Exchange, request: &Request) -> Result<JsonVa
 }
 
 /// The notifications of a session, until it ends. `watches` is sent when changes are watched.
-pub(super) async fn follow_session(exchange: &Exchange, watches: oneshot::Sender<()>) {
+pub(super) async fn follow_session(exchange: &McpRequestContext, watches: oneshot::Sender<()>) {
     let mut watches = Some(watches);
     let Some(session) = exchange.session().cloned() else { return };
     let mut uris = session.subscriptions();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::agent_run::{failed, refusal_result};
 use super::agent_tools;
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::handler::ask_handler;
 use super::message::{Request, refused};
 use crate::limits;
@@ -17,7 +17,7 @@ use crate::mcp_handler::{McpFailure, McpItems};
 const QUERY: &str = "sql_query";
 
 /// All tools of the caller, in an order that stays the same.
-pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let mut tools = agent_tools::list(exchange).await?;
     tools.push(json!({
         "name": QUERY,
@@ -38,7 +38,7 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailu
 }
 
 /// The tools of chosen reducers, in the order of the choice.
-fn reducers(exchange: &Exchange, chosen: &[String]) -> Vec<JsonValue> {
+fn reducers(exchange: &McpRequestContext, chosen: &[String]) -> Vec<JsonValue> {
     if chosen.is_empty() {
         return Vec::new();
     }
@@ -55,7 +55,10 @@ fn reducers(exchange: &Exchange, chosen: &[String]) -> Vec<JsonValue> {
 }
 
 /// Calls a tool.
-pub(super) async fn call(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn call(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let name = request.text("name")?;
     let arguments = match request.params.get("arguments") {
         None => Map::new(),
@@ -85,7 +88,7 @@ pub(super) fn has(items: &[JsonValue], member: &str, value: &str) -> bool {
 }
 
 async fn query(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     arguments: &Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {
     let empty = Map::new();
@@ -119,7 +122,7 @@ async fn query(
 }
 
 async fn reduce(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     name: &str,
     arguments: Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {

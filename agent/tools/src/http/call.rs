@@ -12,7 +12,7 @@ use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
 
 impl Plan {
-    pub(super) async fn exchange(&self, invocation: &Invocation) -> ToolOutcome {
+    pub(super) async fn call(&self, invocation: &Invocation) -> ToolOutcome {
         let name = &self.name;
         let nothing = Map::new();
         let arguments = invocation.arguments.as_object().unwrap_or(&nothing);
