@@ -40,7 +40,7 @@ impl Config {
     pub fn new(modules: Vec<Module>) -> Config {
         let live_budget = Budget {
             average: limits::LIVE_DELTA_STEPS,
-            most: limits::LIVE_DELTA_MOST_STEPS,
+            max: limits::LIVE_DELTA_MOST_STEPS,
             commit: limits::LIVE_COMMIT_STEPS,
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());

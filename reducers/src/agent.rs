@@ -197,8 +197,8 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
         }
         others += 1;
         if others > limits::DELEGATED_AGENTS {
-            let most = limits::DELEGATED_AGENTS;
-            let detail = format!("agent {name} would delegate to more than {most} agents");
+            let max = limits::DELEGATED_AGENTS;
+            let detail = format!("agent {name} would delegate to more than {max} agents");
             let hint = "indirect delegation counts too";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }

@@ -202,14 +202,14 @@ pub fn delete_entries(
     };
     let is_fenced = stored.fencing_token.max(fencing_token).is_some();
     raise_token(ctx, stored, fencing_token)?;
-    let (most, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
+    let (max, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
     let more = loop {
         // Few at a time, because each can have megabytes.
         let found = first_entries(ctx, &collection_id, &prefix)?;
         if found.is_empty() {
             break false;
         }
-        if deleted >= most || bytes >= limits::ENTRIES_BYTES {
+        if deleted >= max || bytes >= limits::ENTRIES_BYTES {
             break true;
         }
         for entry in found {
@@ -264,8 +264,8 @@ impl BytesRead {
         if is_first || self.0 <= limits::ENTRIES_BYTES {
             return Ok(());
         }
-        let most = limits::ENTRIES_BYTES >> 20;
-        let detail = format!("the call replaces or reads entries of more than {most} MiB");
+        let max = limits::ENTRIES_BYTES >> 20;
+        let detail = format!("the call replaces or reads entries of more than {max} MiB");
         Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
     }
 }
@@ -459,20 +459,20 @@ fn read_blob(key: &str, blob: &JsonValue) -> Result<Vec<u8>, Refusal> {
 }
 
 fn check_key(key: &str) -> Result<(), Refusal> {
-    let most = limits::ENTRY_KEY_BYTES;
-    if (1..=most).contains(&key.len()) {
+    let max = limits::ENTRY_KEY_BYTES;
+    if (1..=max).contains(&key.len()) {
         return Ok(());
     }
-    let detail = format!("the key has {} bytes; it must have 1 to {most}", key.len());
+    let detail = format!("the key has {} bytes; it must have 1 to {max}", key.len());
     Err(Refusal::new(Code::LimitExceeded, detail).hint("use a digest as the end of a long key"))
 }
 
 fn check_count(count: usize) -> Result<(), Refusal> {
-    let most = limits::ENTRIES_OF_A_CALL;
-    if count <= most {
+    let max = limits::ENTRIES_OF_A_CALL;
+    if count <= max {
         return Ok(());
     }
-    let detail = format!("the call has {count} entries; the limit is {most}");
+    let detail = format!("the call has {count} entries; the limit is {max}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
 }
 

@@ -185,10 +185,10 @@ fn ask(
     step: i64,
     inputs: Vec<NewInput>,
 ) -> Result<(), Abort> {
-    let (count, most) = (inputs.len(), limits::INPUTS_AT_ONCE);
-    if count > most || step == 0 {
+    let (count, max) = (inputs.len(), limits::INPUTS_AT_ONCE);
+    if count > max || step == 0 {
         let detail = format!("the server of call {} asks {count} questions", call.call_id);
-        let hint = format!("at most {most} are allowed at a time, with a step that records them");
+        let hint = format!("at most {max} are allowed at a time, with a step that records them");
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
     let policy = tool_call::pinned(ctx, call)?.approval();
@@ -218,9 +218,9 @@ fn ask(
 
 /// The arguments of the call for a question. Only `message`, `schema` and `url` are from the server.
 fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result<JsonValue, Abort> {
-    let (bytes, most) = (input.message.len(), limits::INPUT_MESSAGE_BYTES);
-    if bytes > most || input.url.as_ref().is_some_and(|url| url.len() > most) {
-        let detail = format!("a question of call {} has more than {most} bytes", call.call_id);
+    let (bytes, max) = (input.message.len(), limits::INPUT_MESSAGE_BYTES);
+    if bytes > max || input.url.as_ref().is_some_and(|url| url.len() > max) {
+        let detail = format!("a question of call {} has more than {max} bytes", call.call_id);
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("fail the call").into());
     }
     let mut arguments = json!({"tool": call.tool_name, "call_id": call.call_id,

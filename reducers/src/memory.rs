@@ -212,7 +212,7 @@ pub fn forget_memories(
     fencing_token: Option<i64>,
 ) -> Result<ReducerResult<MemoriesForgotten>, Abort> {
     check_holder(ctx, run_id.as_deref(), fencing_token)?;
-    let most = limits::MEMORIES_OF_A_CALL;
+    let max = limits::MEMORIES_OF_A_CALL;
     let found = match keys {
         Some(keys) => {
             check_count(keys.len())?;
@@ -225,14 +225,14 @@ pub fn forget_memories(
         }
         None => {
             let first = "WHERE space = ?1 ORDER BY key LIMIT ?2";
-            ctx.find::<Memory>(first, &[space.as_str().into(), (most as i64 + 1).into()])?
+            ctx.find::<Memory>(first, &[space.as_str().into(), (max as i64 + 1).into()])?
         }
     };
-    let done = MemoriesForgotten { forgotten: found.len().min(most), more: found.len() > most };
+    let done = MemoriesForgotten { forgotten: found.len().min(max), more: found.len() > max };
     if found.is_empty() {
         return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
     }
-    for memory in found.into_iter().take(most) {
+    for memory in found.into_iter().take(max) {
         drop_vector(ctx, memory.id)?;
         ctx.delete::<Memory>(memory.id)?;
     }
@@ -444,9 +444,9 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
         ("the key of a fact", key.len(), limits::MEMORY_KEY_BYTES),
         ("the value of a fact", value.len(), limits::MEMORY_VALUE_BYTES),
     ];
-    for (what, bytes, most) in sizes {
-        if bytes > most {
-            let detail = format!("{what} has {bytes} bytes; the limit is {most}");
+    for (what, bytes, max) in sizes {
+        if bytes > max {
+            let detail = format!("{what} has {bytes} bytes; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("save a shorter fact"));
         }
     }
@@ -462,11 +462,11 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
 }
 
 fn check_count(count: usize) -> Result<(), Refusal> {
-    let most = limits::MEMORIES_OF_A_CALL;
-    if count <= most {
+    let max = limits::MEMORIES_OF_A_CALL;
+    if count <= max {
         return Ok(());
     }
-    let detail = format!("the call has {count} facts; the limit is {most}");
+    let detail = format!("the call has {count} facts; the limit is {max}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("make several calls"))
 }
 
@@ -477,11 +477,11 @@ fn check_room(ctx: &mut Context<'_>, space: &str, new: usize) -> Result<(), Abor
     }
     // A policy may hide some of them.
     let held = ctx.count_everywhere::<Memory>("WHERE space = ?1", &[Value::from(space)])?;
-    let most = limits::MEMORIES_OF_A_SPACE;
-    if held + new as i64 <= most {
+    let max = limits::MEMORIES_OF_A_SPACE;
+    if held + new as i64 <= max {
         return Ok(());
     }
-    let detail = format!("the memory has {held} facts; the limit is {most}");
+    let detail = format!("the memory has {held} facts; the limit is {max}");
     let hint = "forget facts that are no longer needed, or replace them by saving the same key";
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
@@ -493,9 +493,9 @@ fn read_vector(new: &NewMemoryVector) -> Result<Vec<u8>, Refusal> {
         let detail = format!("the vector of fact {id} is not in the form of bytes");
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     };
-    let most = limits::EMBEDDING_BYTES;
-    if bytes.is_empty() || bytes.len() > most || bytes.len() % 4 != 0 {
-        let detail = format!("the vector of fact {id} has {} bytes, not 4 to {most}", bytes.len());
+    let max = limits::EMBEDDING_BYTES;
+    if bytes.is_empty() || bytes.len() > max || bytes.len() % 4 != 0 {
+        let detail = format!("the vector of fact {id} has {} bytes, not 4 to {max}", bytes.len());
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     let mut numbers =

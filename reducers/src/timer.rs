@@ -180,15 +180,15 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
     save(ctx, timer)
 }
 
-/// Cancels at most `most` timers of a session that is ending or has ended, and returns their number.
+/// Cancels at most `max` timers of a session that is ending or has ended, and returns their number.
 pub(crate) fn cancel_some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
-    most: usize,
+    max: usize,
 ) -> Result<usize, Abort> {
     let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'
         ORDER BY id LIMIT ?2";
-    let timers = ctx.find::<Timer>(open, &[session_id.into(), (most as i64).into()])?;
+    let timers = ctx.find::<Timer>(open, &[session_id.into(), (max as i64).into()])?;
     let found = timers.len();
     for mut timer in timers {
         timer.status = TimerStatus::Cancelled;

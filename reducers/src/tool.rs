@@ -80,11 +80,11 @@ impl Retry {
         if attempts < 2 {
             return 0;
         }
-        let most = self.backoff_max_ms.unwrap_or(60_000);
+        let max = self.backoff_max_ms.unwrap_or(60_000);
         let first = self.backoff_ms.unwrap_or(1_000);
         // 2^31 times any delay exceeds the maximum, so nothing overflows.
         let doublings = (attempts - 2).min(31);
-        first.saturating_mul(1 << doublings).min(most)
+        first.saturating_mul(1 << doublings).min(max)
     }
 
     fn check(&self) -> Result<(), Refusal> {

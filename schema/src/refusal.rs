@@ -125,7 +125,7 @@ const QUERY_HINT: [&str; 2] = ["the query `", "` lists them"];
 
 /// A refusal of a request. No row changed, except where the reducer records the refusal (a late result).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail}")]
+#[error("{}{detail}", in_batch(*batch_position))]
 pub struct Refusal {
     /// The code that programs branch on.
     pub code: Code,
@@ -135,13 +135,25 @@ pub struct Refusal {
     pub hint: Option<String>,
     /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
     pub retry_after_ms: Option<u64>,
+    /// The position of the refused call in its batch, from 1. The displayed sentence begins with it.
+    pub batch_position: Option<usize>,
+}
+
+fn in_batch(position: Option<usize>) -> String {
+    position.map_or_else(String::new, |position| format!("call {position} of the batch: "))
 }
 
 impl Refusal {
     /// A refusal without a hint.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Refusal {
-        Refusal { code, detail: detail.into(), hint: None, retry_after_ms: None }
+        Refusal {
+            code,
+            detail: detail.into(),
+            hint: None,
+            retry_after_ms: None,
+            batch_position: None,
+        }
     }
 
     /// Adds a hint. Commands and queries in it have backticks.
@@ -175,15 +187,7 @@ impl Refusal {
     /// The refusal without the position of the call in its batch: for a batch that the program made, not its user.
     #[must_use]
     pub fn outside_batch(self) -> Refusal {
-        let detail = self.detail.strip_prefix("call ").and_then(|rest| {
-            let (number, rest) = rest.split_once(" of the batch")?;
-            let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
-            is_number.then(|| rest.split_once(": ").map(|(_, detail)| detail.to_owned()))?
-        });
-        match detail {
-            Some(detail) => Refusal { detail, ..self },
-            None => self,
-        }
+        Refusal { batch_position: None, ..self }
     }
 
     /// Whether the same call may succeed later, unchanged.
@@ -214,6 +218,9 @@ impl Refusal {
         }
         if let Some(ms) = self.retry_after_ms {
             problem["retry_after_ms"] = ms.into();
+        }
+        if let Some(position) = self.batch_position {
+            problem["batch_position"] = position.into();
         }
         problem
     }

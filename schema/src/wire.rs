@@ -425,6 +425,9 @@ pub enum ServerMessage {
         /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
+        /// The position of the refused call in its batch, from 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch_position: Option<usize>,
     },
 }
 
@@ -438,6 +441,7 @@ impl ServerMessage {
             detail: refusal.detail.clone(),
             hint: refusal.hint.clone(),
             retry_after_ms: refusal.retry_after_ms,
+            batch_position: refusal.batch_position,
         }
     }
 

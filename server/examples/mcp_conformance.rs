@@ -218,8 +218,8 @@ fn form(message: &str, field: &str, kind: &str) -> JsonValue {
     elicit(message, &json!({field: {"type": kind}}), &[field])
 }
 
-fn sample(text: &str, most: u32) -> JsonValue {
-    json!({"method": "sampling/createMessage", "params": {"maxTokens": most,
+fn sample(text: &str, max: u32) -> JsonValue {
+    json!({"method": "sampling/createMessage", "params": {"maxTokens": max,
         "messages": [{"role": "user", "content": {"type": "text", "text": text}}]}})
 }
 

@@ -77,8 +77,8 @@ impl RequestBody {
     }
 
     /// Refuses a body with more values than this.
-    pub(crate) fn check_values(&self, most: usize) -> Result<(), Refusal> {
-        json_values::check_most(&self.text, most)
+    pub(crate) fn check_values(&self, max: usize) -> Result<(), Refusal> {
+        json_values::check_most(&self.text, max)
     }
 
     /// The reservation for the body, without its text: the parsed value is as large.

@@ -286,7 +286,7 @@ fn results_over_the_limits() {
             SELECT i FROM n",
         limits::QUERY_ROWS
     );
-    let most = many.replace("i <= ", "i < ");
+    let max = many.replace("i <= ", "i < ");
     let world = World::new();
     run(async {
         let mut answers = String::new();
@@ -308,7 +308,7 @@ fn results_over_the_limits() {
             limit_exceeded: string or blob too big
             bad_sql: expression tree is too large (maximum depth 1000)
         "#]].assert_eq(&answers);
-        let answer = ask(&world, &most, JsonValue::Null).await.unwrap();
+        let answer = ask(&world, &max, JsonValue::Null).await.unwrap();
         assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "the maximum number of rows is returned");
     });
 }

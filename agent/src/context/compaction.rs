@@ -129,7 +129,7 @@ fn plan(
 fn unchanged(
     groups: &[Group],
     entries: &[AgentState],
-    most: u64,
+    max: u64,
     turns: usize,
     size: RequestSize,
 ) -> Option<usize> {
@@ -142,7 +142,7 @@ fn unchanged(
             continue;
         }
         answers += usize::from(group.answers);
-        if tokens > most || answers > turns {
+        if tokens > max || answers > turns {
             break;
         }
         first = at;
@@ -249,11 +249,11 @@ fn next_part<'a>(
     let through = context.through_id();
     let first = driver.entries.iter().position(|entry| entry.id > through);
     let rest = &driver.entries[first.unwrap_or(driver.entries.len())..];
-    let most = size.estimated(settings.chunk_tokens);
+    let max = size.estimated(settings.chunk_tokens);
     let (mut end, mut tokens) = (0, 0);
     for group in groups(rest).iter().take_while(|group| group.last_id <= goal_id) {
         tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
-        if end > 0 && tokens > most {
+        if end > 0 && tokens > max {
             break;
         }
         end = group.end;
@@ -265,12 +265,12 @@ fn next_part<'a>(
 fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
     // The request also has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
-    let most = size.estimated(settings.chunk_tokens.min(room));
+    let max = size.estimated(settings.chunk_tokens.min(room));
     let mut lines: Vec<String> = part.iter().filter_map(|it| line(it, settings)).collect();
     let tokens =
         |lines: &[String]| -> u64 { lines.iter().map(|line| size.estimate.text(line) + 2).sum() };
     let mut each = 8_000;
-    while tokens(&lines) > most && each > 20 {
+    while tokens(&lines) > max && each > 20 {
         for line in &mut lines {
             shorten(line, each);
         }
@@ -280,10 +280,10 @@ fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> 
 }
 
 /// Keeps the beginning and the end of a text.
-fn shorten(text: &mut String, most: usize) {
-    if text.len() > most {
-        let head = text.floor_char_boundary(most * 2 / 3);
-        let tail = text.ceil_char_boundary(text.len() - most / 3);
+fn shorten(text: &mut String, max: usize) {
+    if text.len() > max {
+        let head = text.floor_char_boundary(max * 2 / 3);
+        let tail = text.ceil_char_boundary(text.len() - max / 3);
         *text = format!("{} […] {}", &text[..head], &text[tail..]);
     }
 }

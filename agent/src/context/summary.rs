@@ -156,7 +156,7 @@ impl Summary {
 
     /// Shortens the summary to a size in tokens. What matters least goes first: the oldest part of the course, obsolete
     /// items, uncertain facts, then questions and goals.
-    pub(crate) fn shorten(&mut self, most: u64, estimate: TokenEstimate) {
+    pub(crate) fn shorten(&mut self, max: u64, estimate: TokenEstimate) {
         for fact in &mut self.stable_facts {
             cut(&mut fact.key, 100);
             cut(&mut fact.value, 1_000);
@@ -166,12 +166,12 @@ impl Summary {
         lists.into_iter().flatten().for_each(|text| cut(text, 500));
         loop {
             let tokens = estimate.text(&self.text());
-            if tokens <= most {
+            if tokens <= max {
                 return;
             }
             let raw = self.raw_summary.len();
             if raw > 200 {
-                let excess = usize::try_from((tokens - most) * 3).unwrap_or(raw).max(40);
+                let excess = usize::try_from((tokens - max) * 3).unwrap_or(raw).max(40);
                 let from = raw.min(excess).min(raw - 100);
                 let from = self.raw_summary.ceil_char_boundary(from);
                 self.raw_summary.replace_range(..from, "…");

@@ -189,10 +189,10 @@ impl Middleware {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Middleware::Guardrail(rule) => rule.check(),
-            Middleware::ToolRetry(ToolRetry { attempts: Some(most), .. })
-                if !(1..=ATTEMPTS).contains(most) =>
+            Middleware::ToolRetry(ToolRetry { attempts: Some(max), .. })
+                if !(1..=ATTEMPTS).contains(max) =>
             {
-                Err(format!("tool_retry: attempts is {most}; it is 1 to {ATTEMPTS}"))
+                Err(format!("tool_retry: attempts is {max}; it is 1 to {ATTEMPTS}"))
             }
             Middleware::ModelFallback(fallback) if fallback.models.is_empty() => {
                 Err("model_fallback needs models".to_owned())

@@ -186,7 +186,7 @@ pub(crate) async fn search(
     driver: &Driver,
     space: &MemorySpace,
     query: &str,
-    most: i64,
+    max: i64,
 ) -> Result<Found, Error> {
     let embedded = embed(driver, space, query).await?;
     let words = "fts_rank(m.key || ' ' || m.value, :query)";
@@ -206,7 +206,7 @@ pub(crate) async fn search(
          ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
     );
     let sql = space.client.sql(&sql).param("space", &space.name);
-    let sql = sql.param("query", query).param("most", most);
+    let sql = sql.param("query", query).param("most", max);
     let Some(Embedded { model, tokens, vector }) = embedded else {
         return Ok(Found::of(sql.fetch().await?));
     };

@@ -171,8 +171,8 @@ impl Changes<'_> {
         let text = |message: &RecordedMessage| message.content.clone().unwrap_or_default();
         let position = format!("answer {number}");
         self.add(RunChangeKind::Answer, &position, text(was), text(is));
-        let most = was.tool_calls.len().max(is.tool_calls.len());
-        for at in 0..most {
+        let max = was.tool_calls.len().max(is.tool_calls.len());
+        for at in 0..max {
             let text = |message: &RecordedMessage| {
                 let call = message.tool_calls.get(at);
                 call.map(|call| format!("{} {}", call.name, call.arguments)).unwrap_or_default()

@@ -62,8 +62,8 @@ impl RemoteTask {
         self.add(result);
         let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
         if bytes > self.max_bytes {
-            let most = self.max_bytes;
-            return Err(format!("the artifacts of the task have more than {most} bytes"));
+            let max = self.max_bytes;
+            return Err(format!("the artifacts of the task have more than {max} bytes"));
         }
         let parts = self.artifacts.iter().map(|artifact| artifact.parts.len()).max().unwrap_or(0);
         match self.artifacts.len().max(parts) > ARTIFACTS {

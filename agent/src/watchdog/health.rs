@@ -79,7 +79,7 @@ pub(crate) fn judge(
     let can_compact = settings.auto_compaction
         && (drifts || rots || over_tooling >= settings.over_tooling)
         && compacted.is_none_or(|at| now.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS);
-    let reached = |count: i64, most: i64| most > 0 && count >= most;
+    let reached = |count: i64, max: i64| max > 0 && count >= max;
     let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
     let action = if reached(now.repeats, settings.stop_after_repeats)
         || reached(unhealthy, settings.stop_after)

@@ -155,8 +155,8 @@ impl A2aClient {
     pub async fn stream(&self, method: &str, params: Value) -> Result<A2aEvents, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
         if is_event_stream(&response) {
-            let (url, most) = (self.url.clone(), self.http.max_bytes);
-            return Ok(A2aEvents::new(url, response, most, self.is_legacy));
+            let (url, max) = (self.url.clone(), self.http.max_bytes);
+            return Ok(A2aEvents::new(url, response, max, self.is_legacy));
         }
         // An error, or the result of an agent that does not stream it.
         let text = self.http.text(response, self.http.max_bytes).await?;
@@ -227,14 +227,14 @@ impl A2aHttp {
     }
 
     /// The body of an answer. The time between two parts of it is limited.
-    async fn text(&self, mut response: Response, most: usize) -> Result<String, A2aFailure> {
+    async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
         loop {
             let chunk = tokio::time::timeout(self.timeout, response.chunk()).await;
             match chunk {
-                Ok(Ok(Some(chunk))) if body.len() + chunk.len() > most => {
-                    let why = format!("the response of {host} has more than {most} bytes");
+                Ok(Ok(Some(chunk))) if body.len() + chunk.len() > max => {
+                    let why = format!("the response of {host} has more than {max} bytes");
                     return Err(A2aFailure::Invalid(why));
                 }
                 Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),

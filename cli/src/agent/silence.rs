@@ -70,8 +70,8 @@ impl<'a> StallNotice<'a> {
             return None;
         }
         let left = expires.duration_since(std::time::SystemTime::now()).ok()?;
-        let most = left.as_secs() + 1;
-        Some(format!("waiting for the lease of the process that ended (at most {most} s)"))
+        let max = left.as_secs() + 1;
+        Some(format!("waiting for the lease of the process that ended (at most {max} s)"))
     }
 }
 

@@ -147,10 +147,10 @@ fn read(file: &Path) -> Result<RunSnapshot, Failure> {
     let hint = "`abide agent export RUN > FILE` writes a snapshot";
     let mut text = String::new();
     // One byte more than allowed, so that a larger file is noticed without being read.
-    let most = limits::CALL_BYTES as u64 + 1;
+    let max = limits::CALL_BYTES as u64 + 1;
     let done = match file.to_str() {
-        Some("-") => io::stdin().take(most).read_to_string(&mut text),
-        _ => fs::File::open(file).and_then(|it| it.take(most).read_to_string(&mut text)),
+        Some("-") => io::stdin().take(max).read_to_string(&mut text),
+        _ => fs::File::open(file).and_then(|it| it.take(max).read_to_string(&mut text)),
     };
     let name = file.display();
     done.map_err(|why| Failure::usage(format!("{name} cannot be read: {why}"), hint))?;

@@ -79,16 +79,19 @@ export interface Refusal {
   detail?: string;
   hint?: string;
   retry_after_ms?: number;
+  batch_position?: number;
 }
 
 /** The longest pause that a server can ask for, in milliseconds. */
 const MOST_RETRY_MS = 3_600_000;
 
 /** The error of a refusal. Fields of another type than expected do not count. */
-export function refusalError({ code, detail, hint, retry_after_ms: retry }: Refusal): AbideError {
+export function refusalError(refusal: Refusal): AbideError {
+  const { code, detail, hint, retry_after_ms: retry, batch_position: position } = refusal;
   const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : undefined);
   const isTime = typeof retry === "number" && retry >= 0;
-  return new AbideError(text(code) ?? "internal", text(detail) ?? "the server gives no reason", {
+  const place = typeof position === "number" ? `call ${position} of the batch: ` : "";
+  return new AbideError(text(code) ?? "internal", place + (text(detail) ?? "the server gives no reason"), {
     hint: text(hint),
     retryAfterMs: isTime ? Math.min(retry, MOST_RETRY_MS) : undefined,
   });

@@ -456,14 +456,14 @@ async function inTermsOfStep<Result>(
         cause: error,
       });
     }
-    const isTooLong = /^(?:call \d+ of the batch \(\w+\): )?(?:call_id has|a request id must)/;
+    const isTooLong = /^(?:call \d+ of the batch: )?(?:call_id has|a request id must)/;
     if (isTooLong.test(error.message)) {
       const start = JSON.stringify(`${key?.slice(0, 20)}…`);
       throw wrong(`the key ${start} is too long`, "a key has at most 400 bytes", error);
     }
     // The step is one request for its caller, with arguments of its own.
     const detail = error.message
-      .replace(/^call \d+ of the batch(?: \(\w+\))?: /, "")
+      .replace(/^call \d+ of the batch: /, "")
       .replace(/^(?:\/calls\/\d+)?\/args\//, "/");
     if (detail === error.message) throw error;
     throw new AbideError(code, detail, { hint, retryAfterMs, requestId, cause: error });

@@ -287,10 +287,10 @@ impl Parsed {
         let values: Vec<Value> = self.slots.iter().map(value).collect();
         // Without this check, a pattern that is too long would fail only if there is a row to
         // match.
-        let most = limits::PATTERN_BYTES;
-        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > most);
+        let max = limits::PATTERN_BYTES;
+        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > max);
         if principal.is_some() && self.matches && values.iter().any(too_long) {
-            let detail = format!("a LIKE or GLOB operand is longer than {most} bytes");
+            let detail = format!("a LIKE or GLOB operand is longer than {max} bytes");
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }
         Ok(values)

@@ -335,7 +335,7 @@ impl Router {
         let exceeded = delta == Err(LiveError::OverBudget);
         if exceeded {
             // An interrupted statement reports no steps, so it counts with its full allowance.
-            spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+            spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.max));
         }
         // A wanted group is filled later and cheap from then on.
         let exceeded_for_good = exceeded && dear.is_empty();
@@ -451,7 +451,7 @@ impl Router {
                 });
                 sql.allow(None);
                 if outcome == Err(LiveError::OverBudget) {
-                    spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+                    spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.max));
                 }
                 spent_before.add(spent);
                 self.meters.spend_on(template.text(), spent);

@@ -63,16 +63,16 @@ impl RateLimiter {
 
 impl CallerUsage {
     fn pace(&mut self, rate: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
-        let RateLimit { calls: most, per_ms } = rate;
+        let RateLimit { calls: max, per_ms } = rate;
         let (now_ns, span_ns) = (i128::from(now.0) * 1_000, i128::from(per_ms) * 1_000_000);
-        if calls > most {
+        if calls > max {
             return Err(too_many(calls, rate));
         }
-        let taken_ns = span_ns * i128::from(calls) / i128::from(most);
+        let taken_ns = span_ns * i128::from(calls) / i128::from(max);
         let paced_to_ns = self.paced_to_ns.max(now_ns) + taken_ns;
         let over_ns = paced_to_ns - now_ns - span_ns;
         if over_ns > 0 {
-            let detail = format!("you have used up your limit of {most} calls in {per_ms} ms");
+            let detail = format!("you have used up your limit of {max} calls in {per_ms} ms");
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
             return Err(Refusal::new(Code::Overloaded, detail)
                 .hint(
@@ -85,15 +85,15 @@ impl CallerUsage {
     }
 
     fn count(&mut self, quota: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
-        let RateLimit { calls: most, per_ms } = quota;
+        let RateLimit { calls: max, per_ms } = quota;
         let now_ms = now.0.div_euclid(1_000);
         let span = now_ms.div_euclid(per_ms);
         let so_far = if span == self.span { self.count } else { 0 };
-        if calls > most {
+        if calls > max {
             return Err(too_many(calls, quota));
         }
-        if so_far + calls > most {
-            let detail = format!("your quota of {most} calls in {per_ms} ms is used up");
+        if so_far + calls > max {
+            let detail = format!("your quota of {max} calls in {per_ms} ms is used up");
             let after_ms = (span + 1) * per_ms - now_ms;
             let refusal = Refusal::new(Code::LimitExceeded, detail).hint(
                 "wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`",
@@ -106,9 +106,9 @@ impl CallerUsage {
 }
 
 fn too_many(calls: i64, allowed: RateLimit) -> Refusal {
-    let RateLimit { calls: most, per_ms } = allowed;
+    let RateLimit { calls: max, per_ms } = allowed;
     let detail =
-        format!("a batch of {calls} calls exceeds your limit of {most} calls in {per_ms} ms");
+        format!("a batch of {calls} calls exceeds your limit of {max} calls in {per_ms} ms");
     Refusal::new(Code::LimitExceeded, detail).hint("send smaller batches")
 }
 

@@ -164,8 +164,8 @@ impl<'a> ScopedTransaction<'a> {
         let (before, left) =
             (store.steps(), limits::POLICY_STEPS.saturating_sub(self.policy_steps));
         let time = Duration::from_millis(limits::POLICY_MS);
-        let most = QueryLimits { time, of_processor: true, steps: left.max(1), ..WITHIN_CALL };
-        store.allow(Some(&most)).map_err(broken)?;
+        let max = QueryLimits { time, of_processor: true, steps: left.max(1), ..WITHIN_CALL };
+        store.allow(Some(&max)).map_err(broken)?;
         let done = read(store);
         store.allow(None).map_err(broken)?;
         self.policy_steps += store.steps() - before;

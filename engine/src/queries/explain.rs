@@ -125,7 +125,7 @@ fn table_scan(scan: &Scan) -> TableScan {
     TableScan {
         table: scan.table.to_owned(),
         columns: scan.columns.iter().map(|column| (*column).to_owned()).collect(),
-        part: scan.part.name().to_owned(),
+        part: scan.purpose.name().to_owned(),
         statement: scan.statement.clone(),
         declare: scan.declare(),
         create: scan.create(),

@@ -19,8 +19,8 @@ pub(crate) fn prepare(
     params: &Map<String, JsonValue>,
 ) -> Result<(String, Params), Refusal> {
     if sql.len() > limits::SQL_BYTES {
-        let (bytes, most) = (sql.len(), limits::SQL_BYTES);
-        let detail = format!("the statement has {bytes} bytes; the limit is {most}");
+        let (bytes, max) = (sql.len(), limits::SQL_BYTES);
+        let detail = format!("the statement has {bytes} bytes; the limit is {max}");
         return Err(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
         );

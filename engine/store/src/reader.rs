@@ -203,8 +203,8 @@ impl Snapshot<'_> {
         bytes: usize,
         work: impl FnOnce() -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let most = abide_schema::limits::QUERY_VALUE_BYTES;
-        if bytes >= most {
+        let max = abide_schema::limits::QUERY_VALUE_BYTES;
+        if bytes >= max {
             return work();
         }
         let set = |bytes| {
@@ -213,7 +213,7 @@ impl Snapshot<'_> {
         };
         set(bytes)?;
         let done = work();
-        set(most)?;
+        set(max)?;
         done
     }
 

@@ -158,9 +158,9 @@ fn require_room(
     let of_both = [Value::from(&**table), Value::from(&**role)];
     let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
     if count >= limits::POLICIES_OF_ONE {
-        let most = limits::POLICIES_OF_ONE;
+        let max = limits::POLICIES_OF_ONE;
         let detail =
-            format!("table {table} has {count} policies for role {role}, the maximum is {most}");
+            format!("table {table} has {count} policies for role {role}, the maximum is {max}");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
         return Err(refusal.hint("combine conditions with OR in one policy").into());
     }

@@ -102,8 +102,8 @@ pub fn claim_next_run(
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
     // The first is nearly always one that no policy hides.
-    for most in [1, limits::LOOKS_OF_A_CLAIM as i64] {
-        for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[most.into()]))? {
+    for max in [1, limits::LOOKS_OF_A_CLAIM as i64] {
+        for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[max.into()]))? {
             if let Some(run) = candidate(ctx, &run.id)? {
                 return Ok(Some(run));
             }

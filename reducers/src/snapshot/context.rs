@@ -285,8 +285,8 @@ impl SnapshotContext {
             summary.check(messages as i64)?;
         }
         if self.health.len() as i64 > HEALTH_ROWS {
-            let most = HEALTH_ROWS;
-            return Err(wrong(format!("it has measurements of more than {most} answers")));
+            let max = HEALTH_ROWS;
+            return Err(wrong(format!("it has measurements of more than {max} answers")));
         }
         let mut before = 0;
         for row in &self.health {

@@ -275,8 +275,8 @@ impl Fork {
         if self.bytes <= limits::FORK_BYTES {
             return Ok(());
         }
-        let most = limits::FORK_BYTES;
-        let detail = format!("the history has more than {most} bytes");
+        let max = limits::FORK_BYTES;
+        let detail = format!("the history has more than {max} bytes");
         let hint = "fork the session at an earlier event";
         Err(Refusal::new(Code::LimitExceeded, detail).hint(hint))
     }

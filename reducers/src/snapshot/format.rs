@@ -220,8 +220,8 @@ impl SnapshotCallStatus {
 pub(super) fn check_tag(tag: Option<&str>) -> Result<(), Refusal> {
     match tag {
         Some(tag) if tag.len() > limits::REASON_BYTES => {
-            let (bytes, most) = (tag.len(), limits::REASON_BYTES);
-            let detail = format!("the tag has {bytes} bytes; the limit is {most}");
+            let (bytes, max) = (tag.len(), limits::REASON_BYTES);
+            let detail = format!("the tag has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
         _ => Ok(()),
@@ -250,9 +250,9 @@ impl RunSnapshot {
         if rows > limits::SNAPSHOT_ROWS {
             return Err(too_many(rows));
         }
-        let most = limits::RUN_DESCENDANTS as usize + 1;
-        if self.runs.is_empty() || self.runs.len() > most {
-            let detail = format!("the snapshot has {} runs, not 1 to {most}", self.runs.len());
+        let max = limits::RUN_DESCENDANTS as usize + 1;
+        if self.runs.is_empty() || self.runs.len() > max {
+            let detail = format!("the snapshot has {} runs, not 1 to {max}", self.runs.len());
             return Err(wrong(detail));
         }
         for (at, run) in self.runs.iter().enumerate() {

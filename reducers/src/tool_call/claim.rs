@@ -76,9 +76,9 @@ pub fn claim_next_tool_call(
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
-        let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
+        let (count, max) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
         let detail =
-            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {most}");
+            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {max}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -243,8 +243,8 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
         AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
     let (mut looked_at, mut closing) = (0, false);
     // The first is nearly always one that the caller may claim.
-    for most in [1, limits::LOOKS_OF_A_CLAIM] {
-        let params = [tool.into(), (most as i64).into()];
+    for max in [1, limits::LOOKS_OF_A_CLAIM] {
+        let params = [tool.into(), (max as i64).into()];
         let calls = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
         let found = calls.len();
         for call in calls.into_iter().skip(looked_at) {
@@ -254,7 +254,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
                 found => return Ok(found),
             }
         }
-        if found < most {
+        if found < max {
             break;
         }
         looked_at = found;

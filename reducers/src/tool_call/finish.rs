@@ -194,8 +194,8 @@ pub(super) fn after_lapse(
         after = put_back(after, &retry, now);
         ToolCallStatus::Pending
     } else {
-        let most = retry.max_attempts();
-        after.error = Some(format!("the worker vanished in attempt {} of {most}", call.attempt));
+        let max = retry.max_attempts();
+        after.error = Some(format!("the worker vanished in attempt {} of {max}", call.attempt));
         ToolCallStatus::Failed
     };
     after

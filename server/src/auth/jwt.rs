@@ -161,8 +161,8 @@ impl Jwt {
     /// `unauthenticated`.
     pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<VerifiedClaims, Refusal> {
         if token.len() > limits::JWT_BYTES {
-            let (bytes, most) = (token.len(), limits::JWT_BYTES);
-            return Err(refused(format!("the token has {bytes} bytes; the limit is {most}")));
+            let (bytes, max) = (token.len(), limits::JWT_BYTES);
+            return Err(refused(format!("the token has {bytes} bytes; the limit is {max}")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
         let key = self.key(header.kid.as_deref(), now)?;
@@ -243,8 +243,8 @@ impl Jwt {
         // no `#`, so that no two pairs of issuer and subject give the same id.
         let id = format!("{}{}#{}", Caller::ISSUED, self.config.issuer, text(claims, id)?);
         if id.len() > bounds::NAME_BYTES {
-            let most = bounds::NAME_BYTES;
-            return Err(refused(format!("issuer and subject have more than {most} bytes")));
+            let max = bounds::NAME_BYTES;
+            return Err(refused(format!("issuer and subject have more than {max} bytes")));
         }
         let named = role.as_ref().filter(|claim| claims.contains_key(*claim));
         let role = match (named, &self.config.role) {

@@ -273,7 +273,7 @@ fn several_decisions_at_once() {
             seq 4 {call_id: c2, status: awaiting_approval, attempt: 0, arguments: {"amount":2}}
             seq 5 {call_id: c3, status: awaiting_approval, attempt: 0, arguments: {"amount":3}}
             seq 6 {id: ap#1, call_id: c2, status: rejected, arguments: {"amount":2}, decided_by: bob}
-            refused conflict: call 2 of the batch (decide_approval): approval ap#1 was rejected by bob
+            refused conflict: call 2 of the batch: approval ap#1 was rejected by bob
             ("c1", "pending") ("c2", "rejected") ("c3", "pending")
             batch 8: seq 7 {id: ap#2, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann} | seq 8 {id: ap#3, call_id: c3, status: approved, arguments: {"amount":3}, decided_by: ann}
             ("c1", "approved", "ann") ("c2", "rejected", "bob") ("c3", "approved", "ann")

@@ -262,7 +262,7 @@ fn a_collection_with_hidden_entries_is_kept() {
             seq 1 {name: default}
             seq 2 {}
             seq 3 {}
-            refused denied: call 2 of the batch (write_entries): no policy permits the role agent this row of entries (hint: policies apply to writes as well as reads)
+            refused denied: call 2 of the batch: no policy permits the role agent this row of entries (hint: policies apply to writes as well as reads)
             (1, "secret")
         "#]],
     );

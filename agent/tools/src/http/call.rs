@@ -60,8 +60,8 @@ impl Plan {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() > self.max_bytes => {
-                    let most = self.max_bytes;
-                    let why = format!("the response of {} has more than {most} bytes", self.name);
+                    let max = self.max_bytes;
+                    let why = format!("the response of {} has more than {max} bytes", self.name);
                     return ToolOutcome::failed(Failure::TooLarge, why);
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),

@@ -73,8 +73,8 @@ pub(super) async fn failure(
             ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
         }
         ServiceError::TransportSend(error) if too_large(&error).is_some() => {
-            let most = too_large(&error).unwrap_or_default();
-            let text = format!("the response of MCP server {name} has more than {most} bytes");
+            let max = too_large(&error).unwrap_or_default();
+            let text = format!("the response of MCP server {name} has more than {max} bytes");
             ToolOutcome::failed(Failure::TooLarge, text)
         }
         ServiceError::TransportSend(error) if refused(&error) => {

@@ -186,7 +186,7 @@ impl Workspace {
         &self,
         folder: &OwnedFd,
         path: &Path,
-        most: usize,
+        max: usize,
     ) -> Result<Vec<Entry>, WorkspaceError> {
         let failed = |why: Errno| WorkspaceError::of(path, why);
         let mut found = Vec::new();
@@ -196,7 +196,7 @@ impl Workspace {
             if name == "." || name == ".." || self.is_hidden(&path.join(&name)) {
                 continue;
             }
-            if found.len() >= most {
+            if found.len() >= max {
                 break;
             }
             let kind = match entry.file_type() {

@@ -89,8 +89,8 @@ impl Input {
             loop {
                 let mut line = Vec::new();
                 // One byte more than allowed, so that a longer line is noticed without being read.
-                let most = limits::MESSAGE_BYTES as u64 + 1;
-                let read = stdin.by_ref().take(most).read_until(b'\n', &mut line);
+                let max = limits::MESSAGE_BYTES as u64 + 1;
+                let read = stdin.by_ref().take(max).read_until(b'\n', &mut line);
                 if matches!(read, Ok(0)) {
                     return;
                 }

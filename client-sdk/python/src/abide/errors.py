@@ -194,6 +194,8 @@ def refusal(problem: dict[str, Any]) -> Refused:
     """The error of a problem document or of an `error` message. Members of another type than expected are left out."""
     code = str(problem.get("code") or "internal")
     detail = str(problem.get("detail") or "the server gives no reason")
+    if type(position := problem.get("batch_position")) is int:
+        detail = f"call {position} of the batch: {detail}"
     hint = problem.get("hint")
     retry = problem.get("retry_after_ms")
     kind = _BY_CODE.get(code, Refused)

@@ -282,7 +282,7 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     if let (Some(code), Some(detail)) = (text("code"), text("detail")) {
         let code = Code::parse(&code).unwrap_or(Code::Internal);
         let retry_after_ms = problem.get("retry_after_ms").and_then(JsonValue::as_u64);
-        return Refusal { code, detail, hint: text("hint"), retry_after_ms }.into();
+        return Refusal { hint: text("hint"), retry_after_ms, ..Refusal::new(code, detail) }.into();
     }
     let refused = match status.as_u16() {
         401 => Refusal::new(Code::Unauthenticated, "the server requires a valid token"),

@@ -51,6 +51,8 @@ pub(crate) struct Frame {
     pub(crate) hint: Option<String>,
     #[serde(default)]
     retry_after_ms: Option<u64>,
+    #[serde(default)]
+    batch_position: Option<usize>,
 }
 
 /// The kind of a message.
@@ -79,6 +81,7 @@ impl Frame {
             detail: self.detail.clone().unwrap_or_else(|| "the server gives no reason".to_owned()),
             hint: self.hint.clone(),
             retry_after_ms: self.retry_after_ms,
+            batch_position: self.batch_position,
         }
     }
 

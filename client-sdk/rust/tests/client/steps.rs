@@ -302,9 +302,9 @@ async fn a_worker_runs_calls_and_stops_gracefully(abide: &Abide) {
         abide.call(request(nth)).await.expect("it is requested");
     }
     let (stop, stopped) = oneshot::channel::<()>();
-    let (most, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (max, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let worker = abide.worker().concurrency(3).name("w1");
-    let (seen, active) = (Arc::clone(&most), Arc::clone(&now));
+    let (seen, active) = (Arc::clone(&max), Arc::clone(&now));
     let worker = worker.tool("echo", move |args: JsonValue| {
         let (seen, active) = (Arc::clone(&seen), Arc::clone(&active));
         async move {
@@ -333,7 +333,7 @@ async fn a_worker_runs_calls_and_stops_gracefully(abide: &Abide) {
     };
     let (served, ()) = tokio::join!(serve, watch);
     served.expect("it stops");
-    assert!((1..=3).contains(&most.load(Ordering::SeqCst)), "{most:?} at a time");
+    assert!((1..=3).contains(&max.load(Ordering::SeqCst)), "{max:?} at a time");
     assert_eq!(call(abide, "c3").await.result.map(|it| it.value()), Some(json!(3)));
     let failed = call(abide, "c7").await;
     assert_eq!((failed.status, failed.error.as_deref()), (ToolCallStatus::Failed, Some("no")));

@@ -56,11 +56,11 @@ pub(in crate::routes) async fn invoke(
 /// How long a request waits.
 fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
     let Some(given) = given else { return Ok(limits::INVOKE_DEFAULT) };
-    let most = u64::try_from(limits::INVOKE_MAX.as_millis()).unwrap_or(u64::MAX);
-    match given.as_u64().filter(|wait_ms| *wait_ms <= most) {
+    let max = u64::try_from(limits::INVOKE_MAX.as_millis()).unwrap_or(u64::MAX);
+    match given.as_u64().filter(|wait_ms| *wait_ms <= max) {
         Some(wait_ms) => Ok(Duration::from_millis(wait_ms)),
         None => {
-            let detail = format!("wait_ms must be an integer from 0 to {most}");
+            let detail = format!("wait_ms must be an integer from 0 to {max}");
             let hint = "when the time is over, the response is 202, and the run continues";
             Err(Refusal::new(Code::BadArguments, detail).hint(hint))
         }

@@ -142,7 +142,7 @@ impl Proxy {
         }
         let mut random = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner);
         let ms =
-            |most: usize, random: &mut Random| Duration::from_millis(random.below(most) as u64);
+            |max: usize, random: &mut Random| Duration::from_millis(random.below(max) as u64);
         if random.one_in(CUT) {
             ProxyAction::Cut
         } else if random.one_in(STALL) {

@@ -441,10 +441,10 @@ async fn record(
 /// The pause after an attempt: it doubles, and varies by half, so that receivers that failed together are not tried together.
 fn pause(attempts: i64) -> Duration {
     let doubled = limits::WEBHOOK_PAUSE.saturating_mul(1 << (attempts - 1).clamp(0, 20));
-    let most = doubled.min(limits::WEBHOOK_PAUSE_MAX);
+    let max = doubled.min(limits::WEBHOOK_PAUSE_MAX);
     let random =
         u32::from_le_bytes(uuid::Uuid::new_v4().as_bytes()[..4].try_into().unwrap_or_default());
-    most.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
+    max.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -403,7 +403,7 @@ impl Filter {
         self,
         peer: &Peer,
         after: Option<&PageToken>,
-        most: usize,
+        max: usize,
     ) -> A2aResult<(Vec<JsonValue>, i64)> {
         let engine = &peer.app.engine;
         let Filter { sql: conditions, mut params } = self;
@@ -422,7 +422,7 @@ impl Filter {
         let sql = format!(
             "SELECT id, session_id, agent, turn, status, reason, events, ended_at, created_at, \
              updated_at, parent_id FROM runs WHERE {conditions}{page} \
-             ORDER BY updated_at DESC, id DESC LIMIT {most}"
+             ORDER BY updated_at DESC, id DESC LIMIT {max}"
         );
         let found = engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
         let rows = found.rows.iter().map(|row| {

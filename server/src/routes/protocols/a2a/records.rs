@@ -56,15 +56,15 @@ pub(super) fn write(agent: &str, message: &Message, task_id: &str, turn: i64) ->
     runs::call("write_entries", args)
 }
 
-/// The newest messages of a task, in order, at most `most`.
+/// The newest messages of a task, in order, at most `max`.
 pub(super) async fn history(
     app: &AppState,
     by: &Caller,
     agent: &str,
     task_id: &str,
-    most: Option<u32>,
+    max: Option<u32>,
 ) -> Result<Vec<JsonValue>, Refusal> {
-    let most = most.map_or(A2A_HISTORY, |most| A2A_HISTORY.min(most as usize));
+    let max = max.map_or(A2A_HISTORY, |max| A2A_HISTORY.min(max as usize));
     // `0` follows `/`.
     let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key > :from \
                AND key < :to ORDER BY key DESC LIMIT :most";
@@ -73,7 +73,7 @@ pub(super) async fn history(
         ("collection", json!(collection)),
         ("from", json!(format!("h/{task_id}/"))),
         ("to", json!(format!("h/{task_id}0"))),
-        ("most", json!(most)),
+        ("most", json!(max)),
     ]);
     let found = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
     let messages = found.rows.iter().rev().filter_map(|row| match row.first() {

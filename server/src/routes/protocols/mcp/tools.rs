@@ -108,8 +108,8 @@ async fn query(
     let mut session = exchange.auth.clone();
     exchange.app.authenticator.check(&mut session).await.map_err(refused)?;
     if size_of_rows(&answer.rows) > limits::MCP_RESULT_BYTES {
-        let most = limits::MCP_RESULT_BYTES >> 10;
-        return Ok(failed(&format!("limit_exceeded: the result has over {most} KiB; use LIMIT")));
+        let max = limits::MCP_RESULT_BYTES >> 10;
+        return Ok(failed(&format!("limit_exceeded: the result has over {max} KiB; use LIMIT")));
     }
     let rows: Vec<Vec<JsonValue>> = answer
         .rows
