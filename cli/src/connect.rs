@@ -138,7 +138,7 @@ impl From<Error> for Failure {
             Error::Refused(refusal) => Failure::Refused(of_command(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
             Error::Unreachable { .. } | Error::TimedOut { .. } => {
-                Failure::Unreachable(refusal(Code::Overloaded))
+                Failure::Unreachable(refusal(Code::Unavailable))
             }
             _ => Failure::Refused(refusal(Code::Internal)),
         }

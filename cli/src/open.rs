@@ -157,8 +157,11 @@ fn of_other_user(args: &Open, holder: &Holder) -> Refusal {
 
 fn stopped(args: &Open) -> Refusal {
     let file = args.file.display();
-    Refusal::new(Code::Overloaded, format!("a signal stopped this process before it opened {file}"))
-        .hint("open it again")
+    Refusal::new(
+        Code::Unavailable,
+        format!("a signal stopped this process before it opened {file}"),
+    )
+    .hint("open it again")
 }
 
 /// Serves until the last user has left.

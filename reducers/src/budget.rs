@@ -238,7 +238,7 @@ impl RunBudget {
                     "run {run} has {left} {unit} left, of which {reserved} are reserved by other requests"
                 );
                 let hint = "reserve again when run_budgets has changed";
-                return Err(Refusal::new(Code::Overloaded, detail).hint(hint));
+                return Err(Refusal::new(Code::RateLimited, detail).hint(hint));
             }
         }
         Ok(())

@@ -78,8 +78,12 @@ codes! {
     LeaseLost = "lease_lost", 409, "Lease lost", false;
     /// The request exceeds a limit.
     LimitExceeded = "limit_exceeded", 413, "Limit exceeded", false;
-    /// The server is overloaded, or the caller exceeds its rate limit.
+    /// A rate, a quota or a limit of concurrent work holds the request back: of the caller, a tool or a run.
+    RateLimited = "rate_limited", 429, "Rate limited", true;
+    /// A queue or a buffer of the server is full.
     Overloaded = "overloaded", 503, "Overloaded", true;
+    /// The engine closes, or the file is in use.
+    Unavailable = "unavailable", 503, "Unavailable", true;
     /// The changes that a subscription needs are not available; a snapshot follows.
     ResyncRequired = "resync_required", 410, "Resync required", true;
     /// The requested past state is no longer available.
@@ -93,6 +97,12 @@ codes! {
 }
 
 impl Code {
+    /// Whether the request had no effect and may succeed after a pause. SDKs repeat it.
+    #[must_use]
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Code::RateLimited | Code::Overloaded | Code::Unavailable)
+    }
+
     /// Parses a code.
     #[must_use]
     pub fn parse(text: &str) -> Option<Code> {
@@ -190,28 +200,16 @@ impl Refusal {
         Refusal { batch_position: None, ..self }
     }
 
-    /// Whether the same call may succeed later, unchanged.
-    #[must_use]
-    pub fn retryable(&self) -> bool {
-        self.code.retryable() || self.retry_after_ms.is_some()
-    }
-
-    /// The HTTP status: that of its code, or 429 if the caller's own rate limit or quota refused the request.
-    #[must_use]
-    pub fn http_status(&self) -> u16 {
-        if self.retry_after_ms.is_some() { 429 } else { self.code.http_status() }
-    }
-
     /// The problem document of RFC 9457, with our `code`, `hint` and `retryable`.
     #[must_use]
     pub fn problem(&self) -> Value {
         let mut problem = json!({
             "type": "about:blank",
             "title": self.code.title(),
-            "status": self.http_status(),
+            "status": self.code.http_status(),
             "code": self.code.as_str(),
             "detail": self.detail,
-            "retryable": self.retryable(),
+            "retryable": self.code.retryable(),
         });
         if let Some(hint) = &self.hint {
             problem["hint"] = hint.as_str().into();

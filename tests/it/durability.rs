@@ -173,7 +173,7 @@ fn another_programs_lock_is_waited_for_and_then_reported() {
         let engine = Engine::open(world.path(), config).unwrap();
         let foreign = hold_the_write_lock(&world.path());
         let refusal = say(&engine, "now").await.unwrap_err();
-        assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
+        assert_eq!((refusal.code, refusal.code.retryable()), (Code::Unavailable, true));
         assert_eq!(refusal.detail, "the database is locked by another process");
         assert!(
             engine.query(&Caller::local(), "SELECT 1", &Map::new(), None).await.is_ok(),
@@ -224,7 +224,7 @@ fn a_closed_engine_refuses_calls() {
         world.session("s1").await;
         world.engine().close();
         let refusal = say(world.engine(), "late").await.unwrap_err();
-        assert_eq!(refusal.code, Code::Overloaded);
+        assert_eq!(refusal.code, Code::Unavailable);
         assert_eq!(refusal.detail, "the engine is closing");
         let refusal = world
             .engine()

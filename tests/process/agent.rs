@@ -293,12 +293,12 @@ fn agents_are_listed_from_the_folder_a_file_or_a_server() {
 fn a_check_shows_the_numbers_of_profiles() {
     let agent_folder = AgentFolder::new(ANSWERS);
     let text =
-        "profile: { base: deep, context: { max_token: 90000 } }\nlimits: { tool_calls: 7 }\n";
+        "profile: { base: deep, context: { compact_above_tokens: 90000 } }\nlimits: { tool_calls: 7 }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), text).unwrap();
     expect![[r#"
         digger: profile custom (deep)
           limits    parallel_tools 8, tool_calls 7
-          context   chunk_tokens 16000, compaction true, context_token_limit 60000, last_answers 30, max_token 90000, policy "hybrid", reduce_arguments {}, reduce_results {}, summary_token_limit 4000, tool_responses 8, window_tokens 200000
+          context   chunk_tokens 16000, compaction true, compact_to_tokens 60000, last_answers 30, compact_above_tokens 90000, policy "hybrid", reduce_arguments {}, reduce_results {}, summary_token_limit 4000, tool_responses 8, window_tokens 200000
           plan      replan "on_failure", replan_steps 10
           memory    budget_tokens 3000, enabled true, namespace "", read "hybrid", scope "scope", write "auto_important"
           watchdog  auto_compaction true, context_rot 0.5, enabled true, over_tooling 0.55, repeats 3, stop_after 0, stop_after_repeats 6, token_drift 11000, warn_after 12
@@ -308,14 +308,14 @@ fn a_check_shows_the_numbers_of_profiles() {
     .assert_eq(&agent_folder.run(&["agent", "check"]).good());
     let report = agent_folder.run(&["agent", "check", "--json"]).good();
     let report: JsonValue = serde_json::from_str(&report).unwrap();
-    assert_eq!(report["settings"]["context"]["max_token"], 90_000);
-    let wrong = "profile: { context: { max_token: 9 } }\n";
+    assert_eq!(report["settings"]["context"]["compact_above_tokens"], 90_000);
+    let wrong = "profile: { context: { compact_above_tokens: 9 } }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), wrong).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
     assert!(
         wrong
             .stdout
-            .contains("context_token_limit 32000 is not below max_token 9   [contradiction]"),
+            .contains("compact_to_tokens 32000 is not below compact_above_tokens 9   [contradiction]"),
         "{wrong:?}"
     );
 }

@@ -24,6 +24,12 @@ pub(crate) fn verdict(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs a program that must succeed.
+pub(crate) fn succeed(program: &mut Command, name: &str) -> Result<(), String> {
+    let status = program.status().map_err(|why| format!("cannot run {name}: {why}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
+}
+
 /// A step of a subcommand that ended.
 pub(crate) struct StepResult {
     pub(crate) name: String,

@@ -132,11 +132,11 @@ fn words(body: &Value) -> String {
     let error = core(body);
     let message = [&error["message"], error, &body["message"], &body["detail"]];
     let message = message.into_iter().find_map(Value::as_str).map(str::to_owned);
-    one_line(&message.unwrap_or_else(|| error.to_string()))
+    truncated_line(&message.unwrap_or_else(|| error.to_string()))
 }
 
 /// The text, on one line and truncated.
-pub(crate) fn one_line(text: &str) -> String {
+pub(crate) fn truncated_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.is_empty() {
         return "no details".to_owned();

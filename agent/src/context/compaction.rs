@@ -61,7 +61,7 @@ pub(crate) async fn advance(
     };
     let goal = match context.pending() {
         Some(goal) => Some(goal),
-        None if tokens > settings.max_token || driver.health.wants_compaction => {
+        None if tokens > settings.compact_above_tokens || driver.health.wants_compaction => {
             plan(driver, &context, request, size, tokens)
         }
         None => None,
@@ -88,7 +88,7 @@ fn plan(
     let groups = groups(rest);
     let fixed = size.estimate.around(request)
         + size.of_messages(&transcript::messages(&driver.entries[..first]));
-    let target = size.estimated(settings.context_token_limit);
+    let target = size.estimated(settings.compact_to_tokens);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
     let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
     let goal = groups.get(unchanged.checked_sub(1)?)?.last_id;
@@ -102,7 +102,7 @@ fn plan(
         .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
         .sum();
     // Otherwise a large latest turn would pay for a summary of a few words in every turn.
-    let tolerance = size.estimated(settings.max_token) * 15 / 100;
+    let tolerance = size.estimated(settings.compact_above_tokens) * 15 / 100;
     let fits = tokens <= settings.window_tokens;
     if fits && gain < tolerance {
         return None;

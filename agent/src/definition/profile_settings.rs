@@ -88,9 +88,11 @@ settings! {
         /// Maximum size of a request in tokens. A request never exceeds it.
         window_tokens: u64,
         /// The trigger: a larger request in tokens is compacted before it is sent.
-        max_token: u64,
+        #[serde(alias = "max_token")]
+        compact_above_tokens: u64,
         /// The size in tokens that compaction aims at.
-        context_token_limit: u64,
+        #[serde(alias = "context_token_limit")]
+        compact_to_tokens: u64,
         /// Maximum size of the summary in tokens.
         summary_token_limit: u64,
         /// Maximum size in tokens of the part that is summarised at once.
@@ -290,8 +292,8 @@ impl ContextSettings {
         ContextSettings {
             compaction: true,
             window_tokens: window * 1_000,
-            max_token: trigger * 1_000,
-            context_token_limit: target,
+            compact_above_tokens: trigger * 1_000,
+            compact_to_tokens: target,
             summary_token_limit: summary,
             chunk_tokens: chunk * 1_000,
             last_answers,
@@ -315,19 +317,19 @@ impl ContextSettings {
     pub(crate) fn check(&self) -> Result<(), String> {
         let ContextSettings {
             window_tokens: window,
-            max_token: trigger,
-            context_token_limit: target,
+            compact_above_tokens: trigger,
+            compact_to_tokens: target,
             summary_token_limit: summary,
             ..
         } = self;
         let why = if trigger > window {
-            format!("profile.context.max_token {trigger} exceeds window_tokens {window}")
+            format!("profile.context.compact_above_tokens {trigger} exceeds window_tokens {window}")
         } else if target >= trigger {
-            format!("profile.context.context_token_limit {target} is not below max_token {trigger}")
+            format!("profile.context.compact_to_tokens {target} is not below compact_above_tokens {trigger}")
         } else if summary.saturating_mul(2) > *target {
             format!(
                 "profile.context.summary_token_limit {summary} exceeds half of \
-                 context_token_limit {target}"
+                 compact_to_tokens {target}"
             )
         } else if *summary < SUMMARY_TOKENS {
             format!(

@@ -33,7 +33,7 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
                 return Ok(());
             }
             Err(error) if error.code() == Some(Code::LimitExceeded) => return Err(used_up(&error)),
-            Err(error) if error.code() == Some(Code::Overloaded) => {}
+            Err(error) if error.code().is_some_and(Code::is_temporary) => {}
             Err(error) => return Err(error.into()),
         }
         // The first update is the current state, which may differ from the one that was refused.

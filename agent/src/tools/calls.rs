@@ -218,10 +218,10 @@ async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
 }
 
 fn is_settled_elsewhere(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        Some(Code::Conflict | Code::LeaseLost | Code::LimitExceeded | Code::Overloaded)
-    )
+    error.code().is_some_and(|code| {
+        code.is_temporary()
+            || matches!(code, Code::Conflict | Code::LeaseLost | Code::LimitExceeded)
+    })
 }
 
 async fn invoke(

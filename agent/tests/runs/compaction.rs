@@ -15,7 +15,7 @@ limits: { tool_calls: 100000 }
 config: { recursion_limit: 100000 }
 profile:
   memory: { enabled: false }
-  context: { window_tokens: 2000, max_token: 1500, context_token_limit: 900, summary_token_limit: 200, \
+  context: { window_tokens: 2000, compact_above_tokens: 1500, compact_to_tokens: 900, summary_token_limit: 200, \
 chunk_tokens: 600, last_answers: 3 }
 ";
 
@@ -275,7 +275,7 @@ async fn latest_turn_is_protected_and_compaction_cannot_trigger_itself() {
 /// Small groups in front of a large latest turn gain too little: the request is sent as it is.
 #[tokio::test]
 async fn tolerance_after_a_fresh_summary() {
-    let definition = SMALL.replace("max_token: 1500", "max_token: 1000");
+    let definition = SMALL.replace("compact_above_tokens: 1500", "compact_above_tokens: 1000");
     let Walked { fixture, walker, .. } = walk(&definition, Walker::new(10), 3_200).await;
     let (asked, made) =
         (walker.requests(RequestPurpose::Answer).len(), summaries(&fixture.abide).await.len());
@@ -469,7 +469,7 @@ async fn reduction_policies_per_tool() {
         let definition = SMALL.replace("context: {", &rules);
         // Room for some of the covered messages.
         let definition =
-            definition.replace("context_token_limit: 900", "context_token_limit: 1300");
+            definition.replace("compact_to_tokens: 900", "compact_to_tokens: 1300");
         // An outline of a longer text is shorter than the text.
         let Walked { fixture, walker, run } = walk(&definition, Walker::new(20), 1_200).await;
         assert_eq!(run.status, RunStatus::Done, "{rule}: {:?}", run.error_message);

@@ -103,8 +103,8 @@ const SCENARIOS: [Scenario; 8] = [
         name: "compacts",
         agents: &[(
             "clerk",
-            "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, max_token: 350, \
-             context_token_limit: 260, summary_token_limit: 100, chunk_tokens: 140, last_answers: 1 } }\n",
+            "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, compact_above_tokens: 350, \
+             compact_to_tokens: 260, summary_token_limit: 100, chunk_tokens: 140, last_answers: 1 } }\n",
         )],
         scripts: &[("script", COMPACTED)],
         pays: 0,

@@ -524,7 +524,7 @@ async fn facts_of_a_summary_are_saved() {
     let folder = temporary_folder();
     let definition = "profile:
   base: balanced
-  context: { window_tokens: 6000, max_token: 3000, context_token_limit: 1000, summary_token_limit: 200, chunk_tokens: 2000 }
+  context: { window_tokens: 6000, compact_above_tokens: 3000, compact_to_tokens: 1000, summary_token_limit: 200, chunk_tokens: 2000 }
   watchdog: { enabled: false }
 ";
     let answer = format!(

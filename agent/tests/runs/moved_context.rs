@@ -23,7 +23,7 @@ limits: { tool_calls: 1000 }
 profile:
   base: fast
   memory: { scope: session }
-  context: { window_tokens: 4000, max_token: 2000, context_token_limit: 1500, summary_token_limit: 300, \
+  context: { window_tokens: 4000, compact_above_tokens: 2000, compact_to_tokens: 1500, summary_token_limit: 300, \
 chunk_tokens: 900, last_answers: 2, \
 reduce_results: { \"*\": summarize_archive } }
 ";

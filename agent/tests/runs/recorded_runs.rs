@@ -146,7 +146,7 @@ async fn a_run_that_delegates_its_question_remembers_and_is_compacted_is_repeate
     let clerk = "name: clerk\nsubagents: [helper]\nconfig: { provider: script }\nprofile: fast\n";
     let helper = "name: helper\nmode: subagent\nas_tool: { name: arrange }\ntools: [look, note]\n\
         config: { provider: helps }\nprofile:\n  memory: { namespace: clerk }\n  context: { window_tokens: 3000, \
-        max_token: 700, context_token_limit: 600, summary_token_limit: 100, chunk_tokens: 300, last_answers: 1 }\n";
+        compact_above_tokens: 700, compact_to_tokens: 600, summary_token_limit: 100, chunk_tokens: 300, last_answers: 1 }\n";
     let question = "Pay order A.";
     let script = format!(
         "answers: [{{ calls: [{{ name: arrange, arguments: {{ input: {question} }} }}] }}, {{ text: Paid. }}]"

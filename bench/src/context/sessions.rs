@@ -265,8 +265,8 @@ fn definition(id: &str, recording: &Recording, window: u64) -> AgentDefinition {
         profile: Some(Profile::Custom(Box::new(CustomProfile {
             context: ContextOverrides {
                 window_tokens: Some(window),
-                max_token: Some(trigger),
-                context_token_limit: Some(trigger / 2),
+                compact_above_tokens: Some(trigger),
+                compact_to_tokens: Some(trigger / 2),
                 summary_token_limit: Some(trigger / 16),
                 chunk_tokens: Some(trigger / 4),
                 ..ContextOverrides::default()

@@ -273,11 +273,7 @@ fn text(found: &[Measured], commits: usize) -> String {
     let spread = spread.fold(0.0, f64::max);
     let (register_s, bytes) = (
         found.iter().map(|found| found.register_s).fold(0.0, f64::max),
-        found
-            .iter()
-            .filter(|found| found.size == max)
-            .map(|found| found.bytes)
-            .fold(0.0, f64::max),
+        found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max),
     );
     format!(
         "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. The \

@@ -1259,7 +1259,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, with `overloaded` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
+  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
   claim_next_tool_call: {
     args: {
       lease_ms?: number | bigint | null | undefined;
@@ -2371,7 +2371,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Reserves an estimate of the usage of an answer in the budgets of the run and of the runs that delegated it, before the model is asked. It replaces the run's former reservation. `record_run` with `spent` settles it. Refused with `limit_exceeded` if a budget is used up, and with `overloaded` if reservations of other runs leave too little. */
+  /** Reserves an estimate of the usage of an answer in the budgets of the run and of the runs that delegated it, before the model is asked. It replaces the run's former reservation. `record_run` with `spent` settles it. Refused with `limit_exceeded` if a budget is used up, and with `rate_limited` if reservations of other runs leave too little. */
   reserve_usage: {
     args: {
       cost_micros?: number | bigint | null | undefined;
@@ -2723,7 +2723,9 @@ export type BuiltinErrorCode =
   | "request_id_conflict"
   | "lease_lost"
   | "limit_exceeded"
+  | "rate_limited"
   | "overloaded"
+  | "unavailable"
   | "resync_required"
   | "history_expired"
   | "disk_full"

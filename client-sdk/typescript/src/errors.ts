@@ -102,6 +102,11 @@ export function isAbideError(error: unknown, code?: ErrorCode): error is AbideEr
   return error instanceof AbideError && (code === undefined || error.code === code);
 }
 
+/** Whether a code says that the request had no effect and may succeed after a pause. */
+export function isTemporary(code: string | undefined): boolean {
+  return code === "rate_limited" || code === "overloaded" || code === "unavailable";
+}
+
 /** The error of a closed client. */
 export function closedError(): AbideError {
   return new AbideError("closed", "the client is closed", { hint: "open or connect a new client" });

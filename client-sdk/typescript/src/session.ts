@@ -7,7 +7,7 @@
  */
 import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
-import { AbideError, closedError, isAbideError } from "./errors.js";
+import { AbideError, closedError, isAbideError, isTemporary } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
 import { findStoredId } from "./namespace.js";
 import { checkFunction, checkKey, checkOptions, isDate, kindOf, wrong } from "./options.js";
@@ -426,7 +426,7 @@ export class Session {
 
 /** The call cannot be claimed at the moment. */
 function isBusy(error: unknown): error is AbideError {
-  return isAbideError(error, "conflict") || isAbideError(error, "overloaded");
+  return isAbideError(error) && (error.code === "conflict" || isTemporary(error.code));
 }
 
 /** The owners of the keys of each kind of step. A tool step and an approval have the id of a tool call. */

@@ -31,8 +31,8 @@ impl RateLimiter {
     /// Charges a number of calls to a caller.
     ///
     /// # Errors
-    /// `overloaded` if the rate is exceeded, `limit_exceeded` if the quota is used up; both contain the time
-    /// until a retry can succeed, if it can.
+    /// `rate_limited` if the rate is exceeded or the quota is used up, with the time
+    /// until a retry can succeed; `limit_exceeded` for more calls than the limit ever allows.
     pub(crate) fn take(&self, caller: &Caller, calls: usize, now: Micros) -> Result<(), Refusal> {
         let allowed = caller.limits();
         if allowed.rate.is_none() && allowed.quota.is_none() {
@@ -74,7 +74,7 @@ impl CallerUsage {
         if over_ns > 0 {
             let detail = format!("you have used up your limit of {max} calls in {per_ms} ms");
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
-            return Err(Refusal::new(Code::Overloaded, detail)
+            return Err(Refusal::new(Code::RateLimited, detail)
                 .hint(
                     "wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`",
                 )
@@ -95,7 +95,7 @@ impl CallerUsage {
         if so_far + calls > max {
             let detail = format!("your quota of {max} calls in {per_ms} ms is used up");
             let after_ms = (span + 1) * per_ms - now_ms;
-            let refusal = Refusal::new(Code::LimitExceeded, detail).hint(
+            let refusal = Refusal::new(Code::RateLimited, detail).hint(
                 "wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`",
             );
             return Err(refusal.retry_after_ms(after_ms.unsigned_abs()));
@@ -137,10 +137,10 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(ask(&all, &ann, 1, 5_000), None);
         }
-        assert_eq!(ask(&all, &ann, 1, 5_000), Some((Code::Overloaded, Some(101))));
-        assert_eq!(ask(&all, &ann, 1, 5_099), Some((Code::Overloaded, Some(2))));
+        assert_eq!(ask(&all, &ann, 1, 5_000), Some((Code::RateLimited, Some(101))));
+        assert_eq!(ask(&all, &ann, 1, 5_099), Some((Code::RateLimited, Some(2))));
         assert_eq!(ask(&all, &ann, 1, 5_100), None);
-        assert_eq!(ask(&all, &ann, 5, 5_100), Some((Code::Overloaded, Some(501))));
+        assert_eq!(ask(&all, &ann, 5, 5_100), Some((Code::RateLimited, Some(501))));
         assert_eq!(ask(&all, &ann, 5, 5_600), None);
         assert_eq!(ask(&all, &ann, 11, 60_000), Some((Code::LimitExceeded, None)));
         assert_eq!(ask(&all, &ann, 10, 60_000), None);
@@ -158,9 +158,9 @@ mod tests {
     fn a_quota_resets_with_its_period() {
         let (all, ann) = (RateLimiter::default(), caller(None, Some((3, 60_000))));
         assert_eq!(ask(&all, &ann, 2, 61_000), None);
-        assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::LimitExceeded, Some(58_000))));
+        assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::RateLimited, Some(58_000))));
         assert_eq!(ask(&all, &ann, 1, 62_000), None);
-        assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::LimitExceeded, Some(1))));
+        assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::RateLimited, Some(1))));
         assert_eq!(ask(&all, &ann, 3, 120_000), None);
     }
 
@@ -172,7 +172,7 @@ mod tests {
             assert!(ask(&all, &ann, 1, ms).is_some());
         }
         assert_eq!(ask(&all, &ann, 1, 500), None);
-        assert_eq!(ask(&all, &ann, 1, 5_000).map(|(code, _)| code), Some(Code::LimitExceeded));
+        assert_eq!(ask(&all, &ann, 1, 5_000).map(|(code, _)| code), Some(Code::RateLimited));
         assert_eq!(ask(&all, &Caller::new("bob"), 1_000, 0), None);
     }
 }

@@ -142,9 +142,9 @@ impl StoreError {
                     None => Refusal::new(Code::Conflict, lowercase_first(message)),
                 }
             }
-            StoreError::Busy => Refusal::new(Code::Overloaded, self.to_string())
+            StoreError::Busy => Refusal::new(Code::Unavailable, self.to_string())
                 .hint("another program has a write transaction open on the file; end it"),
-            StoreError::Unavailable(_) => Refusal::new(Code::Overloaded, self.to_string())
+            StoreError::Unavailable(_) => Refusal::new(Code::Unavailable, self.to_string())
                 .hint("raise the limit of open files (ulimit -n)"),
             StoreError::Full => Refusal::new(Code::DiskFull, self.to_string())
                 .hint("nothing was written; free some space and try again"),

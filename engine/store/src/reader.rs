@@ -284,11 +284,11 @@ impl Snapshot<'_> {
                 (detail, "sort, group or join fewer rows; add LIMIT to subqueries")
             }
             InterruptReason::Closing => {
-                return Refusal::new(Code::Overloaded, "the engine is closing")
+                return Refusal::new(Code::Unavailable, "the engine is closing")
                     .hint("retry after the restart");
             }
             InterruptReason::Cancelled => {
-                return Refusal::new(Code::Overloaded, "the query was cancelled");
+                return Refusal::new(Code::Unavailable, "the query was cancelled");
             }
             InterruptReason::Time | InterruptReason::Nothing => {
                 let ms = limits.time.as_millis();

@@ -61,7 +61,7 @@ pub fn claim_tool_call(
 }
 
 /// Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found`
-/// if there is none, with `overloaded` if the limits hold back all of them, and with `denied` if the caller
+/// if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller
 /// lacks the capability.
 #[reducer]
 pub fn claim_next_tool_call(
@@ -294,7 +294,7 @@ fn closing(tool: &str) -> Refusal {
     let detail = format!(
         "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );
-    Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
+    Refusal::new(Code::RateLimited, detail).hint("claim again in a moment")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {

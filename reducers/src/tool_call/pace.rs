@@ -40,7 +40,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
         if running >= max {
             let detail = format!("{name} allows {max} concurrent calls, and all are running");
             let hint = "claim again when one of them has ended";
-            return Ok(Some(Refusal::new(Code::Overloaded, detail).hint(hint)));
+            return Ok(Some(Refusal::new(Code::RateLimited, detail).hint(hint)));
         }
     }
     let Some(Rate { calls, per_ms }) = limits.rate else { return Ok(None) };
@@ -51,7 +51,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
         let detail =
             format!("{name} allows {calls} attempts in {per_ms} ms, the next at {free_at}");
-        Refusal::new(Code::Overloaded, detail).hint("claim again at that time")
+        Refusal::new(Code::RateLimited, detail).hint("claim again at that time")
     }))
 }
 

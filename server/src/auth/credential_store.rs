@@ -187,7 +187,8 @@ impl CredentialStore {
     async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
         let answer = self.engine.look_up(sql, &params).await;
         answer.map(|answer| answer.rows).map_err(|why| match why.code {
-            Code::Overloaded | Code::EngineFailed | Code::DiskFull => why,
+            Code::EngineFailed | Code::DiskFull => why,
+            code if code.is_temporary() => why,
             _ => {
                 tracing::error!(%why, "credentials cannot be looked up");
                 Refusal::new(Code::Internal, "the credentials cannot be looked up")

@@ -430,7 +430,7 @@ fn usage_is_reserved_before_a_model_is_asked() {
             seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
             refused bad_arguments: tokens is -1, not between 0 and 4294967295
             seq 10 {}
-            refused overloaded: run r1 has 100 tokens left, of which 60 are reserved by other requests (hint: reserve again when run_budgets has changed)
+            refused rate_limited: run r1 has 100 tokens left, of which 60 are reserved by other requests (hint: reserve again when run_budgets has changed)
             seq 11 {}
             seq 12 {}
             ("r1", 60, 10) ("r1~1~run", 30, 0)

@@ -535,12 +535,12 @@ fn the_concurrency_limit() {
             seq 4 {call_id: c2, status: pending, attempt: 0}
             seq 5 {call_id: c3, status: pending, attempt: 0}
             seq 6 {call_id: c2, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
+            refused rate_limited: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 7 {call_id: c4, status: pending, attempt: 0}
-            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
+            refused rate_limited: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 8 {call_id: c2, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, result: 1}
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
+            refused rate_limited: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 11 {call_id: c1, status: claimed, attempt: 2, fencing_token: 11, claimed_by: local, lease_expires_at: 14:00:31}
             seq 12 {name: crawl, version: 2, effect: read_only}
             seq 13 {call_id: c4, status: claimed, attempt: 1, fencing_token: 13, claimed_by: local, lease_expires_at: 14:00:31}
@@ -576,11 +576,11 @@ fn the_rate_limit() {
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
             seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:04}
             seq 6 {call_id: c2, status: pending, attempt: 0}
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
+            refused rate_limited: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
+            refused rate_limited: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
             seq 7 {call_id: c2, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:40}
             seq 8 {call_id: c3, status: pending, attempt: 0}
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again at that time)
+            refused rate_limited: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again at that time)
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:44}
             ("mail", 7) ("mail", 9)
         "#]],

@@ -516,7 +516,7 @@ impl ScriptRun<'_> {
             Err(refusal) => refusal,
         };
         match refusal.code {
-            Code::DiskFull | Code::Overloaded => {
+            Code::DiskFull | Code::Overloaded | Code::RateLimited | Code::Unavailable => {
                 self.history.unwritten.push(ask.clone());
                 if self.gives_up {
                     return Err(EngineStopped);

@@ -76,6 +76,14 @@ fn old_words_are_found() {
     };
     assert_eq!(page("It lets go of\nthe lock.\n"), "a.md:1: `lets go of`: releases");
     assert_eq!(page("`whoever`\n```\nnobody\n```\n"), "");
+    let postposed = page("It is kept, also if it fails, also iffy.\n");
+    assert_eq!(postposed, "a.md:1: `, also if`: even if, including");
+}
+
+#[test]
+fn headings_with_text_on_their_line_are_found() {
+    let heading = "//! A file.\n/// # Errors It fails.\n///\n/// # Errors\n/// It fails.\nfn f() {}\n";
+    assert_eq!(on("a.rs", heading), "a.rs:2: a heading has text on its line");
 }
 
 #[test]

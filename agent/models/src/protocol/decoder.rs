@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::classify::one_line;
+use crate::classify::truncated_line;
 use crate::{ModelCall, ModelError, ModelEvent, ModelResponse, Stop, Usage};
 
 /// Decodes the frames of one answer.
@@ -132,7 +132,7 @@ impl PartialResponse {
 /// Parses the frame as JSON.
 pub(super) fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
     serde_json::from_str(data).map_err(|error| {
-        let why = one_line(&error.to_string());
+        let why = truncated_line(&error.to_string());
         ModelError::invalid_response(format!("the stream has an invalid event: {why}"))
     })
 }

@@ -71,8 +71,20 @@ class LimitExceeded(Refused):
     """The request exceeds a limit."""
 
 
+class RateLimited(Refused):
+    """A rate, a quota or a limit of concurrent work holds the request back. A later retry can succeed."""
+
+
 class Overloaded(Refused):
-    """The server is overloaded, or the caller exceeds its rate limit. A later retry can succeed."""
+    """A queue or a buffer of the server is full. A later retry can succeed."""
+
+
+class Unavailable(Refused):
+    """The engine closes, or the file is in use. A later retry can succeed."""
+
+
+TEMPORARY = (RateLimited, Overloaded, Unavailable)
+"""The refusals that are retried: the request had no effect, and may succeed after a pause."""
 
 
 class ConnectionFailed(AbideError):
@@ -186,7 +198,9 @@ _BY_CODE: dict[str, type[Refused]] = {
     "request_id_conflict": Conflict,
     "lease_lost": LeaseLost,
     "limit_exceeded": LimitExceeded,
+    "rate_limited": RateLimited,
     "overloaded": Overloaded,
+    "unavailable": Unavailable,
 }
 
 

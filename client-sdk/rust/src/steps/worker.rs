@@ -157,7 +157,7 @@ impl Worker {
                     Ok(call) => self.start(call, running),
                     Err(error) => match error.code() {
                         Some(Code::NotFound) => may_claim = false,
-                        Some(Code::Overloaded) => (may_claim, held_back) = (false, true),
+                        Some(code) if code.is_temporary() => (may_claim, held_back) = (false, true),
                         _ => return Err(error),
                     },
                 }

@@ -98,7 +98,6 @@ impl A2aError {
         match self.kind {
             Kind::TaskNotFound | Kind::MethodNotFound => 404,
             Kind::ContentTypeNotSupported => 415,
-            Kind::Refused(_) if self.retry_after_ms.is_some() => 429,
             Kind::Refused(code) => code.http_status(),
             _ => 400,
         }

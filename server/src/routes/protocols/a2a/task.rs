@@ -301,7 +301,7 @@ impl Encoder for TaskEncoder {
     /// status.
     fn stop(&mut self, out: &mut String) {
         if matches!(self.framing, Framing::Lines) {
-            let why = Refusal::new(Code::Overloaded, "the server stops before the task has ended");
+            let why = Refusal::new(Code::Unavailable, "the server stops before the task has ended");
             self.refuse(&why.hint("subscribe to the task again"), out);
         }
     }

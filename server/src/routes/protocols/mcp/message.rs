@@ -138,7 +138,8 @@ pub(super) fn error(id: &JsonValue, failure: &McpFailure) -> JsonValue {
 pub(super) fn refused(refusal: Refusal) -> McpFailure {
     note(&refusal);
     let code = match refusal.code {
-        Code::Internal | Code::Overloaded => -32603,
+        Code::Internal => -32603,
+        code if code.is_temporary() => -32603,
         _ => -32602,
     };
     let data = json!({"code": refusal.code.as_str(), "hint": refusal.hint});
