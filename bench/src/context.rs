@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2_000)]
     turns: usize,
     /// Files of recordings, or folders of them. The default is those of the repository, and those in
-    /// `../shared/data/conversations` if they exist.
+    /// `data/conversations` of `ABIDE_EXTERNAL_FIXTURES` if they exist.
     #[arg(long, value_name = "PATH")]
     recordings: Vec<PathBuf>,
     /// Of each file, every n-th conversation.

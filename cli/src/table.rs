@@ -25,7 +25,7 @@ pub(crate) type MarkedRow = (Vec<JsonValue>, Option<RowMark>);
 pub(crate) struct RenderedTable {
     /// The text.
     pub(crate) text: Printable,
-    /// Number of empty columns that were left out to save space.
+    /// Number of empty columns that were omitted to save space.
     pub(crate) left_out: usize,
 }
 

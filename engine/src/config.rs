@@ -46,7 +46,8 @@ impl Config {
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();
         let (entropy, scheduler) = (Arc::new(SystemEntropy), Arc::new(FreeRunning));
-        let (buffers, timers) = (BufferLimits::default(), true);
+        let buffers = BufferLimits::default();
+        let timers = true;
         Config {
             modules,
             clock,

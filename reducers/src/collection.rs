@@ -383,7 +383,8 @@ impl<'c> Changes<'c> {
         puts: Vec<EntryPut>,
         deletes: Vec<String>,
     ) -> Result<Changes<'c>, Abort> {
-        let (known, read) = (HashMap::new(), BytesRead::default());
+        let known = HashMap::new();
+        let read = BytesRead::default();
         let mut changes = Changes { collection_id, in_order: Vec::new(), known, read };
         for key in deletes {
             if changes.version_of(ctx, &key)?.is_some() {

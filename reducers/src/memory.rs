@@ -166,7 +166,8 @@ pub fn save_memories(
     let place = Place::of(ctx, namespace, scope, session_id)?;
     let mut done = MemoriesSaved { space: place.space.clone(), saved: 0, unchanged: 0 };
     // A call that is refused after it has written makes its whole group run again, so all checks come first.
-    let (mut keys, mut changes) = (BTreeSet::new(), Vec::new());
+    let mut keys = BTreeSet::new();
+    let mut changes = Vec::new();
     for fact in facts {
         check_fact(ctx, &fact)?;
         if !keys.insert(fact.key.clone()) {

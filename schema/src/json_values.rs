@@ -29,7 +29,8 @@ pub fn check_most(text: &str, max: usize) -> Result<(), Refusal> {
 
 /// The number of characters outside of strings that a value, or the key of one, follows.
 fn count(text: &[u8]) -> usize {
-    let (mut values, mut at) = (0, 0);
+    let mut values = 0;
+    let mut at = 0;
     while let Some(byte) = text.get(at) {
         at += 1;
         match byte {

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Reports on the terminal what cannot be tested without the recordings. (`println!` is captured.)
 pub(crate) fn left_out(what: &str) {
     let mut terminal = std::io::stdout();
-    writeln!(terminal, "left out: {what}").unwrap();
+    writeln!(terminal, "skipped: {what}").unwrap();
 }
 
 struct EngineFixture {

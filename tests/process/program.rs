@@ -212,5 +212,5 @@ fn rest(lines: &Receiver<String>, until: Instant) -> String {
 pub(crate) fn left_out(what: &str) {
     // `println!` would be captured.
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "left out: {what}").unwrap();
+    writeln!(stdout, "skipped: {what}").unwrap();
 }

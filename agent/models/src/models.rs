@@ -211,9 +211,12 @@ impl Models {
         priority: i32,
     ) -> Result<(), ConfigError> {
         let id = provider.id().to_owned();
-        let (kind, enabled, missing) = (None, true, None);
+        let kind = None;
+        let enabled = true;
+        let missing = None;
         let info = ProviderInfo { id, kind, models, priority, enabled, missing };
-        let (price, prices) = (None, BTreeMap::new());
+        let price = None;
+        let prices = BTreeMap::new();
         let structured_output = provider.structured_output();
         self.insert(Entry { info, provider: Some(provider), price, prices, structured_output })
     }

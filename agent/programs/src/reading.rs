@@ -34,7 +34,8 @@ impl Reading {
         rule: TerminalRule,
         open: OpenApprovals,
     ) -> Reading {
-        let (facts, fallback) = (RunFacts::default(), FallbackAnswer::default());
+        let facts = RunFacts::default();
+        let fallback = FallbackAnswer::default();
         Reading { dialogue, facts, rule, open, fallback }
     }
 

@@ -250,7 +250,8 @@ fn next_part<'a>(
     let first = driver.entries.iter().position(|entry| entry.id > through);
     let rest = &driver.entries[first.unwrap_or(driver.entries.len())..];
     let max = size.estimated(settings.chunk_tokens);
-    let (mut end, mut tokens) = (0, 0);
+    let mut end = 0;
+    let mut tokens = 0;
     for group in groups(rest).iter().take_while(|group| group.last_id <= goal_id) {
         tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
         if end > 0 && tokens > max {
@@ -296,7 +297,7 @@ fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
             let failed = if result.is_error { "failed " } else { "" };
             let (name, id) = (&result.name, &result.call_id);
             match context::reduction::drops(&settings.reduce_results, name, text) {
-                true => format!("{failed}result of {name} {id}: left out"),
+                true => format!("{failed}result of {name} {id}: omitted"),
                 false => format!("{failed}result of {name} {id}: {text}"),
             }
         }

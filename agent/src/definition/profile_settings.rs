@@ -325,7 +325,9 @@ impl ContextSettings {
         let why = if trigger > window {
             format!("profile.context.compact_above_tokens {trigger} exceeds window_tokens {window}")
         } else if target >= trigger {
-            format!("profile.context.compact_to_tokens {target} is not below compact_above_tokens {trigger}")
+            format!(
+                "profile.context.compact_to_tokens {target} is not below compact_above_tokens {trigger}"
+            )
         } else if summary.saturating_mul(2) > *target {
             format!(
                 "profile.context.summary_token_limit {summary} exceeds half of \

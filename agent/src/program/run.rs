@@ -44,7 +44,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     inherit(&driver.shared.environment, &mut config);
     approvals::take_back_all(driver).await?;
     let deaf = !config.takes_decisions();
-    let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
+    let mut output = ProgramOutput::default();
+    let mut open = OpenApprovals::default();
     let mut decisions: Decisions = FuturesUnordered::new();
     // Its usage is known at its end only. A program that was left behind has ended before, even if nothing is left.
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;

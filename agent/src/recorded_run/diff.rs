@@ -137,7 +137,8 @@ impl Changes<'_> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (was, is) = (text(&before.instructions), text(&after.instructions));
         self.add(RunChangeKind::Instructions, "instructions", was, is);
-        let (mut answers, mut at) = (0, 0);
+        let mut answers = 0;
+        let mut at = 0;
         let none = RecordedMessage::default();
         let (was, is) = (&before.messages, &after.messages);
         while at < was.len().max(is.len()) {

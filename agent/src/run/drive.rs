@@ -151,7 +151,8 @@ impl Driver {
 
     /// Gives the model the results of its calls, in the order in which it requested them.
     async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
-        let (mut events, mut calls) = (Vec::new(), Vec::new());
+        let mut events = Vec::new();
+        let mut calls = Vec::new();
         for (asked, row) in ended {
             let (text, is_error, exit_code) = tools::calls::outcome(self, &row);
             let handoff = match handoff::changes_agent(self, &row) && !is_error {

@@ -58,7 +58,7 @@ pub(crate) struct Driver {
     /// The last pause of the run, when the run was last read.
     pub(crate) pause: Option<Pause>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
-    /// summary stands for are left out.
+    /// summary stands for are omitted.
     pub(crate) entries: Vec<AgentState>,
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,

@@ -89,7 +89,8 @@ impl Runtime {
             recorded_outcomes: BTreeMap::new(),
         });
         let (problems, _) = watch::channel(Vec::new());
-        let (registered, tracer) = (Mutex::default(), Mutex::default());
+        let registered = Mutex::default();
+        let tracer = Mutex::default();
         let prompts = AtomicI64::new(0);
         let (project, config_problem) = (tokio::sync::Mutex::default(), Mutex::default());
         let on_change = None;

@@ -122,7 +122,7 @@ impl AgentMetrics {
         of.durations.add(took);
     }
 
-    /// The current values. Families without samples are left out.
+    /// The current values. Families without samples are omitted.
     #[must_use]
     pub fn families(&self) -> Vec<MetricFamily> {
         let counters = self.lock();
@@ -138,7 +138,8 @@ impl AgentMetrics {
             cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
             seconds.extend(of.durations.samples(&labels));
         }
-        let (mut tools, mut tool_seconds) = (Vec::new(), Vec::new());
+        let mut tools = Vec::new();
+        let mut tool_seconds = Vec::new();
         for (labels, of) in &counters.tools {
             let labels = labels.pairs();
             tools.extend(outcomes(&labels, &of.outcomes));

@@ -152,7 +152,8 @@ async fn post(
     headers: &[(String, String)],
     body: &str,
 ) -> Result<(), String> {
-    let (mut attempt, mut wait) = (1, WAIT);
+    let mut attempt = 1;
+    let mut wait = WAIT;
     loop {
         let mut request = client.post(url).header("content-type", "application/json");
         for (name, value) in headers {

@@ -468,8 +468,7 @@ async fn reduction_policies_per_tool() {
         let rules = format!("context: {{ reduce_results: {{ \"re*\": {rule} }},");
         let definition = SMALL.replace("context: {", &rules);
         // Room for some of the covered messages.
-        let definition =
-            definition.replace("compact_to_tokens: 900", "compact_to_tokens: 1300");
+        let definition = definition.replace("compact_to_tokens: 900", "compact_to_tokens: 1300");
         // An outline of a longer text is shorter than the text.
         let Walked { fixture, walker, run } = walk(&definition, Walker::new(20), 1_200).await;
         assert_eq!(run.status, RunStatus::Done, "{rule}: {:?}", run.error_message);

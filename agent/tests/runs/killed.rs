@@ -327,7 +327,7 @@ fn at_every_step_of_a_handoff() {
     assert!(killed > 10, "killed only {killed} times");
 }
 
-/// After a restart compaction gives the same rows: summaries, archived results and what is left out.
+/// After a restart compaction gives the same rows: summaries, archived results and what is omitted.
 #[test]
 fn at_every_step_of_a_compaction() {
     let folder = SCENARIOS[5].registered();

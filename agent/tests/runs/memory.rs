@@ -545,7 +545,7 @@ async fn facts_of_a_summary_are_saved() {
     assert!(life.rows("SELECT number FROM context_summaries").await.len() > 1);
     let facts = life.rows("SELECT key, value, confidence FROM memories").await;
     assert_eq!(facts, [[json!("goal"), json!("Ann ships on Friday."), json!(0.9)]]);
-    // The facts of the turn were read once, although older messages were left out.
+    // The facts of the turn were read once, although older messages were omitted.
     let reads = "SELECT id FROM agent_state WHERE kind = 'memory'";
     assert_eq!(life.rows(reads).await.len(), 1);
     // The next session reads the fact.

@@ -456,28 +456,25 @@ async fn every_conversation_is_reproduced_with_a_pause_at_every_stage() {
     let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(rule);
     let held = held_with(&in_repository("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
     assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
-    let folder = in_repository("../shared/data/conversations");
-    if !folder.is_dir() {
-        left_out();
-    }
-    for path in std::fs::read_dir(folder).into_iter().flatten() {
+    let Some(folder) = conversations() else { return };
+    for path in std::fs::read_dir(folder).expect("the folder can be read") {
         held_with(&path.expect("the folder can be read").path(), 6 * EVERY, &rules).await;
     }
 }
 
-/// Says so past the capture of the test harness.
-fn left_out() {
-    let why = "left out: unpublished recordings of conversations, ../shared is not here";
-    writeln!(std::io::stdout(), "{why}").expect("stdout can be written");
+/// The unpublished conversations. Without them it says so past the capture of the test harness.
+fn conversations() -> Option<PathBuf> {
+    let folder = abide_tests::recordings().map(|data| data.join("conversations"));
+    if folder.is_none() {
+        let why = "skipped: unpublished recordings of conversations (ABIDE_EXTERNAL_FIXTURES)";
+        writeln!(std::io::stdout(), "{why}").expect("stdout can be written");
+    }
+    folder
 }
 
 #[tokio::test]
 async fn unpublished_conversations_are_reproduced() {
-    let folder = in_repository("../shared/data/conversations");
-    if !folder.is_dir() {
-        left_out();
-        return;
-    }
+    let Some(folder) = conversations() else { return };
     let every = if std::env::var_os(ALL).is_some() { 1 } else { EVERY };
     let entries = std::fs::read_dir(folder).expect("the folder can be read");
     let mut paths: Vec<PathBuf> =

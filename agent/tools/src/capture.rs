@@ -110,7 +110,7 @@ impl Excerpt {
             let whole = [self.head.as_slice(), &tail].concat();
             return String::from_utf8_lossy(&whole).trim_end().to_owned();
         }
-        // Characters at the cuts are left out if they are incomplete.
+        // Characters at the cuts are omitted if they are incomplete.
         let from = tail.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0);
         let head = String::from_utf8_lossy(&self.head);
         let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);

@@ -85,7 +85,7 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
     let ids: Vec<String> = (0..recordings.len()).map(|at| format!("c{at}")).collect();
     let named = ids.iter().zip(recordings);
     let tasks = named.clone().map(|(id, it)| {
-        let task = it.task().expect("recordings without a task are left out");
+        let task = it.task().expect("recordings without a task are omitted");
         (id.clone(), task.to_owned())
     });
     let conversations = named.clone().map(|(id, it)| {

@@ -12,7 +12,7 @@ pub(super) const FOLDER: &str = ".abide";
 /// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
 pub(super) const FILE: &str = "agents.db";
 
-/// The options of this command line that the hints repeat. The token is left out: it belongs in `ABIDE_TOKEN`.
+/// The options of this command line that the hints repeat. The token is omitted: it belongs in `ABIDE_TOKEN`.
 pub(super) struct HintContext {
     where_to: String,
     again: String,

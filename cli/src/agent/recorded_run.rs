@@ -65,7 +65,9 @@ pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failur
 pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result<(), Failure> {
     let project = open_offline(options, folder).await?;
     let stored = prompt_store(options, &project.catalog).await?;
-    let (mut same, mut changed, mut failed) = (0, 0, 0);
+    let mut same = 0;
+    let mut changed = 0;
+    let mut failed = 0;
     for path in files(&args.recordings)? {
         let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
         let name = name.unwrap_or_default();

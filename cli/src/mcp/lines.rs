@@ -32,7 +32,8 @@ pub(super) fn of_stdin() -> mpsc::Receiver<io::Result<Line>> {
 /// The next line; `None` at the end. A line of more than `max` bytes is read to its end and not kept.
 fn next(from: &mut impl BufRead, max: usize) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
-    let (mut is_long, mut is_any) = (false, false);
+    let mut is_long = false;
+    let mut is_any = false;
     loop {
         let read = from.fill_buf()?;
         if read.is_empty() {

@@ -46,7 +46,8 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        let (retention, buffers) = (Retention::default(), BufferLimits::default());
+        let retention = Retention::default();
+        let buffers = BufferLimits::default();
         let clock = Arc::new(SystemClock);
         Config { modules: Vec::new(), retention, buffers, timers: true, clock }
     }

@@ -169,7 +169,7 @@ const LONE_SURROGATE = /\p{Surrogate}/u;
 
 /**
  * Writes JSON as Abide reads it: a `bigint` and a safe integer as an INTEGER, other numbers and {@link Real}
- * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are left out, in
+ * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are omitted, in
  * arrays they are `null`, and objects with `toJSON`, such as dates, are converted, as in `JSON.stringify`.
  *
  * @throws AbideError `bad_arguments` for what JSON cannot express, with the path of the value: functions,

@@ -321,7 +321,8 @@ impl Router {
         if attached.binding.template().remembers() {
             state.get_or_insert_default();
         }
-        let (mut spent, mut dear) = (Cost::default(), Vec::new());
+        let mut spent = Cost::default();
+        let mut dear = Vec::new();
         let template = attached.binding.template();
         sql.allow(template.allowance(self.budget));
         let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
@@ -476,7 +477,8 @@ impl Router {
     /// Where to index a binding: for every source under each of its keys, or among the residual.
     fn places(&mut self, binding: &Binding) -> Result<Vec<RouteEntry>, Refusal> {
         let template = binding.template();
-        let (mut places, mut taken) = (BTreeSet::new(), Vec::new());
+        let mut places = BTreeSet::new();
+        let mut taken = Vec::new();
         for (at, source) in template.query.sources.iter().enumerate() {
             if let Some(place) = self.better_place(binding, at) {
                 places.extend(place);
@@ -570,7 +572,7 @@ impl Router {
             let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
             let mut columns: Vec<KeyColumn> = Vec::new();
             for equality in equalities {
-                // A column without certain cells is left out; the other columns still form the key.
+                // A column without certain cells is omitted; the other columns still form the key.
                 let kind = spec.columns[equality.column].kind;
                 let Some(cells) = equality.cells(kind, params) else { continue };
                 columns.push((equality.column, equality.collation));

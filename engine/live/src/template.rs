@@ -432,7 +432,8 @@ impl Binding {
         sql: &mut dyn Sql,
     ) -> Result<Option<BackfilledGroup>, LiveError> {
         let template = self.template();
-        let (changes, mut spent) = (Changes::new(), Cost::default());
+        let changes = Changes::new();
+        let mut spent = Cost::default();
         let mut run = template.run(&self.0.params, &changes, sql, &mut spent);
         template.rule.fill(&mut run, group)
     }

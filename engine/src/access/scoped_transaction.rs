@@ -49,7 +49,8 @@ impl<'a> ScopedTransaction<'a> {
         caller: &'a Caller,
     ) -> Result<ScopedTransaction<'a>, Abort> {
         let role = rows.policies_of(caller).map_err(broken)?;
-        let (seen, judged) = (HashMap::new(), HashMap::new());
+        let seen = HashMap::new();
+        let judged = HashMap::new();
         Ok(ScopedTransaction {
             rows,
             scope_rules,

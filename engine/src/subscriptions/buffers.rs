@@ -69,7 +69,8 @@ struct Reserved {
 
 impl Buffers {
     pub(crate) fn new(limits: BufferLimits) -> Buffers {
-        let (fallen, fewer) = (Notify::new(), Notify::new());
+        let fallen = Notify::new();
+        let fewer = Notify::new();
         Buffers(Arc::new(Shared { limits, held: Mutex::default(), fallen, fewer }))
     }
 

@@ -255,7 +255,8 @@ impl Snapshot<'_> {
         };
         let columns = statement.column_names().take(limits.columns);
         let columns: Vec<String> = columns.map(str::to_owned).collect();
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut bytes = 0;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next().map_err(refuse)? {
             let row = cell::read_row(row, columns.len()).map_err(refuse)?;
@@ -348,7 +349,8 @@ impl Snapshot<'_> {
             "SELECT images FROM main.change_log WHERE table_name = ?1 AND seq > ?2 ORDER BY seq",
         )?;
         let mut rows = statement.query((table.name, from.0))?;
-        let (mut undo, mut count) = (Undo::default(), 0);
+        let mut undo = Undo::default();
+        let mut count = 0;
         while let Some(row) = rows.next()? {
             let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             for image in change_log::decode(table, bytes)? {

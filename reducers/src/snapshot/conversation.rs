@@ -21,7 +21,8 @@ pub(super) fn each_message(
     up_to: i64,
     mut each: impl FnMut(&mut Context<'_>, AgentState) -> Result<(), Abort>,
 ) -> Result<(), Abort> {
-    let (mut after, mut count) = (0, 0);
+    let mut after = 0;
+    let mut count = 0;
     loop {
         let next = "WHERE session_id = ?1 AND id > ?2 AND seq <= ?3 ORDER BY id LIMIT ?4";
         let id = session.id.as_str();

@@ -191,8 +191,10 @@ impl Export {
             return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
         }
         self.add_agent(ctx, &run.agent, run.revision)?;
-        let (mut messages, mut named) = (Vec::new(), NamedCalls::default());
-        let (mut ids, mut spaces) = (Vec::new(), BTreeSet::new());
+        let mut messages = Vec::new();
+        let mut named = NamedCalls::default();
+        let mut ids = Vec::new();
+        let mut spaces = BTreeSet::new();
         each_message(ctx, &session, i64::MAX, |ctx, entry| {
             ids.push(entry.id);
             spaces.extend(

@@ -241,7 +241,8 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
     }
     let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
         AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-    let (mut looked_at, mut closing) = (0, false);
+    let mut looked_at = 0;
+    let mut closing = false;
     // The first is nearly always one that the caller may claim.
     for max in [1, limits::LOOKS_OF_A_CLAIM] {
         let params = [tool.into(), (max as i64).into()];

@@ -319,6 +319,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_page_about_security_names_every_open_path() {
+        let page = include_str!("../../../docs/security.md");
+        let row = page.lines().find(|line| line.starts_with("| no credential |"));
+        let cell = row.and_then(|row| row.split('|').nth(2)).expect("the page has the row");
+        let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert_eq!(named, OPEN);
+    }
+
     #[tokio::test]
     async fn a_socket_has_no_host() {
         let socket = TestServer::new(AccessConfig::of_socket());

@@ -57,7 +57,8 @@ impl UnauthenticatedConnections {
     pub(crate) fn new(connections: u32) -> UnauthenticatedConnections {
         let total = (connections as usize / 2).max(1);
         let per_address = limits::UNAUTHENTICATED_PER_ADDRESS.min(total.div_ceil(2));
-        let (waiting, left) = (Mutex::default(), Notify::new());
+        let waiting = Mutex::default();
+        let left = Notify::new();
         UnauthenticatedConnections(Arc::new(State { per_address, total, waiting, left }))
     }
 

@@ -126,9 +126,10 @@ async fn every_answer_of_the_fixture_is_replayed() {
 
 #[tokio::test]
 async fn every_answer_of_all_recordings_is_replayed() {
-    let folder = in_repository("../shared/data/conversations");
+    let external = std::env::var_os("ABIDE_EXTERNAL_FIXTURES").unwrap_or_default();
+    let folder = Path::new(&external).join("data/conversations");
     if !folder.is_dir() {
-        let why = "left out: unpublished recordings of models, ../shared is not here";
+        let why = "skipped: unpublished recordings of models (ABIDE_EXTERNAL_FIXTURES)";
         writeln!(std::io::stdout(), "{why}").expect("stdout can be written");
         return;
     }

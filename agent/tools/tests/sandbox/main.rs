@@ -108,7 +108,7 @@ fn backends() -> Vec<BackendName> {
             Availability::Unavailable(reason) => {
                 assert!(!reason.is_empty());
                 assert_ne!(name, BackendName::Local, "{reason}");
-                eprintln!("{name} is left out: {reason}");
+                eprintln!("{name} is skipped: {reason}");
             }
         }
     }

@@ -205,7 +205,7 @@ _BY_CODE: dict[str, type[Refused]] = {
 
 
 def refusal(problem: dict[str, Any]) -> Refused:
-    """The error of a problem document or of an `error` message. Members of another type than expected are left out."""
+    """The error of a problem document or of an `error` message. Members of another type than expected are omitted."""
     code = str(problem.get("code") or "internal")
     detail = str(problem.get("detail") or "the server gives no reason")
     if type(position := problem.get("batch_position")) is int:

@@ -172,7 +172,8 @@ impl Address {
 
     /// Connects to the engine of a file, and starts it if none runs.
     async fn connect_shared(&self, file: &SharedFile) -> Result<Socket, Error> {
-        let (mut backoff, mut tries) = (Backoff::new(), 1);
+        let mut backoff = Backoff::new();
+        let mut tries = 1;
         loop {
             match self.connect_engine(file.find().await?).await {
                 // It ended after it was found.

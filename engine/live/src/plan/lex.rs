@@ -100,7 +100,9 @@ pub(crate) struct Parameter {
 /// This works on tokens because the tree is not visited in text order.
 pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
     let (mut numbered, mut copied) = (String::with_capacity(text.len()), 0);
-    let (mut parameters, mut known, mut last) = (Vec::new(), HashSet::new(), 0);
+    let mut parameters = Vec::new();
+    let mut known = HashSet::new();
+    let mut last = 0;
     let mut scanner = Scanner::new(Tokenizer::new());
     while let (start, Some((token, kind)), end) =
         scanner.scan(text.as_bytes()).map_err(|error| refusal(text, &error))?

@@ -32,7 +32,8 @@ pub(crate) struct FoundJournal {
 impl FoundJournal {
     /// Reads the journal of a database; `None` if there is none.
     pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
-        let (mut paths, mut segments) = (Vec::new(), Vec::new());
+        let mut paths = Vec::new();
+        let mut segments = Vec::new();
         for path in segments_of(database)? {
             let checked = private::check_segment(database, &path);
             let content = match checked.and_then(|()| disk.open(&path)?.read()) {

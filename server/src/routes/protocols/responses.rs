@@ -104,7 +104,8 @@ async fn begin(
                 }
             };
             let agent = wanted.model;
-            let (record, follow_up) = (None, None);
+            let record = None;
+            let follow_up = None;
             let new =
                 NewRun { agent, session_id, new_session, before, input, id, record, follow_up };
             let run = start::start(app, by, content.bytes(), new, key).await?;

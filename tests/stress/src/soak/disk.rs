@@ -44,7 +44,7 @@ impl SmallVolume {
         );
         match &mounted {
             Ok(_) => println!("soak      a disk of {megabytes} MB (tmpfs)"),
-            Err(why) => println!("left out: a full disk, tmpfs cannot be mounted: {why}"),
+            Err(why) => println!("skipped: a full disk, tmpfs cannot be mounted: {why}"),
         }
         Ok(SmallVolume { folder, is_mounted: mounted.is_ok() })
     }

@@ -331,13 +331,13 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _load_listed(
         self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
     ) -> CheckpointTuple | None:
-        """A checkpoint of a list. In that of all threads a malformed one is left out, so that it hides no other thread."""
+        """A checkpoint of a list. In that of all threads a malformed one is omitted, so that it hides no other thread."""
         try:
             return await self._load(collection, thread_id, key, None)
         except (MalformedEntry, LimitExceeded) as why:
             if config is not None and "thread_id" in config["configurable"]:
                 raise
-            _LOG.warning("a checkpoint is left out: %s", why)
+            _LOG.warning("a checkpoint is omitted: %s", why)
             return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:

@@ -43,7 +43,7 @@ class Chains:
         self._client = client
 
     async def complete(self, collection: str, entries: Entries, names: list[str]) -> None:
-        """Reads the entries of values, and those that they refer to. An entry that does not exist is left out.
+        """Reads the entries of values, and those that they refer to. An entry that does not exist is omitted.
 
         Raises:
             MalformedEntry: they refer to too many others.

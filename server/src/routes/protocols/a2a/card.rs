@@ -207,7 +207,7 @@ fn of_agent(app: &AppState, row: &JsonValue, base: &str, is_secured: bool) -> Js
     if is_secured {
         card["securitySchemes"] =
             json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}});
-        // An empty list is left out in the signed form, so also here.
+        // An empty list is omitted in the signed form, so also here.
         card["securityRequirements"] = json!([{"schemes": {"bearer": {}}}]);
     }
     card

@@ -212,7 +212,8 @@ fn trailers(status: &Status) -> HeaderMap {
 
 /// A `google.rpc.Status` with a `google.rpc.ErrorInfo`.
 fn details(status: &Status) -> Vec<u8> {
-    let (mut info, mut any) = (Vec::new(), Vec::new());
+    let mut info = Vec::new();
+    let mut any = Vec::new();
     bytes_of(1, status.reason.as_bytes(), &mut info);
     bytes_of(2, status.domain.as_bytes(), &mut info);
     bytes_of(1, b"type.googleapis.com/google.rpc.ErrorInfo", &mut any);
