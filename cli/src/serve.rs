@@ -245,7 +245,7 @@ async fn check(
 const OF_FILE: &str = "abide_";
 
 /// Refuses a token of another file. The operator expects that the server requires it, and without it the server could
-/// accept requests without a token. A revoked or expired token is no error: its file requires another one.
+/// accept requests without a token. A revoked or expired token is not an error: its file requires another one.
 async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<(), Refusal> {
     let Some(token) = token else { return Ok(()) };
     let id = token.trim_start_matches(OF_FILE).split('_').next().unwrap_or_default();

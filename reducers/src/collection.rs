@@ -282,7 +282,7 @@ impl Entry {
 fn after_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
-        // The range skips the surrogates, which are no characters.
+        // The range skips the surrogates, which are not characters.
         if let Some(next) = (last..=char::MAX).nth(1) {
             end.push(next);
             return Some(end);

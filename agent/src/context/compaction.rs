@@ -232,7 +232,7 @@ async fn cover(
         made.answer.as_ref().map(model::choice::usage).into_iter().collect();
     events.push(run_event(RunEventKind::Status, output));
     let spent = made.answer.as_ref().map(|answer| {
-        // It is no answer of the agent.
+        // It is not an answer of the agent.
         ModelUsage { iteration: false, ..model::choice::spent(answer, 0) }
     });
     driver.record(&events, spent.as_ref(), vec![Call::of(record)]).await

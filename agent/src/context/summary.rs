@@ -92,7 +92,7 @@ pub(crate) fn schema() -> Value {
 }
 
 impl Summary {
-    /// Reads a model's answer; `None` if it is no summary.
+    /// Reads a model's answer; `None` if it is not a summary.
     pub(crate) fn of_answer(text: &str) -> Option<Summary> {
         let (start, end) = (text.find('{')?, text.rfind('}')?);
         let mut summary: Summary = serde_json::from_str(text.get(start..=end)?).ok()?;

@@ -77,7 +77,7 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
         answer = answer_of(candidates.ask(driver, request)) => answer.map_err(|why| failed(&why))?,
     };
     let mut spent = choice::spent(&answer, 0);
-    // It is no answer of the agent.
+    // It is not an answer of the agent.
     spent.iteration = false;
     driver.record(&[choice::usage(&answer)], Some(&spent), Vec::new()).await?;
     Ok(is_allowed(&answer.text))

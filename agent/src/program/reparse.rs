@@ -49,7 +49,7 @@ pub enum ReparseError {
     /// It has not ended.
     #[error("run {0} has not ended")]
     Active(String),
-    /// Its agent is no program.
+    /// Its agent is not a program.
     #[error("the agent {0} of the run is not a program (cli)")]
     NoProgram(String),
     /// Its parser is not here.

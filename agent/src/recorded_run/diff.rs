@@ -41,7 +41,7 @@ pub enum RunChangeKind {
     Message,
     /// A delegated run.
     Delegation,
-    /// The instructions. A recorded answer is the same with any instructions, so this alone is no failure.
+    /// The instructions. A recorded answer is the same with any instructions, so this alone is not a failure.
     Instructions,
 }
 

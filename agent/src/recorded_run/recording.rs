@@ -288,7 +288,7 @@ async fn conversation(
     let entries = abide.sql(sql).param("sid", &run.session_id);
     let mut entries: Vec<AgentState> =
         entries.param("until", run.ended_at.map_or(i64::MAX, |at| at.0)).fetch().await?;
-    // The facts of a file are no part of what was said. The repetition has its own.
+    // The facts of a file are not part of what was said. The repetition has its own.
     entries.retain(|entry| entry.kind != MEMORY);
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid";
     let calls: Vec<ToolCall> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;

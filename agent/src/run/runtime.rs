@@ -242,7 +242,7 @@ impl Runtime {
         }
         let mut registered = self.registered();
         let change = FolderChange::between("agents", &registered.definitions, &definitions);
-        // The first registration is no change.
+        // The first registration is not a change.
         let change = change.filter(|_| registered.of.is_some());
         *registered = RegisteredDefinitions { of, files, definitions };
         drop(registered);

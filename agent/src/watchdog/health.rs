@@ -68,7 +68,7 @@ pub(crate) fn judge(
     ];
     let signals: Vec<String> =
         signs.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()).collect();
-    // The model cannot change what has been summarised, so that sign alone is no reason to warn it.
+    // The model cannot change what has been summarised, so that sign alone does not justify a warning.
     let unhealthy = match signals.iter().all(|name| name == "context_rot") {
         true => 0,
         false => before.map_or(0, |before| before.unhealthy) + 1,

@@ -171,7 +171,7 @@ async fn a_broken_configuration_changes_nothing_and_is_reported() {
     std::fs::remove_file(reloading.folder.path().join("abide.yaml")).expect("the file exists");
     assert_eq!(reloading.next().await, "problem: abide.yaml: the file is gone");
     assert_eq!(reloading.run().await, pair("before", "It is the first."));
-    // The same file again is no change, and the next one is compared with what is in effect.
+    // The same file again is not a change, and the next one is compared with what is in effect.
     write(reloading.folder.path(), CONFIG);
     let told = reloading.change(&CONFIG.replace("before", "after")).await;
     assert_eq!(told, "programs +[] ~[\"look\"] -[]");

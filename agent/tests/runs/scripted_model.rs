@@ -22,7 +22,7 @@ pub(crate) enum Summaries {
     Good,
     /// No answer at all.
     Fail,
-    /// Text that is no summary.
+    /// Text that is not a summary.
     Garbage,
     /// A summary that forgets everything and revives what is obsolete.
     Forgetful,

@@ -385,7 +385,7 @@ function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => void } {
   return { promise, resolve };
 }
 
-/** Its microseconds are no safe integer, and were sent as a REAL, which the refusal named. */
+/** Its microseconds are not a safe integer, and were sent as a REAL, which the refusal named. */
 test("a timer that is too far in the future is refused as a time", async () => {
   const session = await client.session({ agent: "a" });
   const far = session.sleepUntil(new Date("2400-01-01T00:00:00Z"), { key: "far" });

@@ -119,7 +119,7 @@ impl LockState {
     /// The state of the file at this moment. It changes nothing on the disk.
     ///
     /// # Errors
-    /// An I/O error of the system. A lock file that does not exist is no error: the file is free.
+    /// An I/O error of the system. A lock file that does not exist is not an error: the file is free.
     pub fn of(path: &Path) -> io::Result<LockState> {
         let Ok(path) = private::resolved(path) else { return Ok(LockState::Free(None)) };
         let file = match private::read_lock(&path) {

@@ -122,7 +122,7 @@ pub(crate) fn check_segment(database: &Path, segment: &Path) -> io::Result<()> {
 /// rollback journal into the database, and the user could read what is written to them.
 ///
 /// # Errors
-/// `InvalidData` for a file that is no regular file, that belongs to a user who cannot write the database, or that more
+/// `InvalidData` for a file that is not a regular file, that belongs to a user who cannot write the database, or that more
 /// users can write; and the errors of the system.
 pub(crate) fn check_companions(database: &Path) -> io::Result<()> {
     for suffix in ["-wal", "-shm", "-journal"] {

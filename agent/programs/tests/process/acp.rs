@@ -140,7 +140,7 @@ async fn a_call_starts_once_and_finishes_once() {
     "#]]).await;
 }
 
-/// Methods of the client that are not offered, lines that are no messages, answers to requests that were not sent.
+/// Methods of the client that are not offered, lines that are not messages, answers to requests that were not sent.
 #[tokio::test]
 async fn odd_messages_do_not_end_the_turn() {
     let read =

@@ -237,7 +237,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def member(message: Any, name: str, kind: type[T]) -> T:
-    """A member of a message, which must have a type. A boolean is no integer.
+    """A member of a message, which must have a type. A boolean is not an integer.
 
     Raises:
         ProtocolError: there is none, or it has another type.

@@ -54,7 +54,7 @@ def decode_cell(value: Any) -> Cell:
 
 
 _UNUSUAL = frozenset({dict, list, bool})
-"""Types of JSON values that are no cells, or another cell."""
+"""Types of JSON values that are not cells, or another cell."""
 
 
 def decode_row(cells: list[Any]) -> Row:

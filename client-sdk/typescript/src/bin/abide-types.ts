@@ -150,7 +150,7 @@ function startError(program: string, printed: string): AbideError {
     const problem = JSON.parse(printed) as Refusal;
     if (typeof problem.code === "string") return refusalError(problem);
   } catch {
-    // It is no problem document.
+    // It is not a problem document.
   }
   const why = printed === "" ? "it ended without an answer" : printed;
   return new AbideError("engine_start", `${program} serve did not start: ${why}`, {

@@ -53,7 +53,7 @@ class Value:
     parts: list[int] | None = None
     """The parts of the root, see `langgraph_bytes`."""
     kept: int | None = None
-    """How many items a list keeps of its base; `None` if it is no list. The bytes are those of the others."""
+    """How many items a list keeps of its base; `None` if it is not a list. The bytes are those of the others."""
     base: str | None = None
     """The name of an earlier version."""
 

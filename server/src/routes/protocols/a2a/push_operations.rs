@@ -35,7 +35,7 @@ impl Peer {
         Ok(json!({"configs": configs, "nextPageToken": ""}))
     }
 
-    /// Deletes a configuration. One that does not exist is no error.
+    /// Deletes a configuration. One that does not exist is not an error.
     pub(super) async fn delete_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {
         sender(&self.app)?;
         let run = self.find(required(given, "taskId")?).await?;
