@@ -37,18 +37,18 @@ fn the_beginning_and_the_end_are_shown() {
         130,
         &lines,
         expect![[r#"
-        line 1
-        line 2
-        line 3
-        line 4
-        line 5
+            line 1
+            line 2
+            line 3
+            line 4
+            line 5
+            l
+            [… 410 bytes of the result of call c1 were omitted …]
 
-        [… 411 bytes of the result of call c1 were omitted …]
+            line 58
+            line 59
 
-        line 58
-        line 59
-
-        (411 omitted)"#]],
+            (410 omitted)"#]],
     );
 }
 
@@ -59,10 +59,10 @@ fn json_is_cut_between_values() {
         240,
         &json!(rows).to_string(),
         expect![[r#"
-        [{"id":0,"name":"row, 0"},{"id":1,"name":"row, 1"},{"id":2,"name":"row, 2"},{"id":3,"name":"row, 3"},{
-        [… 635 bytes of the result of call c1 were omitted …]
-        {"id":28,"name":"row, 28"},{"id":29,"name":"row, 29"}]
-        (635 omitted)"#]],
+            [{"id":0,"name":"row, 0"},{"id":1,"name":"row, 1"},{"id":2,"name":"row, 2"},{"id":3,"name":"row, 3"},{"id":4,
+            [… 628 bytes of the result of call c1 were omitted …]
+            {"id":28,"name":"row, 28"},{"id":29,"name":"row, 29"}]
+            (628 omitted)"#]],
     );
 }
 
