@@ -192,7 +192,7 @@ pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
         let mut scans: Vec<String> = scans
             .iter()
             .map(|scan| {
-                let (part, table) = (scan.part.name(), scan.table);
+                let (part, table) = (scan.purpose.name(), scan.table);
                 format!(", {part} scans {table}({})", scan.columns.join(", "))
             })
             .collect();
