@@ -1,4 +1,4 @@
-//! What a model reads: the messages of a session, derived from rows for each request, and what replaces those that no
+//! The context of a model: the messages of a session, derived from rows for each request, and the replacement of those that no
 //! longer fit.
 //!
 //! `compaction` older messages are summarised · `reduction` results and arguments are archived · `request_size` tokens

@@ -1,4 +1,4 @@
-//! What surrounds requests and calls: guardrails, redaction of personal data, counters, what is published, and middleware
+//! Middleware around requests and calls: guardrails, redaction of personal data, counters, publishing, and middleware
 //! in Rust.
 //! `definition::middleware` and `definition::guardrail` are their settings.
 //!

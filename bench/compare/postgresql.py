@@ -145,7 +145,7 @@ class Cluster:
         ).splitlines()
 
     def run(self, contender, sessions, turns, probe):
-        """Takes turns in a new database, beside a probe. Returns the record."""
+        """Takes turns in a new database while a probe runs. Returns the record."""
         for name, value in DURABLE.items():
             assert self.sql("postgres", f"SHOW {name}") == [value], name
         self.sql("postgres", "DROP DATABASE IF EXISTS bench", "CREATE DATABASE bench")

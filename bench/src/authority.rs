@@ -95,11 +95,11 @@ async fn measure(scope: &Scope, dir: &Path) {
     }
     report(&contenders);
     let late_ms = lateness(&crowded, scope.due).await;
-    let [half, most, last] =
+    let [half, max, last] =
         [0.5, 0.99, 1.0].map(|share| percentile(late_ms.iter().copied(), share));
     println!(
         "\n{} timers that became due under load, with {} waiting timers: delayed by {half:.1} ms (p50), \
-         {most:.1} ms (p99), {last:.1} ms (maximum).",
+         {max:.1} ms (p99), {last:.1} ms (maximum).",
         thousands(late_ms.len() as f64),
         thousands(scope.waiting as f64),
     );

@@ -1,4 +1,4 @@
-//! What compaction saves and costs: recorded conversations in small windows, and one run of thousands of turns. The model
+//! The savings and costs of compaction: recorded conversations in small windows, and one run of thousands of turns. The model
 //! answers as recorded, so the figures in tokens are counts and do not depend on the machine.
 //!
 //! It also checks what must hold for each request: it fits into the window, and it has the first task. If it does not,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2_000)]
     turns: usize,
     /// Files of recordings, or folders of them. The default is those of the repository, and those in
-    /// `../shared/data/conversations` if they exist.
+    /// `data/conversations` of `ABIDE_EXTERNAL_FIXTURES` if they exist.
     #[arg(long, value_name = "PATH")]
     recordings: Vec<PathBuf>,
     /// Of each file, every n-th conversation.

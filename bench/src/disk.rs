@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// The folder on the disk.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Probe until the standard input ends, beside a run of another program.
+    /// Probe until the standard input ends, during a run of another program.
     #[arg(long)]
     during: bool,
 }

@@ -45,7 +45,7 @@ struct Options {
 enum Bench {
     /// Durable turns per second. A turn has four events: user message, tool call, its result, assistant message.
     Turns(turns::Options),
-    /// Durable turns beside one-shot queries.
+    /// Durable turns with concurrent one-shot queries.
     Reads(reads::Options),
     /// The time from a call to its delta, with one subscriber.
     Delta(delta::Options),

@@ -1,4 +1,4 @@
-//! The loss of write throughput beside one-shot queries: 64 sessions take turns, while queries of their last messages
+//! The loss of write throughput under one-shot queries: 64 sessions take turns, while queries of their last messages
 //! arrive at an even rate.
 
 use std::path::PathBuf;

@@ -16,7 +16,7 @@ pub(crate) enum Record {
     },
     /// A run of durable turns.
     Turns(TurnsRecord),
-    /// A run of durable turns beside queries.
+    /// A run of durable turns with concurrent queries.
     Reads(ReadsRecord),
     /// From calls to their deltas.
     Delta(DeltaRecord),
@@ -58,7 +58,7 @@ pub(crate) struct TurnsRecord {
     pub(crate) engine: Option<EngineFigures>,
 }
 
-/// What only an engine in this process can report.
+/// Measurements that only an engine in this process can report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct EngineFigures {
     pub(crate) calls_per_group: f64,
@@ -77,7 +77,7 @@ pub(crate) struct EngineFigures {
     pub(crate) floor_stored_per_payload_byte: f64,
 }
 
-/// A run with queries beside it.
+/// A run with concurrent queries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ReadsRecord {
     pub(crate) round: usize,

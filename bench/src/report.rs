@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// The records of a run: a file with one JSON object per line.
     #[arg(long)]
     from: PathBuf,
-    /// A page; its marked parts are replaced, and the plots are written beside it. Without one, all parts are printed.
+    /// A page; its marked parts are replaced, and the plots are written next to it. Without one, all parts are printed.
     #[arg(long)]
     page: Vec<PathBuf>,
 }

@@ -44,7 +44,7 @@ pub(crate) struct Options {
 /// Bytes of one turn's payload.
 pub(crate) const TURN_BYTES: usize = 300 + 200 + 500 + 400;
 
-/// What makes an answer durable.
+/// The means that makes an answer durable.
 const DURABILITY: &str = "journal, fdatasync before the answer";
 
 pub(crate) fn run(options: &Options) {
@@ -143,7 +143,7 @@ impl Run {
     }
 }
 
-/// What a run of the engine has shown.
+/// The result of a run of the engine.
 struct Measured {
     requests: Vec<Request>,
     seconds: f64,

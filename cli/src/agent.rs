@@ -158,7 +158,7 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     if !problems.is_empty() && !options.json {
         let files = problems.len();
         say(format!(
-            "{files} more files are not valid definitions:  abide agent check{}  lists the errors",
+            "{files} more files are not valid definitions: `abide agent check{}` lists the errors",
             of_folder(folder)
         ))?;
     }

@@ -1,4 +1,4 @@
-//! `abide backup`: copies a file in one consistent state, also while a server writes to it.
+//! `abide backup`: copies a file in one consistent state, even while a server writes to it.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub(crate) struct Backup {
 }
 
 const EXAMPLES: &str = "\
-The copy is one consistent state, also while a server writes, and is verified before the
+The copy is one consistent state, even while a server writes, and is verified before the
 command succeeds.
 
 Examples:
@@ -34,7 +34,7 @@ Examples:
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     if options.db.is_none() && options.url != DEFAULT_URL {
         let detail = "a backup copies a file of this machine, not through a server";
-        return Err(Failure::usage(detail, "name the file:  abide backup COPY --db FILE"));
+        return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let (from, to) = (options.db_or_default(), args.to);
     abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;

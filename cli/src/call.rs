@@ -68,7 +68,7 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
         request = request.request_id(id);
     }
     let called = request.await;
-    // Closes an engine in this process gracefully, also after a refusal.
+    // Closes an engine in this process gracefully, even after a refusal.
     abide.close().await;
     show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
 }

@@ -33,11 +33,11 @@ pub(crate) fn moment(at: Micros) -> String {
 }
 
 /// A text cut to at most this many characters, with `…` at the end if it was cut.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+pub(crate) fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         None => text.to_owned(),
-        Some(_) if most == 0 => String::new(),
-        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
+        Some(_) if max == 0 => String::new(),
+        Some(_) => text.chars().take(max - 1).chain(['…']).collect(),
     }
 }
 

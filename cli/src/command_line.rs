@@ -69,7 +69,7 @@ enum Command {
     Verify(verify::Verify),
     /// Replay a log into a new file, up to any event
     Replay(replay::Replay),
-    /// Copy a file, also while a server writes to it
+    /// Copy a file, even while a server writes to it
     Backup(backup::Backup),
 }
 

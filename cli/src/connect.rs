@@ -98,7 +98,7 @@ pub(crate) fn check_file(file: &Path) -> Result<(), Refusal> {
         }
     };
     let hint =
-        "check the path;  abide init  creates a file; without --db the command uses a server";
+        "check the path; `abide init` creates a file; without --db the command uses a server";
     Err(Refusal::new(Code::NotFound, format!("{path} {missing}")).hint(hint))
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("there is no folder {}", folder.display());
-    let hint = format!("create it with  mkdir -p {}", folder.display());
+    let hint = format!("create it with `mkdir -p {}`", folder.display());
     Err(Refusal::new(Code::NotFound, detail).hint(hint))
 }
 
@@ -138,7 +138,7 @@ impl From<Error> for Failure {
             Error::Refused(refusal) => Failure::Refused(of_command(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
             Error::Unreachable { .. } | Error::TimedOut { .. } => {
-                Failure::Unreachable(refusal(Code::Overloaded))
+                Failure::Unreachable(refusal(Code::Unavailable))
             }
             _ => Failure::Refused(refusal(Code::Internal)),
         }
@@ -149,7 +149,7 @@ impl From<Error> for Failure {
 const COMMANDS: [(&str, &str); 4] = [
     (
         "GET /v1/schema lists the tables",
-        "abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"  lists the tables",
+        "`abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"` lists the tables",
     ),
     ("GET /v1/schema lists the columns of every table", LIST_COLUMNS),
     ("GET /v1/schema lists the columns", LIST_COLUMNS),
@@ -157,7 +157,7 @@ const COMMANDS: [(&str, &str); 4] = [
 ];
 
 const LIST_COLUMNS: &str =
-    "abide sql \"SELECT * FROM pragma_table_info('sessions')\"  lists the columns of a table";
+    "`abide sql \"SELECT * FROM pragma_table_info('sessions')\"` lists the columns of a table";
 
 /// The hint about a credential that has expired.
 const EXPIRED: &str = "ask the issuer for a new one";
@@ -165,6 +165,10 @@ const EXPIRED: &str = "ask the issuer for a new one";
 /// A refusal as a user of the command line reads it: the command made the batch, and the user sends no requests.
 fn of_command(refusal: Refusal) -> Refusal {
     let refusal = refusal.outside_batch();
+    if let Some(sql) = refusal.hinted_query() {
+        let hint = format!("`abide sql \"{sql}\"` lists them");
+        return refusal.hint(hint);
+    }
     let hint = refusal.hint.map(|hint| {
         let known = COMMANDS.iter().find(|(route, _)| hint.contains(route));
         known.map_or(hint.clone(), |(route, command)| hint.replace(route, command))
@@ -178,20 +182,16 @@ mod tests {
 
     #[test]
     fn a_refusal_does_not_name_the_batch_of_a_command() {
-        let cases = [
-            ("call 1 of the batch (create_identity): there is no role x", "there is no role x"),
-            ("call 12 of the batch: there is no reducer", "there is no reducer"),
-            (
-                "call c1 of the batch: it is a call's own text",
-                "call c1 of the batch: it is a call's own text",
-            ),
-            ("there is no session s1", "there is no session s1"),
-        ];
-        for (detail, expected) in cases {
-            assert_eq!(of_command(Refusal::new(Code::NotFound, detail)).detail, expected);
-        }
+        let refused = Refusal::new(Code::NotFound, "there is no role x");
+        let refused = Refusal { batch_position: Some(1), ..refused };
+        assert_eq!(refused.to_string(), "call 1 of the batch: there is no role x");
+        assert_eq!(of_command(refused).to_string(), "there is no role x");
         let refusal = Refusal::new(Code::BadSql, "no such table: s");
         let hint = of_command(refusal.hint("at byte 7; GET /v1/schema lists the tables")).hint;
-        assert!(hint.is_some_and(|hint| hint.starts_with("at byte 7; abide sql ")));
+        assert!(hint.is_some_and(|hint| hint.starts_with("at byte 7; `abide sql ")));
+        let refusal =
+            Refusal::new(Code::NotFound, "there is no run r1").hint_query("SELECT id FROM runs");
+        let hint = of_command(refusal).hint;
+        assert_eq!(hint.as_deref(), Some("`abide sql \"SELECT id FROM runs\"` lists them"));
     }
 }

@@ -90,8 +90,8 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
         let detail = "the demo starts a server of its own, on a new file";
         return Err(Failure::usage(detail, "name the file with --keep"));
     }
-    let most = args.conversations.and_then(|most| usize::try_from(most).ok());
-    let recordings = fixture::read(args.data.as_deref(), most)?;
+    let max = args.conversations.and_then(|max| usize::try_from(max).ok());
+    let recordings = fixture::read(args.data.as_deref(), max)?;
     let folder = tempfile::tempdir()?;
     let db = match &args.keep {
         Some(keep) => new_file(keep)?,

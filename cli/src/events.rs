@@ -151,7 +151,7 @@ async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
     }
     let refusal = Refusal::new(Code::NotFound, format!("there is no session {id}"));
     Err(match found.is_empty() {
-        true => refusal.hint("abide sql 'SELECT id FROM sessions'  lists them"),
+        true => refusal.hint("`abide sql 'SELECT id FROM sessions'` lists them"),
         false => refusal.hint(format!("give the whole id: {}, …", found.join(", "))),
     }
     .into())

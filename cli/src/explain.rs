@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_join_does() {
+    async fn a_join_is_explained() {
         check(
             "SELECT s.id, m.content FROM sessions s JOIN agent_state m ON m.session_id = s.id
              WHERE s.agent = 'it''s' ORDER BY m.created_at DESC NULLS FIRST, m.role COLLATE NOCASE",
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_top_n_result_reads() {
+    async fn a_top_n_result_is_explained() {
         check(
             "SELECT role, content FROM agent_state WHERE role = :role ORDER BY id DESC LIMIT 3",
             expect![[r#"
@@ -226,7 +226,7 @@ mod tests {
             "SELECT a.id FROM agent_state a JOIN agent_state b ON b.content = a.role",
             expect![[r#"
                 cannot be live: every change would scan agent_state, which has no index on content
-                  hint: declare  #[table(name = "agent_state", index(content))]  which is  CREATE INDEX agent_state_content ON agent_state (content);  or run it once with  abide sql
+                  hint: declare `#[table(name = "agent_state", index(content))]`, which is `CREATE INDEX agent_state_content ON agent_state (content)`, or run it once with `abide sql`
 
                 rule       join
                 cost       the joined rows of the changed rows

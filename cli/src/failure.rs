@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_run_is_no_error_and_has_a_hint() {
+    fn a_waiting_run_is_not_an_error_and_has_a_hint() {
         let refusal = Refusal::new(Code::BadTransition, "awaiting_approval refund {}");
         let waits = || Failure::Waits(refusal.clone().hint("abide call decide_approval"));
         check(

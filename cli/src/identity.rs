@@ -60,7 +60,7 @@ struct Change {
     clear: Vec<Grant>,
 }
 
-/// What an identity can lose.
+/// The attributes that an identity can lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Grant {
     /// All capabilities

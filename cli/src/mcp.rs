@@ -66,7 +66,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
             let detail = "--agents is given without --db: a server drives its own agents";
             return Err(Failure::usage(
                 detail,
-                "abide serve --agents FOLDER  drives the agents of a folder",
+                "`abide serve --agents FOLDER` drives the agents of a folder",
             ));
         }
         // A client shows this error; later ones are answers to its requests.
@@ -74,7 +74,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;
         return pass(endpoint, stop).await;
     };
-    // A client starts this command, so a new file beside a mistyped path would not be noticed.
+    // A client starts this command, so a new file at a mistyped path would not be noticed.
     check_file(db)?;
     let project = match &args.agents {
         Some(folder) => Some(AgentHost::project(options, folder).await?),

@@ -20,7 +20,7 @@ use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::{serve, signals};
 use engine_listener::EngineListener;
-use holder::Answer;
+use holder::OpenReply;
 
 /// Arguments of `abide open`.
 #[derive(Args, Debug)]
@@ -106,9 +106,9 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
                 return Err(of_other_user(args, holder));
             }
             match holder::ask(holder, begun + PATIENCE).await {
-                Answer::Ready => return Ok(Opened::Found(holder.clone())),
-                Answer::OtherUser => return Err(of_other_user(args, holder)),
-                Answer::None => {}
+                OpenReply::Ready => return Ok(Opened::Found(holder.clone())),
+                OpenReply::OtherUser => return Err(of_other_user(args, holder)),
+                OpenReply::None => {}
             }
         }
         let (LockState::Free(holder) | LockState::Held(holder)) = state;
@@ -152,13 +152,16 @@ fn of_other_user(args: &Open, holder: &Holder) -> Refusal {
     let file = args.file.display();
     let detail = format!("{file} is in use by process {} of another user", holder.pid);
     Refusal::new(Code::FileLocked, detail)
-        .hint("run this program as that user, or use  abide serve  with tokens")
+        .hint("run this program as that user, or use `abide serve` with tokens")
 }
 
 fn stopped(args: &Open) -> Refusal {
     let file = args.file.display();
-    Refusal::new(Code::Overloaded, format!("a signal stopped this process before it opened {file}"))
-        .hint("open it again")
+    Refusal::new(
+        Code::Unavailable,
+        format!("a signal stopped this process before it opened {file}"),
+    )
+    .hint("open it again")
 }
 
 /// Serves until the last user has left.

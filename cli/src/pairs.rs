@@ -60,7 +60,7 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
     match named {
         Some((name, "is not given" | "is missing")) => {
             let name = name.trim_start_matches([':', '@', '$', '?']);
-            let hint = format!("give it after the statement:  {name}=…");
+            let hint = format!("give it after the statement: `{name}=…`");
             Failure::Refused(refusal.hint(hint))
         }
         _ => refusal.into(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_as_json_is_json() {
+    fn values_that_parse_as_json_are_json() {
         check(
             &["n=42", "x=1.50", "yes=true", "nothing=null", "list=[1,2]", r#"map={"a": 1}"#],
             expect![[r#"
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_argument_is_named() {
+    fn unknown_arguments_are_named() {
         let forms = expect![[r#"
             "create" is not an argument
             give arguments as key=value, key:=json or key@=text"#]];

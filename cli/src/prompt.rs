@@ -59,7 +59,7 @@ struct Put {
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
 
-    /// What the prompt is for
+    /// The purpose of the prompt
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
@@ -107,7 +107,7 @@ Examples:
   abide prompt render clerk@1 firm=Acme
   abide prompt label clerk@2 production
 
-A definition uses it:  system_prompt: { store: clerk@production, variables: { firm: Acme } }";
+A definition uses it: `system_prompt: { store: clerk@production, variables: { firm: Acme } }`";
 
 /// Runs the command.
 ///
@@ -194,14 +194,14 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
             let labels = labels.iter().map(|(label, version)| format!("{label} ({version})"));
             let labels: Vec<String> = labels.collect();
             let hint = match labels.is_empty() {
-                true => "it has no labels;  abide prompt label  sets one".to_owned(),
+                true => "it has no labels; `abide prompt label` sets one".to_owned(),
                 false => format!("its labels are {}", labels.join(", ")),
             };
             return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
         }
         let detail = format!("there is no prompt {named}");
         return Err(Refusal::new(Code::NotFound, detail)
-            .hint("abide prompt list  shows the prompts")
+            .hint("`abide prompt list` shows the prompts")
             .into());
     };
     let cells = found.columns.iter().cloned().zip(row.iter().map(Value::to_json));

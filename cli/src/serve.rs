@@ -204,7 +204,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the lock file says about this server.
+/// The entry of this server in the lock file.
 fn holder(address: SocketAddr) -> Holder {
     Holder {
         protocol: SUBPROTOCOL.to_owned(),
@@ -245,7 +245,7 @@ async fn check(
 const OF_FILE: &str = "abide_";
 
 /// Refuses a token of another file. The operator expects that the server requires it, and without it the server could
-/// accept requests without a token. A revoked or expired token is no error: its file requires another one.
+/// accept requests without a token. A revoked or expired token is not an error: its file requires another one.
 async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<(), Refusal> {
     let Some(token) = token else { return Ok(()) };
     let id = token.trim_start_matches(OF_FILE).split('_').next().unwrap_or_default();
@@ -259,7 +259,7 @@ fn foreign_token(db: &Path) -> Refusal {
     let db = db.display();
     let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
     let create = first_token(&format!(" --db {db}"));
-    let hint = format!("unset ABIDE_TOKEN, or create a token of this file:  {create}");
+    let hint = format!("unset ABIDE_TOKEN, or create a token of this file: `{create}`");
     Refusal::new(Code::Unauthenticated, detail).hint(hint)
 }
 
@@ -274,7 +274,7 @@ fn exposed(refusal: Refusal, db: &Path) -> Refusal {
         return refusal;
     }
     let create = first_token(&format!(" --db {}", db.display()));
-    refusal.hint(format!("listen on 127.0.0.1, or create a token first:  {create}"))
+    refusal.hint(format!("listen on 127.0.0.1, or create a token first: `{create}`"))
 }
 
 /// Closes an engine: the file is complete afterwards.
@@ -310,7 +310,7 @@ fn greet(
     };
     let access = match (&options.token, requires_token) {
         (None, false) => format!(
-            "no token yet: programs on this machine only;  {}  creates one",
+            "no token yet: programs on this machine only; `{}` creates one",
             first_token(&at)
         ),
         (None, true) => "with a token".to_owned(),

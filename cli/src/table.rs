@@ -8,7 +8,7 @@ use crate::cells;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// What changed in a watched row.
+/// The change of a watched row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowMark {
     /// The row is new.
@@ -25,7 +25,7 @@ pub(crate) type MarkedRow = (Vec<JsonValue>, Option<RowMark>);
 pub(crate) struct RenderedTable {
     /// The text.
     pub(crate) text: Printable,
-    /// Number of empty columns that were left out to save space.
+    /// Number of empty columns that were omitted to save space.
     pub(crate) left_out: usize,
 }
 

@@ -88,7 +88,7 @@ pub(crate) async fn run(options: &Options, args: Token) -> Result<(), Failure> {
 async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     if args.role.is_none() && !args.grants.is_empty() {
         let hint =
-            "add --role to create the identity;  abide identity change  changes one that exists";
+            "add --role to create the identity; `abide identity change` changes one that exists";
         return Err(Failure::usage(
             "capabilities, scope and limits belong to an identity, not to a token",
             hint,
@@ -145,8 +145,7 @@ fn no_admin(options: &Options) -> String {
         None => "FILE (after the server has stopped)".to_owned(),
     };
     format!(
-        "warning: no token of role admin without a scope exists; create one with  \
-         abide token create root --role admin --capability '*' --db {file}"
+        "warning: no token of role admin without a scope exists; create one with `abide token create root --role admin --capability '*' --db {file}`"
     )
 }
 

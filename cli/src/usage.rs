@@ -11,7 +11,7 @@ pub(crate) fn is_help(error: &Error) -> bool {
     matches!(error.kind(), DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion)
 }
 
-/// What is wrong with the command line of a program.
+/// The error in the command line of a program.
 pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
     let word = |kind| words(error, kind).into_iter().next();
     let named = |kind| word(kind).unwrap_or_default();
@@ -84,14 +84,14 @@ fn one_of(valid: &[String]) -> String {
 fn usage(error: &Error, program: &Command) -> String {
     // An error about a value does not say which command it is of.
     let command = command_name(program, std::env::args().skip(1));
-    let help = format!("{command} --help  describes the options");
+    let help = format!("`{command} --help` describes the options");
     if command == program.get_name() {
-        return format!("{command} --help  lists the commands and options");
+        return format!("`{command} --help` lists the commands and options");
     }
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return help };
     let usage = usage.to_string();
     let form: Vec<&str> = usage.trim_start_matches("Usage:").split_whitespace().collect();
-    format!("{};  {help}", form.join(" "))
+    format!("`{}`; {help}", form.join(" "))
 }
 
 /// The command that words name, such as `abide token create`.

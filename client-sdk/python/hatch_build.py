@@ -49,7 +49,7 @@ SHT_GNU_VERNEED = 0x6FFFFFFE
 
 
 def glibc_needs(elf: bytes) -> tuple[tuple[int, int], str] | None:
-    """The glibc version that an ELF file needs, and its machine; `None` if it is no such file, or does not use glibc.
+    """The glibc version that an ELF file needs, and its machine; `None` if it is not such a file, or does not use glibc.
 
     The section `.gnu.version_r` lists the versions of the symbols that the file takes from each library. See the chapter on symbol
     versioning of the Linux Standard Base.

@@ -1,4 +1,4 @@
-//! What a caller may do: scopes, policies, credentials, rate limits, and the record of denials.
+//! Access control: scopes, policies, credentials, rate limits, and the record of denials.
 //!
 //! In reading order: `row_owners` the scope of a row · `policy_subject` a caller as policies see it · `policy_rows` the stored
 //! policies · `policies` what queries see · `row_policies` the same for reducers · `scope_rules` all declarations together ·

@@ -40,13 +40,14 @@ impl Config {
     pub fn new(modules: Vec<Module>) -> Config {
         let live_budget = Budget {
             average: limits::LIVE_DELTA_STEPS,
-            most: limits::LIVE_DELTA_MOST_STEPS,
+            max: limits::LIVE_DELTA_MOST_STEPS,
             commit: limits::LIVE_COMMIT_STEPS,
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();
         let (entropy, scheduler) = (Arc::new(SystemEntropy), Arc::new(FreeRunning));
-        let (buffers, timers) = (BufferLimits::default(), true);
+        let buffers = BufferLimits::default();
+        let timers = true;
         Config {
             modules,
             clock,

@@ -96,14 +96,14 @@ impl Engine {
             return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
         }
         if calls.len() > limits::BATCH_CALLS {
-            let (count, most) = (calls.len(), limits::BATCH_CALLS);
-            let detail = format!("the batch has {count} calls; the limit is {most}");
+            let (count, max) = (calls.len(), limits::BATCH_CALLS);
+            let detail = format!("the batch has {count} calls; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;
         let ready = calls.iter().enumerate().map(|(at, call)| {
             self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
-                refusal.detail = format!("call {} of the batch: {}", at + 1, refusal.detail);
+                refusal.batch_position = Some(at + 1);
                 refusal
             })
         });

@@ -46,7 +46,8 @@ fn a_queue_loses_nothing() {
             });
             let from = Arc::clone(&queue);
             let taker = thread::spawn(move || {
-                let (mut all, mut taken) = (Vec::new(), Vec::new());
+                let mut all = Vec::new();
+                let mut taken = Vec::new();
                 loop {
                     from.take(2, &mut taken);
                     assert!(taken.len() <= 2, "at most the requested number");
@@ -132,7 +133,8 @@ struct Fixture {
 impl Fixture {
     /// Attaches subscriptions between two commits. Commits with subscribers produce deltas.
     fn write(&self, binding: &Binding, mut router: Router) {
-        let (mut jobs, mut bound) = (Vec::new(), None);
+        let mut jobs = Vec::new();
+        let mut bound = None;
         loop {
             self.jobs.take(1, &mut jobs);
             match jobs.pop() {
@@ -158,7 +160,8 @@ impl Fixture {
     }
 
     fn publish(&self) {
-        let (metrics, mut taken) = (Metrics::default(), Vec::new());
+        let metrics = Metrics::default();
+        let mut taken = Vec::new();
         loop {
             self.commits.take(2, &mut taken);
             if taken.is_empty() {

@@ -48,7 +48,7 @@ macro_rules! metrics {
 pub struct Series {
     /// Its name.
     pub name: &'static str,
-    /// What it counts.
+    /// Its meaning.
     pub meaning: &'static str,
     /// The label's name.
     pub label: &'static str,

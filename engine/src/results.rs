@@ -7,7 +7,7 @@ use abide_schema::{Row, Seq};
 pub struct CommittedCall {
     /// Its position in the log, or that of the original call if it is a duplicate.
     pub seq: Seq,
-    /// What the reducer returned, as JSON text.
+    /// The result of the reducer, as JSON text.
     pub result: String,
     /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,

@@ -197,8 +197,8 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
         }
         others += 1;
         if others > limits::DELEGATED_AGENTS {
-            let most = limits::DELEGATED_AGENTS;
-            let detail = format!("agent {name} would delegate to more than {most} agents");
+            let max = limits::DELEGATED_AGENTS;
+            let detail = format!("agent {name} would delegate to more than {max} agents");
             let hint = "indirect delegation counts too";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
@@ -278,7 +278,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
     let agent = ctx.get::<Agent>(name)?;
     Ok(agent.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
-            .hint("SELECT name FROM agents  lists them")
+            .hint_query("SELECT name FROM agents")
     })?)
 }
 
@@ -297,9 +297,12 @@ pub(crate) fn time_limit(
 /// Loads an agent that can start a run: in its own session, or for a delegation.
 pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Result<Agent, Abort> {
     let agent = find(ctx, name)?;
-    let (fits, what) = match as_subagent {
-        true => (agent.mode.is_subagent(), "be given tasks by another agent"),
-        false => (agent.mode.is_primary(), "own a session"),
+    let (fits, what, hint) = match as_subagent {
+        true => {
+            let hint = "set mode to subagent or all";
+            (agent.mode.is_subagent(), "be given tasks by another agent", hint)
+        }
+        false => (agent.mode.is_primary(), "own a session", "set mode to primary or all"),
     };
     if agent.retired_at.is_some() {
         let detail = format!("agent {name} is retired and cannot start runs");
@@ -308,7 +311,6 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
     }
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);
-        let hint = "its mode must be primary, subagent, or all for both";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     Ok(agent)

@@ -301,7 +301,7 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
     };
     let missing = || {
         Refusal::new(Code::NotFound, format!("there is no approval for {name}"))
-            .hint("SELECT id, call_id, status FROM approvals  lists them")
+            .hint_query("SELECT id, call_id, status FROM approvals")
     };
     Ok(found.ok_or_else(missing)?)
 }

@@ -37,7 +37,7 @@ pub struct RunBudget {
     pub seq: Seq,
 }
 
-/// What a run has reserved for the answer that it waits for.
+/// The reservation of a run for the answer that it waits for.
 #[table(name = "reservations", without_rowid, index(session_id))]
 pub struct Reservation {
     /// The run.
@@ -211,7 +211,7 @@ fn put(ctx: &mut Context<'_>, mut budget: RunBudget) -> Result<(), Abort> {
 }
 
 impl RunBudget {
-    /// Refuses an amount if the budget is used up, or if it is too small beside the reservations of other runs. A
+    /// Refuses an amount if the budget is used up, or if it is too small next to the reservations of other runs. A
     /// single answer may exceed it: its usage is known only afterwards.
     fn check(&self, amount: Amount) -> Result<(), Refusal> {
         let run = &self.run_id;
@@ -235,10 +235,10 @@ impl RunBudget {
             if reserved > 0 && spent.saturating_add(reserved).saturating_add(wanted) > limit {
                 let left = limit - spent;
                 let detail = format!(
-                    "of the {left} {unit} that run {run} has left, {reserved} are reserved"
+                    "run {run} has {left} {unit} left, of which {reserved} are reserved by other requests"
                 );
                 let hint = "reserve again when run_budgets has changed";
-                return Err(Refusal::new(Code::Overloaded, detail).hint(hint));
+                return Err(Refusal::new(Code::RateLimited, detail).hint(hint));
             }
         }
         Ok(())

@@ -11,8 +11,8 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, format!("{what} is empty")));
     }
     if text.len() > limits::NAME_BYTES {
-        let (bytes, most) = (text.len(), limits::NAME_BYTES);
-        let detail = format!("{what} has {bytes} bytes; the limit is {most}");
+        let (bytes, max) = (text.len(), limits::NAME_BYTES);
+        let detail = format!("{what} has {bytes} bytes; the limit is {max}");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     if text.chars().any(is_control) {
@@ -31,8 +31,8 @@ pub(crate) fn within(
 ) -> Result<(), Refusal> {
     match number {
         Some(number) if !range.contains(&number) => {
-            let (least, most) = range.clone().into_inner();
-            let detail = format!("{what} is {number}, not between {least} and {most}");
+            let (least, max) = range.clone().into_inner();
+            let detail = format!("{what} is {number}, not between {least} and {max}");
             Err(Refusal::new(Code::BadArguments, detail))
         }
         _ => Ok(()),
@@ -67,7 +67,7 @@ pub(crate) fn capability(
         Some(required) if !caller.can(required) => {
             let detail =
                 format!("{what} requires the capability {required}, which you do not have");
-            let hint = "an admin can grant it:  abide identity change ID --capability …";
+            let hint = "an admin can grant it: `abide identity change ID --capability …`";
             Err(Refusal::new(Code::Denied, detail).hint(hint))
         }
         _ => Ok(()),
@@ -77,8 +77,8 @@ pub(crate) fn capability(
 /// When a lease that starts now expires.
 pub(crate) fn lease(now: Micros, lease_ms: i64) -> Result<Micros, Refusal> {
     if !limits::LEASE_MS.contains(&lease_ms) {
-        let (least, most) = limits::LEASE_MS.into_inner();
-        let detail = format!("a lease of {lease_ms} ms is not between {least} and {most}");
+        let (least, max) = limits::LEASE_MS.into_inner();
+        let detail = format!("a lease of {lease_ms} ms is not between {least} and {max}");
         let hint = "lease_ms is in milliseconds; a heartbeat extends a lease";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }

@@ -31,7 +31,7 @@ pub struct Collection {
     /// Its id, chosen by the caller.
     #[column(key)]
     pub id: String,
-    /// What it contains, as the application names it.
+    /// The kind of its content, as the application names it.
     pub kind: String,
     /// Application-defined keys, such as a tenant, that decide who can see its entries.
     #[column(scope)]
@@ -126,7 +126,7 @@ pub fn write_entries(
     puts: Option<Vec<EntryPut>>,
     /// Keys of entries to delete.
     deletes: Option<Vec<String>>,
-    /// What the collection contains; stored when it is created. `entries` if omitted.
+    /// The kind of its content; stored when it is created. `entries` if omitted.
     kind: Option<String>,
     /// Keys that are added to the scope of a new collection.
     scope: Option<serde_json::Map<String, JsonValue>>,
@@ -202,14 +202,14 @@ pub fn delete_entries(
     };
     let is_fenced = stored.fencing_token.max(fencing_token).is_some();
     raise_token(ctx, stored, fencing_token)?;
-    let (most, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
+    let (max, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
     let more = loop {
         // Few at a time, because each can have megabytes.
         let found = first_entries(ctx, &collection_id, &prefix)?;
         if found.is_empty() {
             break false;
         }
-        if deleted >= most || bytes >= limits::ENTRIES_BYTES {
+        if deleted >= max || bytes >= limits::ENTRIES_BYTES {
             break true;
         }
         for entry in found {
@@ -264,8 +264,8 @@ impl BytesRead {
         if is_first || self.0 <= limits::ENTRIES_BYTES {
             return Ok(());
         }
-        let most = limits::ENTRIES_BYTES >> 20;
-        let detail = format!("the call replaces or reads entries of more than {most} MiB");
+        let max = limits::ENTRIES_BYTES >> 20;
+        let detail = format!("the call replaces or reads entries of more than {max} MiB");
         Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
     }
 }
@@ -282,7 +282,7 @@ impl Entry {
 fn after_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
-        // The range skips the surrogates, which are no characters.
+        // The range skips the surrogates, which are not characters.
         if let Some(next) = (last..=char::MAX).nth(1) {
             end.push(next);
             return Some(end);
@@ -359,7 +359,7 @@ fn check_token(id: &str, stored: Option<&Collection>, given: Option<i64>) -> Res
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }
 
-/// What a call changes.
+/// The changes of a call.
 struct Changes<'c> {
     collection_id: &'c str,
     in_order: Vec<Change>,
@@ -383,7 +383,8 @@ impl<'c> Changes<'c> {
         puts: Vec<EntryPut>,
         deletes: Vec<String>,
     ) -> Result<Changes<'c>, Abort> {
-        let (known, read) = (HashMap::new(), BytesRead::default());
+        let known = HashMap::new();
+        let read = BytesRead::default();
         let mut changes = Changes { collection_id, in_order: Vec::new(), known, read };
         for key in deletes {
             if changes.version_of(ctx, &key)?.is_some() {
@@ -459,20 +460,20 @@ fn read_blob(key: &str, blob: &JsonValue) -> Result<Vec<u8>, Refusal> {
 }
 
 fn check_key(key: &str) -> Result<(), Refusal> {
-    let most = limits::ENTRY_KEY_BYTES;
-    if (1..=most).contains(&key.len()) {
+    let max = limits::ENTRY_KEY_BYTES;
+    if (1..=max).contains(&key.len()) {
         return Ok(());
     }
-    let detail = format!("the key has {} bytes; it must have 1 to {most}", key.len());
+    let detail = format!("the key has {} bytes; it must have 1 to {max}", key.len());
     Err(Refusal::new(Code::LimitExceeded, detail).hint("use a digest as the end of a long key"))
 }
 
 fn check_count(count: usize) -> Result<(), Refusal> {
-    let most = limits::ENTRIES_OF_A_CALL;
-    if count <= most {
+    let max = limits::ENTRIES_OF_A_CALL;
+    if count <= max {
         return Ok(());
     }
-    let detail = format!("the call has {count} entries; the limit is {most}");
+    let detail = format!("the call has {count} entries; the limit is {max}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
 }
 

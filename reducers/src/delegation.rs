@@ -144,7 +144,7 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     let above = ctx.without_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
     let (root_id, depth) =
         above.map_or((parent.id.clone(), 1), |above| (above.root_id, above.depth + 1));
-    let (deepest, most) = allowed(ctx, &root_id)?;
+    let (deepest, max) = allowed(ctx, &root_id)?;
     if depth > deepest {
         let detail = format!("run {} is {} deep; the limit is {deepest}", parent.id, depth - 1);
         let hint =
@@ -154,8 +154,8 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     // All runs of one tree are within the scope of its root.
     let of_root = "WHERE root_id = ?1";
     let count = ctx.count_everywhere::<Delegation>(of_root, &[Value::from(root_id.as_str())])?;
-    if count >= most {
-        let detail = format!("run {root_id} has {count} descendants; the limit is {most}");
+    if count >= max {
+        let detail = format!("run {root_id} has {count} descendants; the limit is {max}");
         let hint = "limits.descendants of its agent sets it, up to the limit of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
@@ -169,9 +169,9 @@ fn allowed(ctx: &mut Context<'_>, root_id: &str) -> Result<(i64, i64), Abort> {
         ctx.get::<AgentRevision>((root.agent.as_str(), root.revision))
     })?;
     let limits = defined.map(|defined| defined.definition.value()["limits"].clone());
-    let at_most = |name: &str, most: i64| {
+    let at_most = |name: &str, max: i64| {
         let own = limits.as_ref().and_then(|limits| limits[name].as_i64());
-        own.map_or(most, |own| own.clamp(0, most))
+        own.map_or(max, |own| own.clamp(0, max))
     };
     let depth = at_most("delegation_depth", limits::DELEGATION_DEPTH);
     Ok((depth, at_most("descendants", limits::RUN_DESCENDANTS)))

@@ -28,7 +28,7 @@ pub use rows::{ExchangeKind, INPUT_TOOL, ToolExchange, asked_by, input_id};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewExchange {
-    /// What it records.
+    /// Its kind.
     pub kind: ExchangeKind,
     /// Its data.
     pub data: JsonValue,
@@ -38,7 +38,7 @@ pub struct NewExchange {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewInput {
-    /// What it asks, for a person.
+    /// The question, for a person.
     pub message: String,
     /// The JSON Schema of the answer, an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,7 +147,7 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
     let params = [Value::from(call.call_id.as_str())];
     let newest = ctx.without_policies(|ctx| ctx.find::<ToolExchange>(newest, &params))?;
     let mut number = newest.first().map_or(0, |step| step.number);
-    let most = limits::EXCHANGES_OF_A_CALL;
+    let max = limits::EXCHANGES_OF_A_CALL;
     for NewExchange { kind, data } in entries {
         let data = Json::from(data);
         let (bytes, limit) = (data.as_str().len(), limits::EXCHANGE_BYTES);
@@ -157,9 +157,10 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         number += 1;
-        if number > most {
-            let detail = format!("the server of call {} has answered {most} times", call.call_id);
-            let hint = "fail the call: the server does not come to an end";
+        if number > max {
+            let id = &call.call_id;
+            let detail = format!("call {id} has {max} recorded steps; the limit is {max}");
+            let hint = "fail the call: its server keeps asking";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         let step = ToolExchange {
@@ -184,10 +185,10 @@ fn ask(
     step: i64,
     inputs: Vec<NewInput>,
 ) -> Result<(), Abort> {
-    let (count, most) = (inputs.len(), limits::INPUTS_AT_ONCE);
-    if count > most || step == 0 {
+    let (count, max) = (inputs.len(), limits::INPUTS_AT_ONCE);
+    if count > max || step == 0 {
         let detail = format!("the server of call {} asks {count} questions", call.call_id);
-        let hint = format!("at most {most} are allowed at a time, with a step that records them");
+        let hint = format!("at most {max} are allowed at a time, with a step that records them");
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
     let policy = tool_call::pinned(ctx, call)?.approval();
@@ -217,16 +218,17 @@ fn ask(
 
 /// The arguments of the call for a question. Only `message`, `schema` and `url` are from the server.
 fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result<JsonValue, Abort> {
-    let (bytes, most) = (input.message.len(), limits::INPUT_MESSAGE_BYTES);
-    if bytes > most || input.url.as_ref().is_some_and(|url| url.len() > most) {
-        let detail = format!("a question of call {} has more than {most} bytes", call.call_id);
+    let (bytes, max) = (input.message.len(), limits::INPUT_MESSAGE_BYTES);
+    if bytes > max || input.url.as_ref().is_some_and(|url| url.len() > max) {
+        let detail = format!("a question of call {} has more than {max} bytes", call.call_id);
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("fail the call").into());
     }
     let mut arguments = json!({"tool": call.tool_name, "call_id": call.call_id,
         "message": input.message});
     if let Some(schema) = &input.schema {
         if schema["type"] != "object" {
-            let detail = format!("the form of a question of call {} is no object", call.call_id);
+            let detail =
+                format!("the form of a question of call {} must be an object", call.call_id);
             let hint = "the schema of a form has the type object";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
@@ -235,8 +237,8 @@ fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result
     }
     if let Some(url) = &input.url {
         if !url.starts_with("https://") && !url.starts_with("http://") {
-            let detail = format!("the address of a question of call {} is no URL", call.call_id);
-            let hint = "a person can open addresses that begin with https:// or http://";
+            let detail = format!("the question of call {} has an invalid URL", call.call_id);
+            let hint = "the URL must begin with https:// or http://";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         arguments["url"] = json!(url);

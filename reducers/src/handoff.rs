@@ -374,7 +374,7 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
     let handoff = ctx.get::<HandoffRequest>(id)?;
     let handoff = handoff.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no handoff {id}"))
-            .hint("SELECT id, status FROM handoff_requests  lists them")
+            .hint_query("SELECT id, status FROM handoff_requests")
     })?;
     ctx.about(&handoff.session_id);
     Ok(handoff)
@@ -408,13 +408,17 @@ fn claimed(
         let detail =
             format!("the claim of handoff {id} has expired; the handoff is {}", handoff.status);
         return Err(Refusal::new(Code::LeaseLost, detail)
-            .hint("claim it again with  abide call claim_handoff")
+            .hint("claim it again with `abide call claim_handoff`")
             .into());
     }
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
     let refusal = Refusal::new(Code::Conflict, detail);
-    Err(if ended { refusal } else { refusal.hint("claim it first with  abide call claim_handoff") }
-        .into())
+    Err(if ended {
+        refusal
+    } else {
+        refusal.hint("claim it first with `abide call claim_handoff`")
+    }
+    .into())
 }
 
 /// The same, if the caller still has the required capability. Without it, the caller can only release the handoff.
@@ -437,7 +441,6 @@ fn not_to_be_claimed(handoff: &HandoffRequest) -> Refusal {
         (status, ..) => format!("handoff {id} is {status}"),
     };
     Refusal::new(Code::Conflict, detail).hint(
-        "watch for handoffs:  \
-             abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"",
+        "watch for handoffs: `abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"`",
     )
 }

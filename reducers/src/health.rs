@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::check;
 use crate::run::{self, Run};
 
-/// What the watchdog does about the measurements of an answer, before the model is asked again.
+/// The action of the watchdog after the measurements of an answer, before the model is asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, TextEnum)]
 pub enum HealthAction {
     /// Nothing: no threshold is reached, or the watchdog only reports.
@@ -58,7 +58,7 @@ pub struct RunHealth {
     pub signals: Json,
     /// How many consecutive answers, up to this one, have reached a threshold.
     pub unhealthy: i64,
-    /// What the watchdog does about it.
+    /// The action of the watchdog.
     pub action: HealthAction,
     /// When it was recorded.
     pub created_at: Micros,
@@ -164,7 +164,7 @@ pub fn record_health(
     iteration: i64,
     /// The measurements.
     health: NewHealth,
-    /// What the watchdog does; nothing if omitted.
+    /// The action of the watchdog; nothing if omitted.
     action: Option<HealthAction>,
 ) -> Result<ReducerResult<RunHealth>, Abort> {
     let run = run::drive::held(ctx, &id, fencing_token)?;

@@ -33,9 +33,9 @@ pub struct Memory {
     /// The scope that it belongs to.
     #[column(scope)]
     pub scope: Json,
-    /// What it is about. A space has one fact with a key.
+    /// The subject of the fact. A space has one fact with a key.
     pub key: String,
-    /// What is known.
+    /// The fact.
     pub value: String,
     /// How certain it is, from 0 to 1.
     pub confidence: f64,
@@ -67,9 +67,9 @@ pub struct MemoryVector {
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewMemory {
-    /// What it is about.
+    /// The subject of the fact.
     pub key: String,
-    /// What is known.
+    /// The fact.
     pub value: String,
     /// How certain it is, from 0 to 1; 1 if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,11 +166,12 @@ pub fn save_memories(
     let place = Place::of(ctx, namespace, scope, session_id)?;
     let mut done = MemoriesSaved { space: place.space.clone(), saved: 0, unchanged: 0 };
     // A call that is refused after it has written makes its whole group run again, so all checks come first.
-    let (mut keys, mut changes) = (BTreeSet::new(), Vec::new());
+    let mut keys = BTreeSet::new();
+    let mut changes = Vec::new();
     for fact in facts {
         check_fact(ctx, &fact)?;
         if !keys.insert(fact.key.clone()) {
-            let detail = format!("the key {} is there twice", fact.key);
+            let detail = format!("two facts have the key {}", fact.key);
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         match place.change(ctx, fact)? {
@@ -212,7 +213,7 @@ pub fn forget_memories(
     fencing_token: Option<i64>,
 ) -> Result<ReducerResult<MemoriesForgotten>, Abort> {
     check_holder(ctx, run_id.as_deref(), fencing_token)?;
-    let most = limits::MEMORIES_OF_A_CALL;
+    let max = limits::MEMORIES_OF_A_CALL;
     let found = match keys {
         Some(keys) => {
             check_count(keys.len())?;
@@ -225,14 +226,14 @@ pub fn forget_memories(
         }
         None => {
             let first = "WHERE space = ?1 ORDER BY key LIMIT ?2";
-            ctx.find::<Memory>(first, &[space.as_str().into(), (most as i64 + 1).into()])?
+            ctx.find::<Memory>(first, &[space.as_str().into(), (max as i64 + 1).into()])?
         }
     };
-    let done = MemoriesForgotten { forgotten: found.len().min(most), more: found.len() > most };
+    let done = MemoriesForgotten { forgotten: found.len().min(max), more: found.len() > max };
     if found.is_empty() {
         return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
     }
-    for memory in found.into_iter().take(most) {
+    for memory in found.into_iter().take(max) {
         drop_vector(ctx, memory.id)?;
         ctx.delete::<Memory>(memory.id)?;
     }
@@ -301,8 +302,8 @@ impl Place {
             (None, given) => {
                 let mut scope = given.unwrap_or_default();
                 if let Some((key, _)) = scope.iter().find(|(_, value)| !value.is_string()) {
-                    let detail = format!("{key} of the scope is not a text");
-                    let hint = "only texts decide who sees a fact";
+                    let detail = format!("scope.{key} must be a string");
+                    let hint = "for example {\"tenant\": \"acme\"}";
                     return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
                 }
                 scope::confine(&mut scope, ctx.caller)?;
@@ -373,7 +374,7 @@ pub(crate) fn restore(
         match place.change(ctx, fact)?.filter(|memory| memory.id == 0) {
             Some(memory) => ctx.insert(memory).map(drop)?,
             None => {
-                let detail = format!("a key of the namespace {namespace} is there twice");
+                let detail = format!("two facts of the namespace {namespace} have the same key");
                 return Err(Refusal::new(Code::BadArguments, detail).into());
             }
         }
@@ -444,9 +445,9 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
         ("the key of a fact", key.len(), limits::MEMORY_KEY_BYTES),
         ("the value of a fact", value.len(), limits::MEMORY_VALUE_BYTES),
     ];
-    for (what, bytes, most) in sizes {
-        if bytes > most {
-            let detail = format!("{what} has {bytes} bytes; the limit is {most}");
+    for (what, bytes, max) in sizes {
+        if bytes > max {
+            let detail = format!("{what} has {bytes} bytes; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("save a shorter fact"));
         }
     }
@@ -456,17 +457,17 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     if fact.confidence.is_some_and(|it| !(0.0..=1.0).contains(&it)) {
-        return Err(Refusal::new(Code::BadArguments, "confidence is not between 0 and 1"));
+        return Err(Refusal::new(Code::BadArguments, "confidence must be between 0 and 1"));
     }
     check::within("source_seq", fact.source_seq, &(1..=ctx.seq.0))
 }
 
 fn check_count(count: usize) -> Result<(), Refusal> {
-    let most = limits::MEMORIES_OF_A_CALL;
-    if count <= most {
+    let max = limits::MEMORIES_OF_A_CALL;
+    if count <= max {
         return Ok(());
     }
-    let detail = format!("the call has {count} facts; the limit is {most}");
+    let detail = format!("the call has {count} facts; the limit is {max}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("make several calls"))
 }
 
@@ -477,11 +478,11 @@ fn check_room(ctx: &mut Context<'_>, space: &str, new: usize) -> Result<(), Abor
     }
     // A policy may hide some of them.
     let held = ctx.count_everywhere::<Memory>("WHERE space = ?1", &[Value::from(space)])?;
-    let most = limits::MEMORIES_OF_A_SPACE;
-    if held + new as i64 <= most {
+    let max = limits::MEMORIES_OF_A_SPACE;
+    if held + new as i64 <= max {
         return Ok(());
     }
-    let detail = format!("the memory has {held} facts; the limit is {most}");
+    let detail = format!("the memory has {held} facts; the limit is {max}");
     let hint = "forget facts that are no longer needed, or replace them by saving the same key";
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
@@ -493,9 +494,9 @@ fn read_vector(new: &NewMemoryVector) -> Result<Vec<u8>, Refusal> {
         let detail = format!("the vector of fact {id} is not in the form of bytes");
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     };
-    let most = limits::EMBEDDING_BYTES;
-    if bytes.is_empty() || bytes.len() > most || bytes.len() % 4 != 0 {
-        let detail = format!("the vector of fact {id} has {} bytes, not 4 to {most}", bytes.len());
+    let max = limits::EMBEDDING_BYTES;
+    if bytes.is_empty() || bytes.len() > max || bytes.len() % 4 != 0 {
+        let detail = format!("the vector of fact {id} has {} bytes, not 4 to {max}", bytes.len());
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     let mut numbers =

@@ -194,7 +194,7 @@ pub fn resume_run(
         let waits = run.reason.as_deref().filter(|_| run.status == RunStatus::Waiting);
         let waits = waits.map(|reason| format!(" for {reason}")).unwrap_or_default();
         let detail = format!("run {id} is {}{waits}, not paused", run.status);
-        let hint = "abide agent pause  pauses a run; decide_approval, settle_tool_call and \
+        let hint = "`abide agent pause` pauses a run; decide_approval, settle_tool_call and \
                     resume_session continue a run that waits for them";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
@@ -259,8 +259,8 @@ fn put(ctx: &mut Context<'_>, mut pause: Pause, exists: bool) -> Result<Pause, A
 fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
     match reason {
         Some(reason) if reason.len() > limits::REASON_BYTES => {
-            let (bytes, most) = (reason.len(), limits::REASON_BYTES);
-            let detail = format!("reason has {bytes} bytes; the limit is {most}");
+            let (bytes, max) = (reason.len(), limits::REASON_BYTES);
+            let detail = format!("reason has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
         _ => Ok(()),

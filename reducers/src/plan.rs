@@ -106,7 +106,7 @@ pub struct PlanStep {
     pub owner: Option<String>,
     /// When it counts as done.
     pub exit_criteria: Option<String>,
-    /// What shows that it is done.
+    /// The evidence that it is done.
     pub evidence: Option<String>,
     /// The event of the last change.
     pub seq: Seq,
@@ -149,7 +149,7 @@ pub struct NewPlanStep {
     /// When it counts as done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_criteria: Option<String>,
-    /// What shows that it is done.
+    /// The evidence that it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<String>,
 }

@@ -25,13 +25,13 @@ pub struct Prompt {
     /// Application-defined keys, such as a tenant, that decide who can see it.
     #[column(scope)]
     pub scope: Json,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
     /// The number of its newest version; the first is 1.
     pub version: i64,
     /// When it was created.
     pub created_at: Micros,
-    /// When it last changed, also by a label.
+    /// When it last changed, even by a label.
     pub updated_at: Micros,
     /// The event of the last change.
     pub seq: Seq,
@@ -124,7 +124,7 @@ pub fn put_prompt(
     name: String,
     /// The text, with variables as `{{name}}`.
     text: String,
-    /// What the prompt is for; unchanged if omitted.
+    /// The purpose of the prompt; unchanged if omitted.
     description: Option<String>,
     /// Labels that point to this version from now on.
     labels: Option<Vec<String>>,
@@ -277,11 +277,11 @@ fn moved_labels(
     if new > 0 {
         // A policy may hide some of them.
         let held = ctx.count_everywhere::<PromptLabel>("WHERE prompt = ?1", &[name.into()])?;
-        let most = limits::PROMPT_LABELS;
+        let max = limits::PROMPT_LABELS;
         let all = held + new;
-        if all > most {
-            let detail = format!("prompt {name} would have {all} labels; the limit is {most}");
-            let hint = "remove one with  abide prompt unlabel";
+        if all > max {
+            let detail = format!("prompt {name} would have {all} labels; the limit is {max}");
+            let hint = "remove one with `abide prompt unlabel`";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
     }
@@ -299,14 +299,14 @@ fn write_label(ctx: &mut Context<'_>, row: PromptLabel) -> Result<(), Abort> {
 fn find(ctx: &mut Context<'_>, name: &str) -> Result<Prompt, Abort> {
     Ok(ctx.get::<Prompt>(name)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no prompt {name}"))
-            .hint("abide prompt list  lists them")
+            .hint("`abide prompt list` lists them")
     })?)
 }
 
 fn find_label(ctx: &mut Context<'_>, name: &str, label: &str) -> Result<PromptLabel, Abort> {
     Ok(ctx.get::<PromptLabel>((name, label))?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("prompt {name} has no label {label}"))
-            .hint(format!("abide prompt show {name}  lists its labels"))
+            .hint(format!("`abide prompt show {name}` lists its labels"))
     })?)
 }
 
@@ -333,9 +333,9 @@ fn check_label(label: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("{label:?} cannot be a label");
-    let most = limits::PROMPT_LABEL_BYTES;
+    let max = limits::PROMPT_LABEL_BYTES;
     let hint = format!(
-        "a label begins with a letter, has letters, digits, . _ and -, at most {most} bytes, and is neither \
+        "a label begins with a letter, has letters, digits, . _ and -, at most {max} bytes, and is neither \
          {LATEST} nor a number such as v3"
     );
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
@@ -349,25 +349,25 @@ fn check_text(text: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, "the text of the prompt is empty")
             .hint("give the text of the prompt"));
     }
-    let (bytes, most) = (text.len(), limits::PROMPT_BYTES);
-    if bytes > most {
-        let detail = format!("the prompt has {bytes} bytes; the limit is {most}");
+    let (bytes, max) = (text.len(), limits::PROMPT_BYTES);
+    if bytes > max {
+        let detail = format!("the prompt has {bytes} bytes; the limit is {max}");
         let hint = "shorten it, or move parts into skills";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
-    let (count, most) = (template::variables(text).len(), limits::PROMPT_VARIABLES);
-    if count > most {
-        let detail = format!("the prompt has {count} variables; the limit is {most}");
+    let (count, max) = (template::variables(text).len(), limits::PROMPT_VARIABLES);
+    if count > max {
+        let detail = format!("the prompt has {count} variables; the limit is {max}");
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("join variables"));
     }
     Ok(())
 }
 
 fn check_description(description: Option<&str>) -> Result<(), Refusal> {
-    let most = limits::PROMPT_DESCRIPTION_BYTES;
-    match description.map(str::len).filter(|bytes| *bytes > most) {
+    let max = limits::PROMPT_DESCRIPTION_BYTES;
+    match description.map(str::len).filter(|bytes| *bytes > max) {
         Some(bytes) => {
-            let detail = format!("description has {bytes} bytes; the limit is {most}");
+            let detail = format!("description has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail).hint("shorten the description"))
         }
         None => Ok(()),

@@ -62,7 +62,7 @@ pub struct ContextSummary {
     pub handoffs: Json,
     /// How it was made: `model`, or `fallback` if the model gave no usable summary.
     pub origin: String,
-    /// What the integrity check repaired: `{lost, revived}`; null if nothing.
+    /// The repairs of the integrity check: `{lost, revived}`; null if none.
     pub repaired: Option<Json>,
     /// The size of the request in tokens before the compaction.
     pub tokens_before: i64,
@@ -125,7 +125,7 @@ pub struct NewSummary {
     pub folded_id: i64,
     /// Where the compaction ends.
     pub goal_id: i64,
-    /// What the compaction folds in the end.
+    /// The last message that the compaction folds.
     pub goal_folded_id: i64,
     /// The summary.
     pub summary: JsonValue,
@@ -137,7 +137,7 @@ pub struct NewSummary {
     pub handoffs: Vec<JsonValue>,
     /// `model` or `fallback`.
     pub origin: String,
-    /// What the integrity check repaired.
+    /// Repairs of the integrity check.
     pub repaired: Option<JsonValue>,
     /// The size of the request in tokens before the compaction.
     pub tokens_before: i64,
@@ -250,6 +250,5 @@ fn entry(ctx: &mut Context<'_>, run: &Run, id: i64) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("session {} has no message {id}", run.session_id);
-    let hint = "SELECT id, role FROM agent_state WHERE session_id = …  lists them";
-    Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
+    Err(Refusal::new(Code::NotFound, detail).hint_query("SELECT id, role FROM agent_state").into())
 }

@@ -181,15 +181,15 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
     save(ctx, timer)
 }
 
-/// Cancels at most `most` timers of a session that is ending or has ended, and returns their number.
+/// Cancels at most `max` timers of a session that is ending or has ended, and returns their number.
 pub(crate) fn cancel_some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
-    most: usize,
+    max: usize,
 ) -> Result<usize, Abort> {
     let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'
         ORDER BY id LIMIT ?2";
-    let timers = ctx.find::<Timer>(open, &[session_id.into(), (most as i64).into()])?;
+    let timers = ctx.find::<Timer>(open, &[session_id.into(), (max as i64).into()])?;
     let found = timers.len();
     for mut timer in timers {
         timer.status = TimerStatus::Cancelled;
@@ -224,7 +224,7 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
         (None, Some(due_at)) => {
             let last = now.plus_ms(*limits::AHEAD_MS.end());
             if due_at < Micros(0) || due_at > last {
-                let detail = format!("due_at is not a time between 1970 and {last}");
+                let detail = format!("due_at must be a time between 1970 and {last}");
                 let hint = "due_at is in microseconds since 1970; in_ms is a delay from now";
                 return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
             }
@@ -257,7 +257,7 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResu
         before.id, before.due_at
     );
     Err(Refusal::new(Code::Conflict, detail)
-        .hint("cancel it with  abide call cancel_timer  and set one with a new id")
+        .hint("cancel it with `abide call cancel_timer` and set one with a new id")
         .into())
 }
 
@@ -272,7 +272,7 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<Timer, Abort> {
     let timer = ctx.get::<Timer>(id)?;
     let timer = timer.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no timer {id}"))
-            .hint("SELECT id, status, due_at FROM timers  lists them")
+            .hint_query("SELECT id, status, due_at FROM timers")
     })?;
     if let Some(session_id) = &timer.session_id {
         ctx.about(session_id);

@@ -80,11 +80,11 @@ impl Retry {
         if attempts < 2 {
             return 0;
         }
-        let most = self.backoff_max_ms.unwrap_or(60_000);
+        let max = self.backoff_max_ms.unwrap_or(60_000);
         let first = self.backoff_ms.unwrap_or(1_000);
         // 2^31 times any delay exceeds the maximum, so nothing overflows.
         let doublings = (attempts - 2).min(31);
-        first.saturating_mul(1 << doublings).min(most)
+        first.saturating_mul(1 << doublings).min(max)
     }
 
     fn check(&self) -> Result<(), Refusal> {
@@ -155,7 +155,7 @@ pub struct Tool {
     pub name: String,
     /// Starts at 1; every change increments it.
     pub version: i64,
-    /// What it does, for the model.
+    /// Its effect, for the model.
     pub description: Option<String>,
     /// The JSON Schema of its arguments.
     pub input_schema: Option<Json>,
@@ -275,7 +275,7 @@ pub fn register_tool(
     ctx: &mut Context<'_>,
     /// Its name.
     name: String,
-    /// What it does.
+    /// Its description.
     description: Option<String>,
     /// The JSON Schema of its arguments.
     input_schema: Option<JsonValue>,
@@ -357,7 +357,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
     let tool = ctx.get::<Tool>(name)?;
     Ok(tool.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
-            .hint("register it with  abide call register_tool")
+            .hint("register it with `abide call register_tool`")
     })?)
 }
 

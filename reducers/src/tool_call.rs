@@ -34,7 +34,7 @@ pub use cancel::{acknowledge_cancel, cancel_tool_call};
 pub use claim::{claim_next_tool_call, claim_tool_call, heartbeat_tool_call, retry_tool_call};
 pub use finish::{complete_tool_call, fail_tool_call, lapse_tool_call, settle_tool_call};
 pub(crate) use holder::held;
-use holder::{is_held, lease_lost, lost_lease, refusal};
+use holder::{is_held, lost_lease, refusal};
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
 pub use rows::{LostLease, Outcome, ToolCall, ToolCallStatus};
@@ -70,6 +70,9 @@ CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c
 FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
+
+/// The name of the module.
+const MODULE: &str = "tool_call";
 
 /// A model's request is copied into its message, the run's events, and the approval.
 const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
@@ -107,10 +110,8 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
     ("context_summaries", "summary"),
 ];
 
-const MODULE: &str = "tool_call";
-
 /// Version 5: a call of a run is not claimed with its request while the run is asked to pause or its session is suspended. The
-/// tables do not change.
+/// hints of late results, which events record, are others. The tables do not change.
 const RUNS_STOP: &str = "SELECT 1";
 
 /// The module.

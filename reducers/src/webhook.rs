@@ -1,5 +1,5 @@
 //! Webhooks: where the events of a run are sent. The events of a run are the outbox: they are written in the transaction that
-//! causes them. A webhook has the number of the last event that was delivered, so a sender continues after it, also in
+//! causes them. A webhook has the number of the last event that was delivered, so a sender continues after it, even in
 //! another process.
 //!
 //! ```text
@@ -226,8 +226,8 @@ pub fn record_delivery(
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     if let Some(bytes) = error.as_ref().map(String::len).filter(|it| *it > limits::REASON_BYTES) {
-        let most = limits::REASON_BYTES;
-        let detail = format!("error has {bytes} bytes; the limit is {most}");
+        let max = limits::REASON_BYTES;
+        let detail = format!("error has {bytes} bytes; the limit is {max}");
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
     let run_id = webhook.run_id.clone();
@@ -298,7 +298,7 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<Webhook, Abort> {
     let webhook = ctx.get::<Webhook>(id)?;
     let webhook = webhook.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no webhook {id}"))
-            .hint("SELECT id, run_id, name, status FROM webhooks  lists them")
+            .hint_query("SELECT id, run_id, name, status FROM webhooks")
     })?;
     ctx.about(&webhook.session_id);
     Ok(webhook)
@@ -318,14 +318,14 @@ fn check_room(ctx: &mut Context<'_>, run_id: &str) -> Result<(), Abort> {
 
 /// Checks the form only. The sender checks where the address leads.
 fn check_url(url: &str) -> Result<(), Refusal> {
-    let most = limits::WEBHOOK_URL_BYTES;
-    if url.len() > most {
-        let detail = format!("url has {} bytes; the limit is {most}", url.len());
+    let max = limits::WEBHOOK_URL_BYTES;
+    if url.len() > max {
+        let detail = format!("url has {} bytes; the limit is {max}", url.len());
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let is_http = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     if !is_http || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        let detail = "url is not an address that begins with http:// or https://";
+        let detail = "url must begin with http:// or https://";
         return Err(Refusal::new(Code::BadArguments, detail));
     }
     Ok(())
@@ -334,9 +334,9 @@ fn check_url(url: &str) -> Result<(), Refusal> {
 /// Checks a secret that becomes a header.
 fn check_secret(what: &str, text: Option<&str>) -> Result<(), Refusal> {
     let Some(text) = text else { return Ok(()) };
-    let most = limits::WEBHOOK_SECRET_BYTES;
-    if text.len() > most {
-        let detail = format!("{what} has {} bytes; the limit is {most}", text.len());
+    let max = limits::WEBHOOK_SECRET_BYTES;
+    if text.len() > max {
+        let detail = format!("{what} has {} bytes; the limit is {max}", text.len());
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     if text.is_empty() || !text.bytes().all(|byte| (0x20..0x7F).contains(&byte)) {

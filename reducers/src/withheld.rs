@@ -1,4 +1,4 @@
-//! What a guardrail has denied of an answer. The conversation has the guardrail's message in its place; the original
+//! The denied part of an answer. The conversation has the guardrail's message in its place; the original
 //! is kept here, apart from the rows that everyone in the session's scope can read.
 
 use abide_schema::reducer::{ReducerResult, RowVisibility};
@@ -47,7 +47,7 @@ pub fn withhold_answer(
     fencing_token: i64,
     /// The number of the answer in the run, from 1.
     iteration: i64,
-    /// What is withheld: an object.
+    /// The withheld value: an object.
     original: JsonValue,
 ) -> Result<ReducerResult<WithheldKey>, Abort> {
     // The event names no session: events of a session are visible to everyone in its scope.

@@ -79,7 +79,7 @@ struct Authority {
 /// be revoked while the call waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmittedCredential {
-    /// What was presented.
+    /// The credential that was presented.
     pub credential: Credential,
     /// The version of the credential tables in which it was found valid: the seq of the last commit that
     /// changed one of them.

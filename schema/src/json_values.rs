@@ -17,19 +17,20 @@ pub fn check(text: &str) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// `limit_exceeded`.
-pub fn check_most(text: &str, most: usize) -> Result<(), Refusal> {
+pub fn check_most(text: &str, max: usize) -> Result<(), Refusal> {
     // Every value after the first has a byte before it.
-    if text.len() <= most || count(text.as_bytes()) <= most {
+    if text.len() <= max || count(text.as_bytes()) <= max {
         return Ok(());
     }
-    let detail = format!("the JSON has more than {most} values");
+    let detail = format!("the JSON has more than {max} values");
     Err(Refusal::new(Code::LimitExceeded, detail)
-        .hint("send several requests, or send large arrays as one text"))
+        .hint("send several requests, or send a large array as one string"))
 }
 
 /// The number of characters outside of strings that a value, or the key of one, follows.
 fn count(text: &[u8]) -> usize {
-    let (mut values, mut at) = (0, 0);
+    let mut values = 0;
+    let mut at = 0;
     while let Some(byte) = text.get(at) {
         at += 1;
         match byte {

@@ -1,15 +1,17 @@
-//! The vocabulary of Abide: types without behaviour of their own.
+//! The shared vocabulary: values, tables, events, errors, wire messages and the reducer contract, with pure functions
+//! over them.
 //!
-//! It changes when the vocabulary changes: ids, values, tables and their rows, events, error codes, wire
-//! messages, limits, and the contract between a reducer and its runtime. It does not depend on
+//! It changes when the vocabulary changes, or the contract between a reducer and its engine. It does not depend on
 //! SQLite, HTTP, threads or clocks, so every other crate can use it.
 //!
 //! In reading order: [`value`] a table cell · [`mod@table`] table declarations ·
 //! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`event`] log
-//! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`mod@checksum`] checksums of
-//! results · [`template`] texts with variables · [`limits`] all limits.
+//! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`canonical`]
+//! canonical JSON · [`id`] ids · [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of
+//! results · [`template`] texts with variables · [`nearest`] suggestions for misspelled names · [`seeded`] faults that
+//! tests must find · `module` modules of tables and reducers · [`limits`] all limits.
 
-// The macros name this crate `::abide_schema`, also from inside it.
+// The macros name this crate `::abide_schema`, even from inside it.
 extern crate self as abide_schema;
 
 pub mod argument_error;

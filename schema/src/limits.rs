@@ -1,6 +1,6 @@
 //! All limits of calls, rows, frames and queues, with their reasons (those of sockets and
 //! headers are in `abide-server`). Exceeding one is refused with `limit_exceeded`,
-//! or with `overloaded` if a retry can succeed.
+//! or with `rate_limited` or `overloaded` if a retry can succeed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub const COMMIT_BYTES: usize = 1 << 20;
 /// and 16 MiB for [`CHECKPOINT_WAL_BYTES`] together give 12 % fewer turns.
 pub const OPEN_TRANSACTION_BYTES: usize = 4 << 20;
 
-/// The same while the disk has less than [`LOW_DISK_BYTES`].
+/// [`OPEN_TRANSACTION_BYTES`] while the disk has less than [`LOW_DISK_BYTES`].
 pub const OPEN_TRANSACTION_BYTES_LOW: usize = 128 << 10;
 
 /// Below this much space, a disk counts as nearly full.
@@ -197,7 +197,7 @@ pub const FUNCTION_ARGUMENTS: usize = 100;
 /// allow [`QUERY_VALUE_BYTES`]. It corresponds to about a second of copying.
 pub const QUERY_ROW_BYTES: usize = 1 << 30;
 
-/// The same for a live query, which the writer evaluates: some ten milliseconds. If a value is longer, a reader
+/// [`QUERY_ROW_BYTES`] for a live query, which the writer evaluates: some ten milliseconds. If a value is longer, a reader
 /// runs the query again.
 pub const LIVE_ROW_BYTES: usize = 32 << 20;
 

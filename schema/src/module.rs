@@ -91,7 +91,7 @@ pub struct PolicyTables {
 pub struct MetricSeries {
     /// Its name. A counter has a name that ends with `_total`.
     pub name: &'static str,
-    /// What it counts.
+    /// Its meaning.
     pub meaning: &'static str,
     /// The name of the label.
     pub label: &'static str,

@@ -32,7 +32,7 @@ use crate::work::{FinishedWork, PolicyChecker, PolicyTrial, WHOLE, Work, WorkBud
 /// an id that contains it, so no other caller can take a derived id.
 pub const DERIVED: char = '~';
 
-/// What an id argument refers to.
+/// The row that an id argument names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdArgumentKind {
     /// An existing row.
@@ -180,7 +180,7 @@ pub trait Transaction {
         Ok(id)
     }
 
-    /// What tries out policies. A replay has none: it only sees what was found good.
+    /// The validator of policies. A replay has none: the log has only valid policies.
     fn policy_checker(&self) -> Option<Arc<dyn PolicyChecker>> {
         None
     }
@@ -502,7 +502,7 @@ fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Abort {
     Abort::Broken(Box::new(error))
 }
 
-/// What a reducer returns: its result, and whether the call is a duplicate.
+/// The return value of a reducer: its result, and whether the call is a duplicate.
 #[derive(Debug)]
 pub struct Reply {
     /// The result as JSON text, encoded once.
@@ -535,7 +535,7 @@ pub enum ReducerResult<T> {
     Refused(Refusal),
 }
 
-/// What `#[reducer]` functions may return.
+/// The types that `#[reducer]` functions may return.
 pub trait IntoReply {
     /// The result's type, for the schema.
     type Result: Serialize + schemars::JsonSchema;
@@ -580,7 +580,7 @@ impl<T: IntoReply, E> ReducerReturn for Result<T, E> {
 pub trait Arguments: Serialize {
     /// The name of the reducer.
     const REDUCER: &'static str;
-    /// What the reducer returns.
+    /// The result of the reducer.
     type Result: Serialize + schemars::JsonSchema;
 }
 

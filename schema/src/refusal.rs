@@ -78,8 +78,12 @@ codes! {
     LeaseLost = "lease_lost", 409, "Lease lost", false;
     /// The request exceeds a limit.
     LimitExceeded = "limit_exceeded", 413, "Limit exceeded", false;
-    /// The server is overloaded, or the caller exceeds its rate limit.
+    /// A rate, a quota or a limit of concurrent work holds the request back: of the caller, a tool or a run.
+    RateLimited = "rate_limited", 429, "Rate limited", true;
+    /// A queue or a buffer of the server is full.
     Overloaded = "overloaded", 503, "Overloaded", true;
+    /// The engine closes, or the file is in use.
+    Unavailable = "unavailable", 503, "Unavailable", true;
     /// The changes that a subscription needs are not available; a snapshot follows.
     ResyncRequired = "resync_required", 410, "Resync required", true;
     /// The requested past state is no longer available.
@@ -93,6 +97,12 @@ codes! {
 }
 
 impl Code {
+    /// Whether the request had no effect and may succeed after a pause. SDKs repeat it.
+    #[must_use]
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Code::RateLimited | Code::Overloaded | Code::Unavailable)
+    }
+
     /// Parses a code.
     #[must_use]
     pub fn parse(text: &str) -> Option<Code> {
@@ -120,9 +130,12 @@ impl<'de> Deserialize<'de> for Code {
     }
 }
 
-/// A refusal of a request. Nothing was written.
+/// The text around the query in [`Refusal::hint_query`].
+const QUERY_HINT: [&str; 2] = ["the query `", "` lists them"];
+
+/// A refusal of a request. No row changed, except where the reducer records the refusal (a late result).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail}")]
+#[error("{}{detail}", in_batch(*batch_position))]
 pub struct Refusal {
     /// The code that programs branch on.
     pub code: Code,
@@ -132,20 +145,46 @@ pub struct Refusal {
     pub hint: Option<String>,
     /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
     pub retry_after_ms: Option<u64>,
+    /// The position of the refused call in its batch, from 1. The displayed sentence begins with it.
+    pub batch_position: Option<usize>,
+}
+
+fn in_batch(position: Option<usize>) -> String {
+    position.map_or_else(String::new, |position| format!("call {position} of the batch: "))
 }
 
 impl Refusal {
     /// A refusal without a hint.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Refusal {
-        Refusal { code, detail: detail.into(), hint: None, retry_after_ms: None }
+        Refusal {
+            code,
+            detail: detail.into(),
+            hint: None,
+            retry_after_ms: None,
+            batch_position: None,
+        }
     }
 
-    /// Adds a hint.
+    /// Adds a hint. Commands and queries in it have backticks.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Adds the query that lists the objects to choose from. The command line shows it as a command.
+    #[must_use]
+    pub fn hint_query(self, sql: &str) -> Refusal {
+        let [before, after] = QUERY_HINT;
+        self.hint(format!("{before}{sql}{after}"))
+    }
+
+    /// The query of [`Refusal::hint_query`].
+    #[must_use]
+    pub fn hinted_query(&self) -> Option<&str> {
+        let [before, after] = QUERY_HINT;
+        self.hint.as_deref()?.strip_prefix(before)?.strip_suffix(after)
     }
 
     /// Adds how long to wait before a retry.
@@ -158,27 +197,7 @@ impl Refusal {
     /// The refusal without the position of the call in its batch: for a batch that the program made, not its user.
     #[must_use]
     pub fn outside_batch(self) -> Refusal {
-        let detail = self.detail.strip_prefix("call ").and_then(|rest| {
-            let (number, rest) = rest.split_once(" of the batch")?;
-            let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
-            is_number.then(|| rest.split_once(": ").map(|(_, detail)| detail.to_owned()))?
-        });
-        match detail {
-            Some(detail) => Refusal { detail, ..self },
-            None => self,
-        }
-    }
-
-    /// Whether the same call may succeed later, unchanged.
-    #[must_use]
-    pub fn retryable(&self) -> bool {
-        self.code.retryable() || self.retry_after_ms.is_some()
-    }
-
-    /// The HTTP status: that of its code, or 429 if the caller's own rate limit or quota refused the request.
-    #[must_use]
-    pub fn http_status(&self) -> u16 {
-        if self.retry_after_ms.is_some() { 429 } else { self.code.http_status() }
+        Refusal { batch_position: None, ..self }
     }
 
     /// The problem document of RFC 9457, with our `code`, `hint` and `retryable`.
@@ -187,16 +206,19 @@ impl Refusal {
         let mut problem = json!({
             "type": "about:blank",
             "title": self.code.title(),
-            "status": self.http_status(),
+            "status": self.code.http_status(),
             "code": self.code.as_str(),
             "detail": self.detail,
-            "retryable": self.retryable(),
+            "retryable": self.code.retryable(),
         });
         if let Some(hint) = &self.hint {
             problem["hint"] = hint.as_str().into();
         }
         if let Some(ms) = self.retry_after_ms {
             problem["retry_after_ms"] = ms.into();
+        }
+        if let Some(position) = self.batch_position {
+            problem["batch_position"] = position.into();
         }
         problem
     }

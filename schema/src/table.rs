@@ -44,7 +44,7 @@ pub struct ColumnSpec {
     pub name: &'static str,
     /// Its description, from the field's doc comment.
     pub doc: &'static str,
-    /// What it stores.
+    /// The meaning of its values.
     pub kind: Kind,
     /// Whether it can be NULL.
     pub nullable: bool,

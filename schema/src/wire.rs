@@ -246,7 +246,7 @@ pub struct Change {
     pub opening: Option<SubscriptionInfo>,
 }
 
-/// What the first answer to a subscription contains besides rows.
+/// The parts of the first answer to a subscription other than rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionInfo {
     /// The shape of the result.
@@ -261,7 +261,7 @@ pub struct SubscriptionInfo {
 pub struct CallResult {
     /// Its position in the log.
     pub seq: Seq,
-    /// What the reducer returned.
+    /// The result of the reducer.
     pub result: JsonValue,
 }
 
@@ -270,7 +270,7 @@ pub struct CallResult {
 pub struct CallResponse {
     /// Its position in the log.
     pub seq: Seq,
-    /// What the reducer returned.
+    /// The result of the reducer.
     pub result: Box<RawValue>,
     /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,
@@ -314,7 +314,7 @@ pub enum ServerMessage {
         /// other events with the same seqs, and another timeline.
         #[serde(default)]
         timeline: String,
-        /// What begins the stored form of each id that the caller of this connection chooses, see
+        /// The prefix of the stored form of each id that the caller of this connection chooses, see
         /// [`Caller::namespace`](crate::reducer::Caller::namespace). Empty for a caller without a scope.
         #[serde(default)]
         namespace: String,
@@ -380,7 +380,7 @@ pub enum ServerMessage {
         id: String,
         /// The seq of the (last) event.
         seq: Seq,
-        /// What the reducer returned.
+        /// The result of the reducer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<JsonValue>,
         /// One for each call of a batch.
@@ -425,6 +425,9 @@ pub enum ServerMessage {
         /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
+        /// The position of the refused call in its batch, from 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch_position: Option<usize>,
     },
 }
 
@@ -438,6 +441,7 @@ impl ServerMessage {
             detail: refusal.detail.clone(),
             hint: refusal.hint.clone(),
             retry_after_ms: refusal.retry_after_ms,
+            batch_position: refusal.batch_position,
         }
     }
 

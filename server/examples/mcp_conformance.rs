@@ -25,7 +25,7 @@ const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
 /// Between two notifications, as the suite wants it.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the suite expects.
+/// The version of the suite.
 #[derive(Debug)]
 struct Fixtures {
     revisions: watch::Sender<McpRevisions>,
@@ -218,8 +218,8 @@ fn form(message: &str, field: &str, kind: &str) -> JsonValue {
     elicit(message, &json!({field: {"type": kind}}), &[field])
 }
 
-fn sample(text: &str, most: u32) -> JsonValue {
-    json!({"method": "sampling/createMessage", "params": {"maxTokens": most,
+fn sample(text: &str, max: u32) -> JsonValue {
+    json!({"method": "sampling/createMessage", "params": {"maxTokens": max,
         "messages": [{"role": "user", "content": {"type": "text", "text": text}}]}})
 }
 

@@ -21,12 +21,12 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// The available building blocks of definitions, by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
 
-    /// What it adds to `/metrics`: counters of the agents that it drives.
+    /// Its metrics for `/metrics`: counters of the agents that it drives.
     fn metrics(&self) -> Vec<AgentMetricFamily> {
         Vec::new()
     }
 
-    /// What it adds to the MCP server.
+    /// Its tools and reducers for the MCP server.
     fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
         None
     }
@@ -37,7 +37,7 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
 pub struct AgentMetricFamily {
     /// The name, without the prefix `abide_`.
     pub name: &'static str,
-    /// What it counts, in one sentence.
+    /// Its meaning, in one sentence.
     pub meaning: &'static str,
     /// `counter` or `histogram`.
     pub kind: &'static str,
@@ -48,7 +48,7 @@ pub struct AgentMetricFamily {
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentMetricSample {
-    /// What follows the name: `_bucket`, `_sum` and `_count` of a histogram.
+    /// The suffix of the name: `_bucket`, `_sum` and `_count` of a histogram.
     pub suffix: &'static str,
     /// Names and values of the labels.
     pub labels: Vec<(&'static str, String)>,

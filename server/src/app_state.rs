@@ -1,4 +1,4 @@
-//! What all routes share, and what the authentication of a request leaves for them.
+//! State shared by all routes, and the result of a request's authentication.
 
 use std::sync::Arc;
 

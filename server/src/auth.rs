@@ -12,5 +12,5 @@ use abide_schema::{Code, Refusal};
 /// One refusal for every unknown credential, so that attempts reveal nothing.
 pub(crate) fn unknown() -> Refusal {
     Refusal::new(Code::Unauthenticated, "the token is unknown")
-        .hint("check it for missing characters; an admin can create another:  abide token create")
+        .hint("check it for missing characters; an admin can create another: `abide token create`")
 }

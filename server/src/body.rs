@@ -77,11 +77,11 @@ impl RequestBody {
     }
 
     /// Refuses a body with more values than this.
-    pub(crate) fn check_values(&self, most: usize) -> Result<(), Refusal> {
-        json_values::check_most(&self.text, most)
+    pub(crate) fn check_values(&self, max: usize) -> Result<(), Refusal> {
+        json_values::check_most(&self.text, max)
     }
 
-    /// What counts the body, without its text: what was read from it is as large.
+    /// The reservation for the body, without its text: the parsed value is as large.
     pub(crate) fn into_hold(self) -> Option<Reservation> {
         self.hold
     }
@@ -141,7 +141,7 @@ impl FromRequest<AppState> for RequestBody {
             let at = why.utf8_error().valid_up_to();
             BodyError::Refused(
                 Refusal::new(Code::BadRequest, format!("the body is not UTF-8 from byte {at} on"))
-                    .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
+                    .hint("encode text as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
             )
         })?;
         Ok(RequestBody { text, hold, turns })
@@ -180,7 +180,7 @@ impl FromRequest<AppState> for RequestBytes {
             // The client asked first (`Expect: 100-continue`) and need not send the body.
             return Err(BodyError::Refused(too_large()));
         }
-        let read = timeout(limits::BODY, read(body, hold.as_mut()));
+        let read = timeout(limits::BODY_TIMEOUT, read(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| BodyError::Late)??;
         let turns =
             Turns { limiter: app.read_limiter.clone(), caller: parts.extensions.get().cloned() };
@@ -202,7 +202,7 @@ async fn read(body: Body, mut hold: Option<&mut Reservation>) -> Result<Vec<u8>,
     loop {
         // By then the next part has arrived, or the body is too slow.
         let paid_for = Duration::from_secs((seen / limits::BODY_BYTES_PER_S) as u64);
-        let due = begun + limits::BODY_START + paid_for;
+        let due = begun + limits::BODY_START_GRACE + paid_for;
         let Ok(piece) = timeout_at(due, pieces.next()).await else { return Err(BodyError::Late) };
         let Some(piece) = piece else { break };
         let piece = piece.map_err(|_| BodyError::Gone)?;
@@ -241,7 +241,7 @@ impl IntoResponse for BodyError {
             BodyError::Refused(refusal) => Problem(refusal).into_response(),
             BodyError::Late => {
                 let (start_s, kib_per_s) =
-                    (limits::BODY_START.as_secs(), limits::BODY_BYTES_PER_S >> 10);
+                    (limits::BODY_START_GRACE.as_secs(), limits::BODY_BYTES_PER_S >> 10);
                 let detail = format!(
                     "the body arrived too slowly: the first bytes must arrive within {start_s} s, \
                      the rest at {kib_per_s} KiB/s or faster"
@@ -275,7 +275,10 @@ mod tests {
         let answer = read(Body::from_stream(slow), None).await;
         assert!(matches!(answer, Err(BodyError::Late)));
         let waited = begun.elapsed();
-        assert!(waited >= limits::BODY_START && waited < 2 * limits::BODY_START, "{waited:?}");
+        assert!(
+            waited >= limits::BODY_START_GRACE && waited < 2 * limits::BODY_START_GRACE,
+            "{waited:?}"
+        );
 
         let quick = stream::unfold(0, |nth| async move {
             // tidy: on the paused clock of the test, it takes no time

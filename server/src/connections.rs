@@ -2,7 +2,7 @@
 
 pub(crate) mod descriptors;
 pub(crate) mod lifecycle;
-pub(crate) mod pending;
 pub(crate) mod read_limiter;
 pub(crate) mod reclaim;
+pub(crate) mod unauthenticated;
 pub(crate) mod write_timeout;

@@ -26,6 +26,7 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod query_string;
 mod routes;
 mod serve;
 mod signing_key;

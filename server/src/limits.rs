@@ -8,11 +8,11 @@ use std::time::Duration;
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
 /// Connections over the limit that get a response; the others are closed immediately.
-pub(crate) const TURNED_AWAY: usize = 64;
+pub(crate) const REJECTED_CONNECTIONS: usize = 64;
 
 /// Time limit for a request's head, which is also the idle time of a connection between two
 /// requests. A head is one packet; half a minute allows for the slowest links.
-pub(crate) const HEAD: Duration = Duration::from_secs(30);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Concurrent requests of an HTTP/2 connection: a client with more waits, or opens another connection.
 pub(crate) const STREAMS: u32 = 64;
@@ -28,23 +28,23 @@ pub(crate) const HEADERS_BYTES: u32 = 64 << 10;
 
 /// Unauthenticated connections of one address. The address may be a proxy for all
 /// clients, whose heads arrive at once; beyond this the oldest are closed.
-pub(crate) const NEWCOMERS_PER_ADDRESS: usize = 1_000;
+pub(crate) const UNAUTHENTICATED_PER_ADDRESS: usize = 1_000;
 
 /// Time for a connection to authenticate: a head of a few packets on a slow link.
-pub(crate) const NEWCOMER: Duration = Duration::from_secs(5);
+pub(crate) const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The minimum of that time, even if others wait for its place.
-pub(crate) const NEWCOMER_CHANCE: Duration = Duration::from_millis(100);
+/// Minimum time for a connection to authenticate, even if others wait for its place.
+pub(crate) const UNAUTHENTICATED_MIN_TIME: Duration = Duration::from_millis(100);
 
 /// Queued connections of one address; each has a descriptor and a task. Further ones are
 /// closed immediately.
-pub(crate) const PENDING_QUEUED_PER_ADDRESS: usize = 64;
+pub(crate) const UNAUTHENTICATED_QUEUE_PER_ADDRESS: usize = 64;
 
 /// Queued connections of all addresses.
-pub(crate) const PENDING_QUEUED: usize = 1_000;
+pub(crate) const UNAUTHENTICATED_QUEUE: usize = 1_000;
 
 /// Grace period before a request's body must reach the minimum rate.
-pub(crate) const BODY_START: Duration = Duration::from_secs(5);
+pub(crate) const BODY_START_GRACE: Duration = Duration::from_secs(5);
 
 /// Minimum rate of a body after that, in bytes per second: a quarter of a megabit. Slower bodies
 /// hold memory for too long.
@@ -61,31 +61,31 @@ pub(crate) const ANSWER_PART_BYTES: usize = 64 << 10;
 pub(crate) const TURN_UNCOUNTED_BYTES: usize = 64 << 10;
 
 /// How long the cancellation of a response waits for the end of the run: a runtime gives tools five seconds to stop.
-pub(crate) const ABORT: Duration = Duration::from_secs(8);
+pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long `invoke` waits for the end of a turn: longer than most answers, and shorter than proxies allow.
-pub(crate) const INVOKE: Duration = Duration::from_secs(60);
+pub(crate) const INVOKE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The longest time that a request can choose. The connection of a request is occupied while it waits.
-pub(crate) const INVOKE_AT_MOST: Duration = Duration::from_secs(600);
+/// Maximum time that a request can choose for `invoke`. The connection of a request is occupied while it waits.
+pub(crate) const INVOKE_MAX: Duration = Duration::from_secs(600);
 
-/// Webhooks that are served at a time. Each has a connection and the items of a task.
+/// Concurrent webhook deliveries. Each has a connection and the items of a task.
 pub(crate) const WEBHOOK_DELIVERIES: usize = 64;
 
-/// Those of one scope: sixteen tenants whose receivers do not answer leave room for another one.
+/// Concurrent webhook deliveries per scope: sixteen tenants whose receivers do not answer leave room for another one.
 pub(crate) const WEBHOOK_DELIVERIES_PER_SCOPE: usize = 4;
 
-/// The pause after a failed attempt of a webhook. It doubles with each attempt.
+/// Pause after the first failed attempt of a webhook. It doubles with each attempt.
 pub(crate) const WEBHOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest such pause.
-pub(crate) const WEBHOOK_PAUSE_AT_MOST: Duration = Duration::from_secs(15 * 60);
+/// Maximum pause between attempts of a webhook.
+pub(crate) const WEBHOOK_PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Attempts for one event, after which its webhook is given up: about 19 hours.
 pub(crate) const WEBHOOK_ATTEMPTS: i64 = 100;
 
-/// The pause after a failure of the engine.
-pub(crate) const WEBHOOK_INTERRUPTION: Duration = Duration::from_secs(1);
+/// Pause of webhook deliveries after a failure of the engine.
+pub(crate) const WEBHOOK_FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Messages that wait for a client of MCP. More would only move a queue from the work into memory.
 pub(crate) const MCP_OUTBOX: usize = 16;
@@ -109,7 +109,7 @@ pub(crate) const MCP_CAPABILITIES_BYTES: usize = 16 << 10;
 pub(crate) const MCP_RESULT_BYTES: usize = 1 << 20;
 
 /// Time limit for a request's body: 16 MB at two megabits per second.
-pub(crate) const BODY: Duration = Duration::from_secs(64);
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(64);
 
 /// Bytes of a too large body that are still read, so that the response reaches a client that
 /// writes before it reads. Beyond that the connection is closed.
@@ -120,28 +120,28 @@ pub(crate) const LARGE_BYTES: usize = 32 << 10;
 
 /// How long a peer may read nothing while data waits. Long enough for a phone in a tunnel; it
 /// can resume afterwards from its seq.
-pub(crate) const STALL: Duration = Duration::from_secs(120);
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Interval of WebSocket pings, and of comments in an idle event stream: below the
 /// minute after which common proxies close idle connections.
-pub(crate) const PING: Duration = Duration::from_secs(20);
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// How long a WebSocket may be silent: three pings went unanswered.
-pub(crate) const SILENCE: Duration = Duration::from_secs(65);
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// How long to wait for the peer after a close frame.
-pub(crate) const CLOSING: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a shutdown waits for requests in progress. Container runtimes kill after ten seconds, and
 /// the engine still has to checkpoint the WAL afterwards.
-pub(crate) const GRACE: Duration = Duration::from_secs(7);
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(7);
 
 /// How long a shared engine waits for its first connection: time for a program to start and connect on a busy machine.
-pub(crate) const UNUSED_FIRST: Duration = Duration::from_secs(10);
+pub(crate) const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a shared engine stays open without a connection. A program that opens the file again, or reconnects, finds
 /// it.
-pub(crate) const UNUSED: Duration = Duration::from_secs(2);
+pub(crate) const IDLE_ENGINE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Concurrent work of one WebSocket, in calls. At 50,000 calls/s and 5 ms per commit, 250 calls
 /// fill the pipeline; more would only move the queue from the socket into memory.
@@ -182,11 +182,11 @@ pub(crate) const UNKNOWN_TOKENS: usize = 10_000;
 pub(crate) const TOKEN_LOOKUPS: usize = 64;
 
 /// Microseconds between checks for changes of the issuer's key file.
-pub(crate) const KEYS_LOOK_US: i64 = 10_000_000;
+pub(crate) const KEY_FILE_CHECK_US: i64 = 10_000_000;
 
-/// The same if a token names an unknown key: it may be a new one.
-pub(crate) const KEYS_LOOK_SOON_US: i64 = 1_000_000;
+/// Microseconds between checks of the key file after a token with an unknown key: it may be a new one.
+pub(crate) const UNKNOWN_KEY_CHECK_US: i64 = 1_000_000;
 
 /// Delay between a drop of buffered bytes and returning memory to the system. A connection frees its own memory
 /// shortly after its buffered bytes, and several connections often end together.
-pub(crate) const RECLAIM_AFTER: Duration = Duration::from_millis(250);
+pub(crate) const RECLAIM_DELAY: Duration = Duration::from_millis(250);

@@ -289,6 +289,10 @@ fn fixed_schemas() -> Map<String, JsonValue> {
                 "hint": {"type": "string", "description": "How to fix it."},
                 "retryable": {"type": "boolean",
                     "description": "The same request may succeed later."},
+                "retry_after_ms": {"type": "integer", "description":
+                    "The time until the next request, if a rate or quota of the caller refused this one."},
+                "batch_position": {"type": "integer",
+                    "description": "The position of the refused call in its batch, from 1."},
             }),
             &["type", "title", "status", "code", "detail", "retryable"],
         ),

@@ -25,7 +25,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (code, wait_ms) = (self.0.code, self.0.retry_after_ms);
         note(&self.0);
-        let status = StatusCode::from_u16(self.0.http_status());
+        let status = StatusCode::from_u16(code.http_status());
         let mut response = (
             status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             [(CONTENT_TYPE, PROBLEM_JSON)],
@@ -33,11 +33,11 @@ impl IntoResponse for Problem {
         )
             .into_response();
         match code {
-            Code::Overloaded | Code::LimitExceeded if wait_ms.is_some() => {
+            Code::RateLimited if wait_ms.is_some() => {
                 let seconds = wait_ms.unwrap_or_default().div_ceil(1_000).max(1);
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             }
-            Code::Overloaded => {
+            code if code.is_temporary() => {
                 response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S);
             }
             Code::Unauthenticated => {

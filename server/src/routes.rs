@@ -3,13 +3,14 @@
 mod agents;
 mod call;
 mod describe;
-mod exchange;
 mod explain;
+mod idempotency_key;
 mod incoming;
 mod probe;
 mod prompts;
 mod protocols;
 mod reducer_route;
+mod response;
 mod rows;
 mod runs;
 mod snapshots;

@@ -26,8 +26,8 @@ use crate::arrivals::Arrivals;
 use crate::auth::access_config::AccessConfig;
 use crate::auth::authenticator::Authenticator;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
-use crate::connections::pending::{PendingConnection, PendingConnections};
 use crate::connections::read_limiter::ReadLimiter;
+use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::listener::{Listener, SharedListener, Socket};
 use crate::problem::Problem;
@@ -51,7 +51,7 @@ pub async fn serve(
     serve_with(engine, listener, access, Services::default(), shutdown).await
 }
 
-/// What a program adds to the server.
+/// The services that a program adds to the server.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     /// The agent host, so that `/agents` accepts definitions.
@@ -99,7 +99,7 @@ pub async fn serve_shared(
     let shutdown = async move {
         tokio::select! {
             () = shutdown => {}
-            () = ends.unused(limits::UNUSED_FIRST, limits::UNUSED) => {}
+            () = ends.unused(limits::FIRST_CONNECTION_TIMEOUT, limits::IDLE_ENGINE_TIMEOUT) => {}
         }
     };
     run(engine, listener, access, Services::default(), &lifecycle, shutdown).await;
@@ -140,7 +140,7 @@ async fn run(
     if let Err(why) = delivery.await {
         tracing::error!(%why, "the delivery of push notifications has failed");
     }
-    if timeout(limits::GRACE, lifecycle.empty()).await.is_err() {
+    if timeout(limits::SHUTDOWN_GRACE, lifecycle.empty()).await.is_err() {
         let left = lifecycle.connections();
         tracing::warn!(left, "connections were closed: they did not finish in time");
         lifecycle.go(Phase::Over);
@@ -173,10 +173,10 @@ async fn accept(
     let context = ConnectionContext {
         router: router.clone(),
         full: Router::new().fallback(full),
-        turned_away: Arc::new(Semaphore::new(limits::TURNED_AWAY)),
+        rejected: Arc::new(Semaphore::new(limits::REJECTED_CONNECTIONS)),
         lifecycle: lifecycle.clone(),
     };
-    let pending_connections = PendingConnections::new(lifecycle.room());
+    let pending_connections = UnauthenticatedConnections::new(lifecycle.room());
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -206,28 +206,29 @@ async fn accept(
     }
 }
 
-/// What a connection needs to be served.
+/// State shared by all connections.
 #[derive(Clone)]
 struct ConnectionContext {
     router: Router,
     /// Responds to connections over the limit.
     full: Router,
-    turned_away: Arc<Semaphore>,
+    rejected: Arc<Semaphore>,
     lifecycle: Lifecycle,
 }
 
 impl ConnectionContext {
     /// Serves a connection if there is room, otherwise responds `overloaded`.
-    fn admit(&self, socket: Socket, pending: PendingConnection) {
+    fn admit(&self, socket: Socket, pending: UnauthenticatedConnection) {
         let (lifecycle, pending) = (self.lifecycle.clone(), Arc::new(pending));
         if let Some(place) = lifecycle.enter() {
             let (router, slot) = (self.router.clone(), Some(ConnectionSlot { place, pending }));
             tokio::spawn(async move { connection(socket, router, slot, &lifecycle).await });
-        } else if let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned() {
+        } else if let Ok(place) = Arc::clone(&self.rejected).try_acquire_owned() {
             let full = self.full.clone();
             tokio::spawn(async move {
                 // A refused connection gets little time.
-                let _ = timeout(limits::CLOSING, connection(socket, full, None, &lifecycle)).await;
+                let _ = timeout(limits::CLOSE_TIMEOUT, connection(socket, full, None, &lifecycle))
+                    .await;
                 drop(place);
             });
         }
@@ -241,24 +242,24 @@ async fn accept_failed(why: &io::Error) {
     }
     tracing::error!(%why, "cannot accept connections; the process may be out of file descriptors");
     // An immediate retry would spin until some descriptor is closed.
-    tokio::time::sleep(limits::CLOSING).await;
+    tokio::time::sleep(limits::CLOSE_TIMEOUT).await;
 }
 
 /// The resources of an open connection.
 struct ConnectionSlot {
     place: ConnectionPermit,
-    pending: Arc<PendingConnection>,
+    pending: Arc<UnauthenticatedConnection>,
 }
 
 /// HTTP/1, and HTTP/2 for clients that begin with it, as those of gRPC do.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::HEAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::HEAD_TIMEOUT);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(limits::PING)
-        .keep_alive_timeout(limits::PING)
+        .keep_alive_interval(limits::PING_INTERVAL)
+        .keep_alive_timeout(limits::PING_INTERVAL)
         .max_concurrent_streams(limits::STREAMS)
         .initial_stream_window_size(limits::STREAM_BYTES)
         .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)

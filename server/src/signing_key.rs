@@ -37,7 +37,7 @@ impl SigningKey {
     pub fn open(path: &Path) -> Result<SigningKey, Refusal> {
         let bad = |why: String| {
             let detail = format!("{}: {why}", path.display());
-            let hint = "create a key:  openssl genpkey -algorithm ed25519 -out signing.pem";
+            let hint = "create a key: `openssl genpkey -algorithm ed25519 -out signing.pem`";
             Refusal::new(Code::BadArguments, detail).hint(hint)
         };
         let text = std::fs::read_to_string(path).map_err(|why| bad(why.to_string()))?;

@@ -4,7 +4,6 @@
 //! seq from which a reconnect resumes, with its timeline, so an event has one only if everything up to that seq has
 //! been sent: the parts of a snapshot before its last have none.
 
-use std::error::Error as _;
 use std::future::Future;
 use std::pin::{Pin, pin};
 
@@ -25,7 +24,7 @@ use tokio::time::timeout;
 use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::Problem;
-use crate::{frames, limits, unsent};
+use crate::{frames, limits, query_string, unsent};
 
 /// The subscription's id in the messages.
 const ID: &str = "q";
@@ -56,8 +55,7 @@ pub(crate) async fn subscribe(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Query(wanted) = wanted.map_err(|why| {
-        let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
-        Refusal::new(Code::BadRequest, format!("invalid query string: {why}")).hint(
+        query_string::invalid(Code::BadRequest, &why).hint(
             "/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; \
                  only sql is required; there are also timeline, as_of, checksum and explain",
         )
@@ -164,7 +162,7 @@ impl Events {
                 let update = Update::Error { id: ID.into(), refusal };
                 Some(event(&update, self.stale, &self.timeline))
             }
-            update = timeout(limits::PING, self.connection.next()) => match update {
+            update = timeout(limits::PING_INTERVAL, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::ResyncRequired);

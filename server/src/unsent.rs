@@ -32,7 +32,7 @@ pub(crate) async fn encode(
     }
     let mut hold = account.reserve();
     let room = hold.wait_to_grow(bytes, update.counted_bytes());
-    timeout(limits::STALL, room).await.ok()?;
+    timeout(limits::STALL_TIMEOUT, room).await.ok()?;
     Some((encode(&update), Some(hold)))
 }
 

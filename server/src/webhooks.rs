@@ -27,7 +27,7 @@ pub trait WebhookSender: Debug + Send + Sync {
     /// Why no request is sent to it, in one sentence.
     fn check(&self, url: &str) -> Result<(), String>;
 
-    /// Sends a request. It connects to permitted addresses only, also after the resolution of a name, follows no redirects, and
+    /// Sends a request. It connects to permitted addresses only, even after the resolution of a name, follows no redirects, and
     /// ends within a limited time.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ async fn converse(
         SessionEnd::Gone => return,
         SessionEnd::Closed => {
             // Reading on lets the WebSocket library answer the peer's close frame.
-            let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
+            let _ = timeout(limits::CLOSE_TIMEOUT, closed(&mut stream)).await;
             return;
         }
         SessionEnd::Close(code, reason) => (code, reason),
@@ -128,7 +128,7 @@ async fn converse(
     let close = CloseFrame { code, reason: reason.into() };
     if sink.send(Message::Close(Some(close))).await.is_ok() {
         // A peer that does not answer in time is abandoned.
-        let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
+        let _ = timeout(limits::CLOSE_TIMEOUT, closed(&mut stream)).await;
     }
     if code != close_code::AWAY {
         tracing::info!(code, reason, "a websocket was closed with an error");

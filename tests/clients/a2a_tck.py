@@ -29,7 +29,7 @@ EXPECTED = Path(__file__).with_name("a2a_tck_expected.txt")
 FILE = {"name": "output.txt", "media_type": "text/plain", "base64": "dGNr"}
 FILE_URL = {"name": "output.txt", "media_type": "text/plain", "url": "https://example.com/output.txt"}
 
-# What the agent does for a message, by the beginning of its id: the pieces of its text, and the rest of its output.
+# The action of the agent for a message, by the beginning of its id: the pieces of its text, and the rest of its output.
 OUTPUTS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("tck-stream-artifact-chunked", ["chunk-1 ", "chunk-2"], {}),
     ("tck-stream-artifact-text", ["Streamed text content"], {}),

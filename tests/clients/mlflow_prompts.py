@@ -39,7 +39,7 @@ def until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.2)
-    sys.exit("the server did not answer")
+    sys.exit("the server did not respond")
 
 
 def register(url: str) -> None:
@@ -69,7 +69,7 @@ PROBLEMS = {
     "unfilled": "the prompt needs a value for language",
     "missing": "prompt clerk@9 cannot be read: the MLflow server has no prompt clerk with version 9",
     "nothing": "prompt absent@1 cannot be read: the MLflow server has no prompt absent with version 1",
-    "chat": "prompt chat@1 cannot be read: chat is a list of chat messages, not a text",
+    "chat": "prompt chat@1 cannot be read: chat is a list of chat messages, not a string",
 }
 
 

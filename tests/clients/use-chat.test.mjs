@@ -15,7 +15,7 @@ const executable = [
   "/usr/bin/chromium-browser",
   "/usr/bin/google-chrome",
 ].find((path) => path && existsSync(path));
-if (!executable) console.log("left out: useChat in a browser, there is no Chromium (CHROMIUM names it)");
+if (!executable) console.log("skipped: useChat in a browser, there is no Chromium (CHROMIUM names it)");
 const skip = !executable;
 
 let server;

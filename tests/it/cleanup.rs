@@ -117,8 +117,8 @@ fn a_cancellation_reaches_everything_in_bounded_steps() {
         let reasons = "SELECT count(*) FROM sessions WHERE cancel_reason = 'enough'";
         assert_eq!(number(&world, reasons).await, CHILDREN as i64 + 2);
         // A call that awaits approval has two rows.
-        let most = most_rows_of_one_event(&world, before).await;
-        assert!(most <= 2 * limits::CLEANUP_ROWS as i64, "{most} rows");
+        let max = most_rows_of_one_event(&world, before).await;
+        assert!(max <= 2 * limits::CLEANUP_ROWS as i64, "{max} rows");
         let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
         assert!(number(&world, steps).await >= 10);
         check_replay(&mut world);
@@ -380,8 +380,8 @@ fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
             let aborted = number(&world, aborted).await;
             assert!(aborted >= descendants as i64, "{way}: {aborted}");
             // The call of an ended run, and the session that is cancelled with it.
-            let most = most_rows_of_one_event(&world, before).await;
-            assert!(most <= 3 * limits::CLEANUP_ROWS as i64, "{way}: {most} rows");
+            let max = most_rows_of_one_event(&world, before).await;
+            assert!(max <= 3 * limits::CLEANUP_ROWS as i64, "{way}: {max} rows");
             let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
             let steps = number(&world, steps).await;
             assert!((3..=12).contains(&steps), "{way}: {steps}");
@@ -531,7 +531,7 @@ fn a_batch_is_bounded_in_bytes() {
 /// Regression: a batch of a few hundred bytes deleted gigabytes of entries, whose undo images it kept in memory: others
 /// waited 27 s. Many such units in one group exceeded the largest value of SQLite, and all units of the group were refused.
 #[test]
-fn what_a_batch_and_a_group_read_is_bounded() {
+fn reads_of_batches_and_groups_are_bounded() {
     const COLLECTIONS: usize = 6;
     let world = World::new();
     run(async {

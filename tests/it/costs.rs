@@ -187,7 +187,7 @@ fn cases() -> Vec<Case> {
 fn multiply(path: &Path, times: usize) {
     let file = Connection::open(path).unwrap();
     file.execute_batch("PRAGMA foreign_keys = off; PRAGMA synchronous = off; BEGIN").unwrap();
-    for (table, template, most, changes) in COPIES {
+    for (table, template, max, changes) in COPIES {
         let columns: Vec<String> = {
             let mut statement = file.prepare(&format!("PRAGMA table_info({table})")).unwrap();
             let names = statement.query_map([], |row| row.get(1)).unwrap();
@@ -202,8 +202,8 @@ fn multiply(path: &Path, times: usize) {
             "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?1)
              INSERT INTO {table} SELECT {cells} FROM c, (SELECT * FROM {table} WHERE {template} LIMIT 1) AS t"
         );
-        let added = file.execute(&sql, [times.min(*most) as i64]).unwrap();
-        assert_eq!(added, times.min(*most), "{table}: {template}");
+        let added = file.execute(&sql, [times.min(*max) as i64]).unwrap();
+        assert_eq!(added, times.min(*max), "{table}: {template}");
     }
     file.execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
 }

@@ -173,7 +173,7 @@ fn another_programs_lock_is_waited_for_and_then_reported() {
         let engine = Engine::open(world.path(), config).unwrap();
         let foreign = hold_the_write_lock(&world.path());
         let refusal = say(&engine, "now").await.unwrap_err();
-        assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
+        assert_eq!((refusal.code, refusal.code.retryable()), (Code::Unavailable, true));
         assert_eq!(refusal.detail, "the database is locked by another process");
         assert!(
             engine.query(&Caller::local(), "SELECT 1", &Map::new(), None).await.is_ok(),
@@ -207,10 +207,10 @@ fn a_drop_without_close_loses_nothing() {
 fn a_close_leaves_one_complete_file() {
     let mut world = World::new();
     run(world.session("s1"));
-    assert!(beside(&world.path(), "-wal").exists());
+    assert!(companion(&world.path(), "-wal").exists());
     world.close();
     for suffix in ["-wal", "-shm", "-redo-1"] {
-        assert!(!beside(&world.path(), suffix).exists(), "{suffix} is in the file");
+        assert!(!companion(&world.path(), suffix).exists(), "{suffix} is in the file");
     }
     let moved = world.folder.path().join("moved.db");
     fs::copy(world.path(), &moved).unwrap();
@@ -224,7 +224,7 @@ fn a_closed_engine_refuses_calls() {
         world.session("s1").await;
         world.engine().close();
         let refusal = say(world.engine(), "late").await.unwrap_err();
-        assert_eq!(refusal.code, Code::Overloaded);
+        assert_eq!(refusal.code, Code::Unavailable);
         assert_eq!(refusal.detail, "the engine is closing");
         let refusal = world
             .engine()
@@ -235,7 +235,7 @@ fn a_closed_engine_refuses_calls() {
     });
 }
 
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
@@ -244,8 +244,8 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 fn copy_cut(world: &World, into: &Path, wal_bytes: u64, journal_bytes: u64) {
     fs::copy(world.path(), into).unwrap();
     for (suffix, bytes) in [("-wal", wal_bytes), ("-redo-1", journal_bytes)] {
-        fs::copy(beside(&world.path(), suffix), beside(into, suffix)).unwrap();
-        let copy = fs::OpenOptions::new().write(true).open(beside(into, suffix)).unwrap();
+        fs::copy(companion(&world.path(), suffix), companion(into, suffix)).unwrap();
+        let copy = fs::OpenOptions::new().write(true).open(companion(into, suffix)).unwrap();
         copy.set_len(bytes).unwrap();
     }
 }
@@ -265,7 +265,7 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
             grown.push((world.engine().metrics().journal_bytes.get(), seq));
         }
         world.commit_rows().await;
-        let wal = fs::metadata(beside(&world.path(), "-wal")).unwrap().len();
+        let wal = fs::metadata(companion(&world.path(), "-wal")).unwrap().len();
         let (journal, last) = grown[grown.len() - 1];
         let mut random = Random::new(5);
         for nth in 0..40 {

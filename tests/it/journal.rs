@@ -1,4 +1,4 @@
-//! The journal: a file and the journal beside it, however they were combined.
+//! The journal: a file and the journal next to it, however they were combined.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use abide_schema::reducer::Caller;
 use expect_test::{Expect, expect};
 use serde_json::{Map, json};
 
-use crate::durability::beside;
+use crate::durability::companion;
 use crate::world::{World, run};
 
 /// A world whose session has so many messages, after a clean close and another opening.
@@ -29,10 +29,10 @@ fn say(world: &World, content: &str) -> Seq {
     run(world.say("s1", content)).unwrap().seq
 }
 
-/// Opens a copy of a database beside a copy of the journal of another one.
+/// Opens a copy of a database next to a copy of the journal of another one.
 fn open_with_journal(database: &Path, journal: &World, into: &Path) -> Result<Engine, String> {
     fs::copy(database, into).unwrap();
-    fs::copy(beside(&journal.path(), "-redo-1"), beside(into, "-redo-1")).unwrap();
+    fs::copy(companion(&journal.path(), "-redo-1"), companion(into, "-redo-1")).unwrap();
     let opened = Engine::open(into, journal.config(abide_reducers::modules()));
     opened.map_err(|error| {
         let refusal = error.to_refusal();
@@ -44,9 +44,9 @@ fn open_with_journal(database: &Path, journal: &World, into: &Path) -> Result<En
 
 fn check(database: &Path, journal: &World, expected: Expect) {
     let into = journal.folder.path().join("both.db");
-    let before = fs::read(beside(&journal.path(), "-redo-1")).unwrap();
+    let before = fs::read(companion(&journal.path(), "-redo-1")).unwrap();
     expected.assert_eq(&open_with_journal(database, journal, &into).expect_err("it was opened"));
-    assert!(fs::read(beside(&into, "-redo-1")).unwrap() == before, "the journal was changed");
+    assert!(fs::read(companion(&into, "-redo-1")).unwrap() == before, "the journal was changed");
 }
 
 /// A copy of the database file alone.
@@ -67,7 +67,7 @@ fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
     let answer = run(engine.query(&Caller::local(), sql, &Map::new(), None)).unwrap();
     assert_eq!(answer.rows[0][0].to_json(), json!("only in the journal"));
     engine.close();
-    assert!(!beside(&into, "-redo-1").exists(), "a closed file has no journal");
+    assert!(!companion(&into, "-redo-1").exists(), "a closed file has no journal");
     assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
 }
 
@@ -78,11 +78,11 @@ fn a_reader_applies_the_journal_of_a_killed_process() {
     let (database, last) = (copied(&world, "early.db"), say(&world, "only in the journal"));
     let into = world.folder.path().join("both.db");
     fs::copy(database, &into).unwrap();
-    fs::copy(beside(&world.path(), "-redo-1"), beside(&into, "-redo-1")).unwrap();
+    fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
     assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
 }
 
-/// Beside a server, a reader waits for the next commit of SQLite.
+/// While a server runs, a reader waits for the next commit of SQLite.
 #[test]
 fn a_reader_beside_a_server_misses_no_answered_call() {
     let world = world_with(1);
@@ -101,7 +101,7 @@ fn the_journal_of_another_database() {
         &database,
         &world,
         expect![[r#"
-        conflict: FOLDER/both.db: the journal beside the file belongs to another database
+        conflict: FOLDER/both.db: the journal next to the file belongs to another database
         hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );
@@ -133,13 +133,13 @@ fn a_new_database_without_its_wal() {
         &database,
         &world,
         expect![[r#"
-        conflict: FOLDER/both.db: the file has no tables: its -wal is missing, or the journal beside it is of another file
+        conflict: FOLDER/both.db: the file has no tables: its -wal is missing, or the journal next to it is of another file
         hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );
 }
 
-/// SQLite removes the WAL beside a missing database, so a refused start lost calls.
+/// SQLite removes the WAL next to a missing database, so a refused start lost calls.
 #[test]
 fn a_refused_start_without_the_database_changes_nothing() {
     let mut world = world_with(1);
@@ -147,7 +147,7 @@ fn a_refused_start_without_the_database_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let [database, kept] = ["abide.db", "kept.db"].map(|name| folder.path().join(name));
     for suffix in ["-wal", "-redo-1"] {
-        fs::copy(beside(&world.path(), suffix), beside(&database, suffix)).unwrap();
+        fs::copy(companion(&world.path(), suffix), companion(&database, suffix)).unwrap();
     }
     fs::copy(world.path(), &kept).unwrap();
     world.close();
@@ -199,7 +199,7 @@ fn a_database_with_another_history() {
         &database,
         &world,
         expect![[r#"
-        conflict: FOLDER/both.db: the journal beside the file does not continue event 6
+        conflict: FOLDER/both.db: the journal next to the file does not continue event 6
         hint: restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them
     "#]],
     );

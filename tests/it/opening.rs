@@ -178,7 +178,7 @@ fn two_engines_do_not_share_a_file() {
     run(world.session("s1"));
     expect![[r#"
         file_locked: FOLDER/abide.db is in use by another process
-        hint: wait until that command ends; to use a file with several programs, start  abide serve  and omit --db
+        hint: wait until that command ends; to use a file with several programs, start `abide serve` and omit --db
     "#]]
     .assert_eq(&open(&world, &world.path()).unwrap_err());
     run(world.say("s1", "unharmed")).unwrap();

@@ -224,7 +224,7 @@ fn invalid_statements() {
             bad_sql: datatype mismatch
             bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
             bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
-            bad_sql: the statement contains a NUL character (hint: pass text with a NUL character as a parameter)
+            bad_sql: the statement contains a NUL character (hint: pass a string with a NUL character as a parameter)
         "#]],
     );
 }
@@ -268,10 +268,10 @@ fn parameters() {
         bad_arguments: parameter ?1 is missing (hint: "params": {"1": …})
         bad_arguments: the statement has no parameter a (hint: omit it, or use it as :name)
         bad_arguments: the statement has no parameter b (hint: omit it, or use it as :name)
-        bad_arguments: parameter a is an array (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
-        bad_arguments: parameter a is an object (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
-        bad_arguments: parameter a is a $blob that is not base64 (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
-        bad_arguments: parameter a is an integer that does not fit a signed 64-bit integer (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
+        bad_arguments: parameter a is an array (hint: a parameter is null, a number, a string or {"$blob": "<base64>"})
+        bad_arguments: parameter a is an object (hint: a parameter is null, a number, a string or {"$blob": "<base64>"})
+        bad_arguments: parameter a is a $blob that is not base64 (hint: a parameter is null, a number, a string or {"$blob": "<base64>"})
+        bad_arguments: parameter a is an integer that does not fit a signed 64-bit integer (hint: a parameter is null, a number, a string or {"$blob": "<base64>"})
         [id]
         bad_sql: near ":t": syntax error (hint: at byte 14 of the statement)
         bad_sql: datatype mismatch
@@ -286,7 +286,7 @@ fn results_over_the_limits() {
             SELECT i FROM n",
         limits::QUERY_ROWS
     );
-    let most = many.replace("i <= ", "i < ");
+    let max = many.replace("i <= ", "i < ");
     let world = World::new();
     run(async {
         let mut answers = String::new();
@@ -308,7 +308,7 @@ fn results_over_the_limits() {
             limit_exceeded: string or blob too big
             bad_sql: expression tree is too large (maximum depth 1000)
         "#]].assert_eq(&answers);
-        let answer = ask(&world, &most, JsonValue::Null).await.unwrap();
+        let answer = ask(&world, &max, JsonValue::Null).await.unwrap();
         assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "the maximum number of rows is returned");
     });
 }
@@ -417,9 +417,9 @@ fn errors_of_past_queries() {
             at 2: (1)
             refused bad_request: there is no state 5: the log ends at 4 (hint: use a seq from 0 to 4)
             refused bad_request: there is no state -1: the log ends at 4 (hint: use a seq from 0 to 4)
-            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without  main.;  GET /v1/schema lists the tables)
-            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without  main.;  GET /v1/schema lists the tables)
-            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without  main.;  GET /v1/schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; GET /v1/schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; GET /v1/schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; GET /v1/schema lists the tables)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
             refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Reports on the terminal what cannot be tested without the recordings. (`println!` is captured.)
 pub(crate) fn left_out(what: &str) {
     let mut terminal = std::io::stdout();
-    writeln!(terminal, "left out: {what}").unwrap();
+    writeln!(terminal, "skipped: {what}").unwrap();
 }
 
 struct EngineFixture {
@@ -202,7 +202,7 @@ fn the_fixture() {
 #[test]
 fn every_recorded_conversation() {
     let Some(folder) = recordings() else {
-        return left_out("the 1,734 recorded conversations, which lie beside the repository");
+        return left_out("the 1,734 recorded conversations, which are next to the repository");
     };
     let files = files_under(&folder.join("conversations"));
     let all = files.iter().flat_map(|file| conversations(file)).collect();
@@ -213,7 +213,7 @@ fn every_recorded_conversation() {
 #[test]
 fn every_recorded_line() {
     let Some(folder) = recordings() else {
-        return left_out("the recorded lines of real agents, which lie beside the repository");
+        return left_out("the recorded lines of real agents, which are next to the repository");
     };
     let files = files_under(&folder.join("recordings"));
     let files: BTreeMap<String, Vec<String>> =

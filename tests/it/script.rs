@@ -209,7 +209,7 @@ impl Player {
 
 fn refused(refusal: &Refusal) -> String {
     let hint = refusal.hint.as_ref().map(|hint| format!(" (hint: {hint})")).unwrap_or_default();
-    format!("refused {}: {}{hint}", refusal.code, refusal.detail)
+    format!("refused {}: {refusal}{hint}", refusal.code)
 }
 
 fn span_ms(word: &str) -> i64 {

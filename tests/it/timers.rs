@@ -117,22 +117,22 @@ fn in_the_order_of_their_deadlines() {
 #[test]
 fn a_transaction_processes_a_bounded_number_of_timers() {
     let world = kitchen_world();
-    let most = i64::try_from(limits::DUE_PER_COMMIT).unwrap();
+    let max = i64::try_from(limits::DUE_PER_COMMIT).unwrap();
     run(async {
-        let after_ms: Vec<i64> = (0..2 * most + 10).map(|n| 1_000 + n % 7).collect();
+        let after_ms: Vec<i64> = (0..2 * max + 10).map(|n| 1_000 + n % 7).collect();
         world.call("boil", json!({"after_ms": after_ms})).await.unwrap();
         world.clock.advance_ms(60_000);
         let boiled = "SELECT count(*) FROM eggs WHERE boiled";
         let before = world.engine().metrics().commits_total.get();
         world.engine().fire_due().await.unwrap();
         let first = numbers(&world, boiled).await[0];
-        assert!(first >= most, "{first}");
+        assert!(first >= max, "{first}");
         for _ in 0..3 {
             world.engine().fire_due().await.unwrap();
         }
-        assert_eq!(numbers(&world, boiled).await, [2 * most + 10]);
+        assert_eq!(numbers(&world, boiled).await, [2 * max + 10]);
         assert_eq!(world.engine().metrics().commits_total.get() - before, 3);
-        assert_eq!(world.engine().metrics().deadline_calls_total.get(), 2 * most as u64 + 10);
+        assert_eq!(world.engine().metrics().deadline_calls_total.get(), 2 * max as u64 + 10);
     });
 }
 

@@ -100,7 +100,7 @@ fn the_work_of_a_batch_is_done_at_once() {
         assert_eq!(world.engine().durable_seq().0, 50);
         let wrong = world.engine().batch(&Caller::local(), &batch(vec![200, 201, 202]), None).await;
         let refused = wrong.unwrap_err().to_string();
-        assert_eq!(refused, "call 2 of the batch (take_even): 201 is odd");
+        assert_eq!(refused, "call 2 of the batch: 201 is odd");
         assert_eq!(world.engine().durable_seq().0, 50);
     });
 }

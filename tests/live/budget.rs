@@ -144,7 +144,7 @@ fn a_delta_over_budget_is_unknown_and_never_wrong() {
     let steps = |seed: u64| [30, 60, 120, 240][(seed % 4) as usize];
     let outcomes = each_seed("a budget", TestBudget::Seeds(80), |seed| {
         let steps = steps(seed);
-        let budget = Budget { average: steps, most: 2 * steps, commit: 8 * steps };
+        let budget = Budget { average: steps, max: 2 * steps, commit: 8 * steps };
         (steps, run(seed, budget))
     });
     for (steps, (known, unknown)) in sums(outcomes) {
@@ -163,6 +163,6 @@ fn sums(outcomes: Vec<(u64, (usize, usize))>) -> BTreeMap<u64, (usize, usize)> {
 
 #[test]
 fn without_a_budget_every_delta_is_known() {
-    let budget = Budget { average: u64::MAX, most: u64::MAX, commit: u64::MAX };
+    let budget = Budget { average: u64::MAX, max: u64::MAX, commit: u64::MAX };
     assert_eq!(run(1, budget).1, 0);
 }

@@ -33,7 +33,8 @@ impl Client {
 
     /// Applies a delta.
     ///
-    /// # Errors An inconsistent delta: a delete or update of an absent row, an insert of a present
+    /// # Errors
+    /// An inconsistent delta: a delete or update of an absent row, an insert of a present
     /// one, or a checksum change that does not match the rows.
     pub(crate) fn apply(&mut self, delta: &Delta) -> Result<(), String> {
         if self.top_n {

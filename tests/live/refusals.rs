@@ -70,16 +70,16 @@ fn invalid_statements() {
                 bad_sql: unterminated string literal
             DELETE FROM r
                 bad_sql: only a SELECT can be watched
-                change data through a reducer:  POST /v1/call/{reducer}
+                change data through a reducer: POST /v1/call/{reducer}
             PRAGMA user_version
                 bad_sql: only a SELECT can be watched
-                change data through a reducer:  POST /v1/call/{reducer}
+                change data through a reducer: POST /v1/call/{reducer}
             EXPLAIN SELECT id FROM r
                 bad_sql: only a SELECT can be watched
-                change data through a reducer:  POST /v1/call/{reducer}
+                change data through a reducer: POST /v1/call/{reducer}
             ATTACH 'x' AS y
                 bad_sql: only a SELECT can be watched
-                change data through a reducer:  POST /v1/call/{reducer}
+                change data through a reducer: POST /v1/call/{reducer}
         "#]],
     );
 }
@@ -160,25 +160,25 @@ fn non_deterministic_queries() {
         expect![[r#"
             SELECT random() FROM r
                 unsupported_sql: random() is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT id FROM r WHERE a > abs(RandomBlob(1))
                 unsupported_sql: randomblob() is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT CURRENT_TIMESTAMP, id FROM r
                 unsupported_sql: CURRENT_TIMESTAMP is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT date('now') FROM r
                 unsupported_sql: date('now') is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT datetime() FROM r
                 unsupported_sql: datetime() is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT strftime('%s') FROM r
                 unsupported_sql: strftime() is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT strftime('%s', ' NOW ') FROM r
                 unsupported_sql: strftime(' NOW ') is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT date(c) FROM r
                 unsupported_sql: date() of a time that is not a literal could mean the current time
                 store times as numbers, and use literal modifiers
@@ -193,10 +193,10 @@ fn non_deterministic_queries() {
                 keep times in UTC and convert them in the client
             SELECT changes() FROM r
                 unsupported_sql: changes() is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT sqlite_version() FROM r
                 unsupported_sql: sqlite_version() is not deterministic, so this query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT date(a / 1000000, 'unixepoch') FROM r
                 live: SELECT date("r"."a" / 1000000, 'unixepoch') AS "date(a / 1000000, 'unixepoch')" FROM main."r" AS "r"
         "#]],
@@ -221,16 +221,16 @@ fn queries_without_a_rule() {
                 live: SELECT group_concat("r"."c" ORDER BY "r"."id") AS "group_concat(c)" FROM main."r" AS "r"
             VALUES (1)
                 unsupported_sql: a query that reads no table cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT 1
                 unsupported_sql: a query that reads no table cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT value FROM json_each('[1]')
                 unsupported_sql: a query that reads no table cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT id FROM r INDEXED BY r_a
                 unsupported_sql: a query with INDEXED BY cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
         "#]],
     );
 }
@@ -278,7 +278,7 @@ fn groups_must_have_one_value() {
                 use CAST(… AS …) on that column in every SELECT, or use UNION ALL
             SELECT DISTINCT a FROM r ORDER BY b
                 unsupported_sql: an order by what SELECT DISTINCT does not show cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT max(c COLLATE NOCASE) FROM r
                 unsupported_sql: min() or max() with COLLATE cannot be live
                 the result is arbitrary among equal texts: aggregate lower(…) instead
@@ -333,7 +333,7 @@ fn invalid_joins_and_subqueries() {
                 live: SELECT "r"."id" AS "id" FROM main."r" AS "r" JOIN main."s" AS "s"
             WITH RECURSIVE q(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM q) SELECT n FROM q
                 unsupported_sql: a recursive query cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             WITH q(x, y) AS (SELECT id FROM r) SELECT x FROM q
                 bad_sql: table q has 1 values for 2 columns
             WITH q AS (SELECT id FROM r WHERE a = ?) SELECT id FROM q
@@ -343,7 +343,7 @@ fn invalid_joins_and_subqueries() {
                 bad_sql: the SELECTs of a compound do not have the same number of columns
             SELECT id FROM r LIMIT (SELECT count(*) FROM s)
                 unsupported_sql: a subquery in LIMIT cannot be live
-                run it once with  abide sql
+                run it once with `abide sql`
             SELECT id FROM r LIMIT a
                 bad_sql: no such column: a
                 GET /v1/schema lists the columns of every table

@@ -192,7 +192,7 @@ pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
         let mut scans: Vec<String> = scans
             .iter()
             .map(|scan| {
-                let (part, table) = (scan.part.name(), scan.table);
+                let (part, table) = (scan.purpose.name(), scan.table);
                 format!(", {part} scans {table}({})", scan.columns.join(", "))
             })
             .collect();
@@ -332,24 +332,24 @@ fn a_query_that_would_scan_a_table_at_every_commit_names_the_missing_index() {
         expect![[r#"
             SELECT r.c, s.n FROM r JOIN s ON s.n = r.b
                 unsupported_sql: every change would scan s, which has no index on n
-                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or run it once with  abide sql
+                declare `#[table(name = "s", index(n))]`, which is `CREATE INDEX s_n ON s (n)`, or run it once with `abide sql`
             SELECT r.c FROM r LEFT JOIN s ON s.n = r.b
                 may be live
             SELECT id FROM r WHERE x IN (SELECT v FROM p)
                 unsupported_sql: every change would scan r, which has no index on x
-                declare  #[table(name = "r", index(x))]  which is  CREATE INDEX r_x ON r (x);  or run it once with  abide sql
+                declare `#[table(name = "r", index(x))]`, which is `CREATE INDEX r_x ON r (x)`, or run it once with `abide sql`
             SELECT r.a, count(*) FROM r JOIN s ON s.n = r.b GROUP BY r.a
                 unsupported_sql: every change would scan s, which has no index on n
-                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or run it once with  abide sql
+                declare `#[table(name = "s", index(n))]`, which is `CREATE INDEX s_n ON s (n)`, or run it once with `abide sql`
             SELECT r.id FROM r JOIN s ON s.n = r.b ORDER BY r.id LIMIT 3
                 unsupported_sql: every change would scan s, which has no index on n
-                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or run it once with  abide sql
+                declare `#[table(name = "s", index(n))]`, which is `CREATE INDEX s_n ON s (n)`, or run it once with `abide sql`
             SELECT r.id FROM r JOIN s ON s.k = r.c JOIN p ON p.n = s.n
                 unsupported_sql: every change would scan p, which has no index on n
-                declare  #[table(name = "p", index(n))]  which is  CREATE INDEX p_n ON p (n);  or run it once with  abide sql
+                declare `#[table(name = "p", index(n))]`, which is `CREATE INDEX p_n ON p (n)`, or run it once with `abide sql`
             SELECT r.id FROM r, s WHERE s.n = 4
                 unsupported_sql: every change would scan s, which has no index on n
-                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or run it once with  abide sql
+                declare `#[table(name = "s", index(n))]`, which is `CREATE INDEX s_n ON s (n)`, or run it once with `abide sql`
             SELECT r.id FROM r JOIN s ON s.b = r.b JOIN p ON p.r_id = r.id
                 may be live
             SELECT r.id FROM r JOIN s ON s.n < r.b
@@ -377,7 +377,7 @@ fn a_lookup_needs_its_index_too() {
         expect![[r#"
             SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1
                 unsupported_sql: every change would scan s, which has no index on n
-                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or run it once with  abide sql
+                declare `#[table(name = "s", index(n))]`, which is `CREATE INDEX s_n ON s (n)`, or run it once with `abide sql`
         "#]],
     );
 }

@@ -1,4 +1,4 @@
-//! json_each() and json_tree() in FROM, over a JSON column of a table beside them.
+//! json_each() and json_tree() in FROM, over a JSON column of a table next to them.
 
 use crate::deltas::follow;
 

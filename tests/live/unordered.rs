@@ -138,7 +138,7 @@ fn invalid_windows() {
                 bad_sql: FILTER clause may only be used with aggregate window functions
             SELECT count(*) OVER nowhere FROM r
                 bad_sql: no such window: nowhere
-                define it:  WINDOW name AS (PARTITION BY … ORDER BY …)
+                define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`
             SELECT count(*) OVER (w PARTITION BY a) FROM r WINDOW w AS (PARTITION BY b)
                 bad_sql: cannot override PARTITION clause of window: w
             SELECT count(*) OVER (w ORDER BY a) FROM r WINDOW w AS (ORDER BY b)
@@ -274,7 +274,7 @@ fn invalid_from_items() {
                 bad_sql: the arguments of json_each() name its own columns
                 qualify the column with its table: t.column
             SELECT id FROM r, json_each(r.c) RIGHT JOIN s ON s.b = r.b
-                unsupported_sql: a table-valued function beside RIGHT or FULL JOIN cannot be live
+                unsupported_sql: a table-valued function with RIGHT or FULL JOIN cannot be live
                 use a LEFT JOIN
             SELECT r.id FROM r, json_each()
                 bad_sql: json_each() takes a JSON text and an optional path

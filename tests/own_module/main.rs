@@ -72,7 +72,7 @@ const CALLS: [(&str, &str); 8] = [
 
 const NOTE: &str = r#"{"session_id": "s1", "body": "Call back on Monday"}"#;
 
-/// What the two binaries must write alike: everything except times, generated ids and salts.
+/// The part that the two binaries must write alike: everything except times, generated ids and salts.
 const WRITTEN: [&str; 5] = [
     "SELECT seq, reducer, arguments FROM events ORDER BY seq",
     "SELECT metadata, scope, result FROM sessions",
@@ -150,7 +150,7 @@ impl Program {
         server.kill();
     }
 
-    /// What its file holds, read without Abide, once the journal of the killed server is applied.
+    /// The content of its file, read without Abide, once the journal of the killed server is applied.
     fn written(&self) -> String {
         self.run(&["verify", "abide.db"]).good();
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;

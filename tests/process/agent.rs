@@ -292,13 +292,12 @@ fn agents_are_listed_from_the_folder_a_file_or_a_server() {
 #[test]
 fn a_check_shows_the_numbers_of_profiles() {
     let agent_folder = AgentFolder::new(ANSWERS);
-    let text =
-        "profile: { base: deep, context: { max_token: 90000 } }\nlimits: { tool_calls: 7 }\n";
+    let text = "profile: { base: deep, context: { compact_above_tokens: 90000 } }\nlimits: { tool_calls: 7 }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), text).unwrap();
     expect![[r#"
         digger: profile custom (deep)
           limits    parallel_tools 8, tool_calls 7
-          context   chunk_tokens 16000, compaction true, context_token_limit 60000, last_answers 30, max_token 90000, policy "hybrid", reduce_arguments {}, reduce_results {}, summary_token_limit 4000, tool_responses 8, window_tokens 200000
+          context   chunk_tokens 16000, compaction true, compact_to_tokens 60000, last_answers 30, compact_above_tokens 90000, policy "hybrid", reduce_arguments {}, reduce_results {}, summary_token_limit 4000, tool_responses 8, window_tokens 200000
           plan      replan "on_failure", replan_steps 10
           memory    budget_tokens 3000, enabled true, namespace "", read "hybrid", scope "scope", write "auto_important"
           watchdog  auto_compaction true, context_rot 0.5, enabled true, over_tooling 0.55, repeats 3, stop_after 0, stop_after_repeats 6, token_drift 11000, warn_after 12
@@ -308,14 +307,14 @@ fn a_check_shows_the_numbers_of_profiles() {
     .assert_eq(&agent_folder.run(&["agent", "check"]).good());
     let report = agent_folder.run(&["agent", "check", "--json"]).good();
     let report: JsonValue = serde_json::from_str(&report).unwrap();
-    assert_eq!(report["settings"]["context"]["max_token"], 90_000);
-    let wrong = "profile: { context: { max_token: 9 } }\n";
+    assert_eq!(report["settings"]["context"]["compact_above_tokens"], 90_000);
+    let wrong = "profile: { context: { compact_above_tokens: 9 } }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), wrong).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
     assert!(
-        wrong
-            .stdout
-            .contains("context_token_limit 32000 is not below max_token 9   [contradiction]"),
+        wrong.stdout.contains(
+            "compact_to_tokens 32000 is not below compact_above_tokens 9   [contradiction]"
+        ),
         "{wrong:?}"
     );
 }
@@ -331,7 +330,7 @@ fn a_check_reports_what_cannot_work() {
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     expect![[r#"
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
-          hint: create the agent with  mode: subagent, or remove its name
+          hint: create the agent with `mode: subagent`, or remove its name
         error: the agent folder has 1 error   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
@@ -358,7 +357,7 @@ fn a_check_reports_what_cannot_work() {
         project/abide.yaml:16:51: there is no program "nosuchprog" for the tool lint   [program_not_found]
           hint: install it, or name it with its path
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
-          hint: create the agent with  mode: subagent, or remove its name
+          hint: create the agent with `mode: subagent`, or remove its name
         warning: project/agents/remote.yaml:1:14: a2a.url: 10.0.0.1 is not a public address, and only public addresses can be used   [private_address]
           hint: name its host in a2a.allow_private
     "#]].assert_eq(&missing.stdout);
@@ -384,7 +383,7 @@ fn a_server_says_which_agents_it_loaded() {
     has(
         "  agents   clerk, default, hitl_test, readonly\n  models   script\n  tools    look, refund\n",
     );
-    has("  failed   1 problem:  abide agent check --agents project  shows it\n");
+    has("  failed   1 problem: `abide agent check --agents project` shows it\n");
     let warning = text.error_line();
     assert!(warning.contains("odd.yaml:1:9: unknown tool fly"), "{warning}");
     assert!(!warning.contains('\u{1b}'), "a log that is not a terminal has no colours");
@@ -638,7 +637,7 @@ fn lists_and_checks_definitions() {
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
         listed.ends_with(
-            "3 more files are not valid definitions:  abide agent check --agents project  lists the errors\n"
+            "3 more files are not valid definitions: `abide agent check --agents project` lists the errors\n"
         ),
         "{listed}"
     );

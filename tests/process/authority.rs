@@ -64,7 +64,7 @@ fn two_tenants_in_five_minutes() {
 fn a_tenant_shows_its_prompt_by_the_name_that_it_chose() {
     let (server, root) = deployment();
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
-    let text = server.beside("greet.md");
+    let text = server.sibling("greet.md");
     fs::write(&text, "Hello from {{firm}}.").unwrap();
     as_who(&server, &acme, &["prompt", "put", "greet", text.to_str().unwrap()]).good();
     let shown = as_who(&server, &acme, &["prompt", "show", "greet@1"]).json();
@@ -219,8 +219,8 @@ fn a_server_refuses_a_token_of_another_file() {
         let output = ended.stderr.replace(&*folder.path().to_string_lossy(), "");
         let expected = format!(
             "error: /{db} does not have the token of --token or ABIDE_TOKEN   [unauthenticated]\n  \
-             hint: unset ABIDE_TOKEN, or create a token of this file:  \
-             abide token create root --role admin --capability '*' --db /{db}\n"
+             hint: unset ABIDE_TOKEN, or create a token of this file: \
+             `abide token create root --role admin --capability '*' --db /{db}`\n"
         );
         assert_eq!(output, expected);
     }
@@ -229,13 +229,12 @@ fn a_server_refuses_a_token_of_another_file() {
 
 /// After a first token of a tenant, nothing says that no caller can administer the server any more.
 #[test]
-fn a_first_token_that_is_no_admin_warns() {
+fn a_first_token_without_the_role_admin_warns() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
     let db = db.to_str().unwrap();
     let warning = format!(
-        "warning: no token of role admin without a scope exists; create one with  \
-         abide token create root --role admin --capability '*' --db {db}\n"
+        "warning: no token of role admin without a scope exists; create one with `abide token create root --role admin --capability '*' --db {db}`\n"
     );
     let tenant = ["--role", "admin", "--scope", "tenant=a"];
     let create = |id: &'static str, words: &[&'static str]| {
@@ -259,8 +258,8 @@ fn other_machines_need_a_token() {
     let refused = run(["serve", "--listen", "0.0.0.0:0", "--db", db]);
     assert_eq!(refused.code, Some(1));
     let hint = format!(
-        "listen on 127.0.0.1, or create a token first:  \
-         abide token create root --role admin --capability '*' --db {db}\n"
+        "listen on 127.0.0.1, or create a token first: \
+         `abide token create root --role admin --capability '*' --db {db}`\n"
     );
     assert!(refused.stderr.ends_with(&hint), "{}", refused.stderr);
     run(["token", "create", "root", "--role", "admin", "--capability", "*", "--db", db]).good();

@@ -50,7 +50,7 @@ fn session(project: &Project) -> String {
     project.rows("SELECT id FROM sessions")[0][0].as_str().unwrap().to_owned()
 }
 
-/// What the calls of [`FIXES`] touch.
+/// The files that the calls of [`FIXES`] touch.
 const TOUCHED: [&str; 2] = ["read_file read add.sh", "edit_file modified add.sh"];
 
 /// A process on a pseudo-terminal.
@@ -222,7 +222,7 @@ fn a_conversation_that_cannot_begin_says_why() {
     let unknown = stderr(&["agent", "chat", "default", "--session", "s9"]);
     assert!(unknown.starts_with("error: there is no session s9   [not_found]\n"), "{unknown}");
     let folder = stderr(&["agent", "chat", "default", "--agents", "nofolder"]);
-    assert!(folder.contains("hint: abide agent init --agents nofolder  creates it"), "{folder}");
+    assert!(folder.contains("hint: `abide agent init --agents nofolder` creates it"), "{folder}");
     assert_eq!(project.rows("SELECT count(*) FROM sessions"), json!([[0]]));
 }
 
@@ -239,8 +239,7 @@ fn a_run_of_a_new_folder_is_recorded_and_tested() {
     assert_eq!(tested, "ok        fix\n1 recording: 1 same, 0 changed, 0 failed\n");
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "kept");
     let unreached = project.run(&["agent", "run", "default", "More.", "--session", "r1"]);
-    let hint = "hint: abide serve --agents .abide  starts one;  \
-                abide agent run --db .abide/agents.db …  needs none\n";
+    let hint = "hint: `abide serve --agents .abide` starts one; `abide agent run --db .abide/agents.db …` needs none\n";
     assert!(unreached.stderr.ends_with(hint), "{unreached:?}");
 }
 
@@ -307,15 +306,15 @@ fn a_server_without_agents_is_named() {
     let unknown = project.run(&run);
     let hint = format!(
         "error: there is no agent default   [not_found]\n  \
-         hint: abide agent list --url {url}  lists the agents of this server;  \
-         abide serve --agents FOLDER  adds those of a folder\n"
+         hint: `abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder\n"
     );
     assert_eq!(unknown.stderr, hint);
     server.restart_with(&["--agents", &agents]);
     server.restart_with(&[]);
     let mut terminal = Terminal::spawn(&project, &run);
-    terminal
-        .until("waiting: this server drives no agents: start it with  abide serve --agents FOLDER");
+    terminal.until(
+        "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`",
+    );
 }
 
 /// SIGKILL in the middle of an answer, at a question and in a command: each time the same conversation continues, asks

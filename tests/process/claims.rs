@@ -98,7 +98,7 @@ struct ClaimFixture {
 impl ClaimFixture {
     async fn set(effect: &str) -> ClaimFixture {
         let server = Server::start();
-        let (abide, world) = (server.client().await, server.beside("world"));
+        let (abide, world) = (server.client().await, server.sibling("world"));
         let tool = json!({"name": "send", "effect": effect});
         abide.call_by_name("register_tool", tool).await.unwrap();
         abide

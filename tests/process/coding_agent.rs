@@ -94,7 +94,7 @@ fn names(rows: &JsonValue) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Regression: a program of the server survived `kill -9`, and a second one was started beside it.
+/// Regression: a program of the server survived `kill -9`, and a second one was started.
 #[test]
 fn a_command_ends_with_the_killed_server_and_does_not_run_again() {
     let project = Project::configured(

@@ -248,7 +248,7 @@ fn arguments_from_a_file_or_another_program() {
     let answer = with_input(&words, r#"{"agent": "support", "id": "s1"}"#).json();
     assert_eq!((&answer["seq"], &answer["result"]["id"]), (&json!(1), &json!("s1")));
 
-    let file = server.beside("arguments.json");
+    let file = server.sibling("arguments.json");
     write!(fs::File::create(&file).unwrap(), r#"{{"agent": "support", "id": "s2"}}"#).unwrap();
     let answer = server.run(&["call", "create_session", file.to_str().unwrap(), "--json"]).json();
     assert_eq!(answer["result"]["id"], "s2");

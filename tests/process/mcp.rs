@@ -1,5 +1,5 @@
 //! `abide mcp` with a client on its pipes: exposed tools with approvals, reducers, agents, a server that is killed, and
-//! input that is no message. Clients of others are in `tests/clients/`.
+//! input that is not a message. Clients of others are in `tests/clients/`.
 
 use std::fs;
 use std::io::Write as _;
@@ -276,7 +276,7 @@ fn more_than_256_open_requests_are_refused() {
     server.stop();
 }
 
-/// Input that is no message gets an error, and costs nothing else.
+/// Input that is not a message gets an error, and costs nothing else.
 #[test]
 fn odd_lines_are_refused() {
     let home = tempfile::tempdir().unwrap();

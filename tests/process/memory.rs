@@ -55,8 +55,8 @@ fn the_memory_of_a_statement_is_limited() {
     }
     // The allocator keeps the memory of each reader, and allocations between two checks come in
     // addition.
-    let most = before + (limits::READERS as u64 + 1) * limits::QUERY_MEMORY_BYTES as u64;
+    let max = before + (limits::READERS as u64 + 1) * limits::QUERY_MEMORY_BYTES as u64;
     let held = bytes(server.id(), "VmHWM").expect("as before");
-    assert!(held < most, "it held {held} bytes, {before} before");
+    assert!(held < max, "it held {held} bytes, {before} before");
     assert_eq!(server.run(&["sql", "SELECT 1"]).code, Some(0));
 }

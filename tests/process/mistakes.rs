@@ -50,7 +50,7 @@ fn a_replay_past_the_end_of_the_log_is_refused() {
               hint: --to 1 or less; without --to all events are replayed
             $ abide replay a.db --to -1 --into then.db
             error: "-1" is not a valid value of --to <SEQ>: -1 is not in 0..9223372036854775807   [usage]
-              hint: abide replay --help  describes the options
+              hint: `abide replay --help` describes the options
         "#]],
     );
     assert!(!folder.path().join("then.db").exists());
@@ -111,7 +111,7 @@ fn commands_that_use_a_file_do_not_create_it() {
             {"created":"b.db"}
             $ abide init --db nowhere/b.db
             error: there is no folder nowhere   [not_found]
-              hint: create it with  mkdir -p nowhere
+              hint: create it with `mkdir -p nowhere`
         "#]],
     );
     let output = typed(folder.path(), "token create root --role admin --db c.db");
@@ -137,25 +137,25 @@ fn a_refused_command_leaves_no_file() {
         expect![[r#"
             $ abide serve --agents nosuch --listen 127.0.0.1:0 --db b.db
             error: there is no folder nosuch   [not_found]
-              hint: abide agent init --agents nosuch  creates it; --agents names another one
+              hint: `abide agent init --agents nosuch` creates it; --agents names another one
             $ abide serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db
             error: nosuch.json: no such file or directory (os error 2)   [bad_arguments]
               hint: --jwt names a JSON file about the issuer; its field `jwks` names the JSON file of the keys; docs/authority.md shows both
             $ abide mcp --agents nosuch --db a.db
             error: there is no folder nosuch   [not_found]
-              hint: abide agent init --agents nosuch  creates it; --agents names another one
+              hint: `abide agent init --agents nosuch` creates it; --agents names another one
             $ abide agent run default hi --db b.db
             error: there is no folder .abide   [not_found]
-              hint: abide agent init  creates it; --agents names another one
+              hint: `abide agent init` creates it; --agents names another one
             $ abide agent chat default --db b.db
             error: there is no folder .abide   [not_found]
-              hint: abide agent init  creates it; --agents names another one
+              hint: `abide agent init` creates it; --agents names another one
             $ abide sql SELECT --db a.db/b.db
             error: a.db/b.db cannot be read: Not a directory (os error 20)   [bad_request]
               hint: check the path, and the permissions of its folders
             $ abide sql SELECT --db a.db --url http://127.0.0.1:9
             error: --url cannot be combined with --db   [usage]
-              hint: abide sql --help  describes the options
+              hint: `abide sql --help` describes the options
         "#]],
     );
     assert_eq!(names(folder.path()), before);
@@ -178,7 +178,7 @@ fn a_file_is_created_again_when_its_companions_are_removed() {
           hint: name a file that does not exist
         $ abide replay a.db --into then.db
         error: then.db cannot be created: files of an earlier database are there   [conflict]
-          hint: name another file, or remove these first:  then.db-lock
+          hint: name another file, or remove these first: then.db-lock
         $ abide replay a.db --into then.db
         0 events  ·  the same outcomes  ·  then.db
     "#]]
@@ -205,16 +205,16 @@ fn hints_of_the_engine_name_commands() {
               hint: did you mean sessions?
             $ abide sql SELECT(1)FROM(nothing_like_it) --db a.db
             error: no such table: nothing_like_it   [bad_sql]
-              hint: abide sql "SELECT name FROM sqlite_schema WHERE type = 'table'"  lists the tables
+              hint: `abide sql "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
             $ abide call frobnicate --db a.db
             error: there is no reducer "frobnicate"   [unknown_reducer]
               hint: docs/protocol.md lists them
             $ abide prompt show clerk@prod --db a.db
             error: the prompt clerk has no version or label prod   [not_found]
-              hint: it has no labels;  abide prompt label  sets one
+              hint: it has no labels; `abide prompt label` sets one
             $ abide prompt show none@prod --db a.db
             error: there is no prompt none@prod   [not_found]
-              hint: abide prompt list  shows the prompts
+              hint: `abide prompt list` shows the prompts
         "#]],
     );
 }
@@ -282,27 +282,27 @@ fn the_ten_usual_mistakes() {
           hint: did you mean watch?
         $ abide frobnicate
         error: there is no command "frobnicate"   [usage]
-          hint: abide --help  lists the commands and options
+          hint: `abide --help` lists the commands and options
         $ abide events --flolow
         error: there is no option --flolow   [usage]
           hint: did you mean --follow?
         $ abide sql x --frobnicate
         error: there is no option --frobnicate   [usage]
-          hint: abide sql <SQL> [NAME=VALUE]...;  abide sql --help  describes the options
+          hint: `abide sql <SQL> [NAME=VALUE]...`; `abide sql --help` describes the options
         $ abide serve --retention-time 7
         error: "7" is not a valid value of --retention-time <TIME>: expected a number and a unit: 90s, 30m, 12h, 7d or 4w   [usage]
-          hint: abide serve --help  describes the options
+          hint: `abide serve --help` describes the options
         $ abide identity change ann --clear scop
         error: "scop" is not a valid value of --clear <FIELD>   [usage]
           hint: did you mean scope?
         $ abide events --last --json
-        {"code":"usage","detail":"--last <N> has no value","hint":"abide events --help  describes the options","retryable":false,"title":"Usage","type":"about:blank"}
+        {"code":"usage","detail":"--last <N> has no value","hint":"`abide events --help` describes the options","retryable":false,"title":"Usage","type":"about:blank"}
         $ abide sql
         error: <SQL> is missing   [usage]
-          hint: abide sql <SQL> [NAME=VALUE]...;  abide sql --help  describes the options
+          hint: `abide sql <SQL> [NAME=VALUE]...`; `abide sql --help` describes the options
         $ abide verify typo.db
         error: typo.db does not exist   [not_found]
-          hint: check the path;  abide init  creates a file
+          hint: check the path; `abide init` creates a file
         $ abide verify folder
         error: folder is a folder, not a database file   [bad_request]
           hint: check the path
@@ -317,10 +317,10 @@ fn the_ten_usual_mistakes() {
           hint: use the newer version of abide
         $ abide sql x --url http://127.0.0.1:9
         error: http://127.0.0.1:9 cannot be reached: connection refused (os error 111)   [unreachable]
-          hint: is it running? abide serve starts one
+          hint: is it running? `abide serve` starts one
         $ abide sql x --url URL --token wrong
         error: the token is unknown   [unauthenticated]
-          hint: check it for missing characters; an admin can create another:  abide token create
+          hint: check it for missing characters; an admin can create another: `abide token create`
         $ abide serve --db b.db --listen ADDRESS
         error: ADDRESS is in use by another program   [conflict]
           hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
@@ -329,7 +329,7 @@ fn the_ten_usual_mistakes() {
 
 /// They were reported as damaged databases, with the advice to restore a backup.
 #[test]
-fn what_is_no_database_is_named() {
+fn a_file_that_is_not_a_database_is_refused_with_its_name() {
     let folder = folder();
     fs::create_dir(folder.path().join("folder")).unwrap();
     fs::write(folder.path().join("text"), "hello").unwrap();
@@ -409,7 +409,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean clerk?
             $ abide role remove nothing --db a.db
             error: there is no role nothing   [not_found]
-              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk;  abide role set  creates others
+              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk; `abide role set` creates others
             $ abide role set app --allow append_message --db a.db
             error: app is a built-in role and cannot be changed   [conflict]
               hint: choose another name for a role of your own
@@ -421,10 +421,10 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean admin?
             $ abide token create ann --db a.db
             error: there is no identity ann   [not_found]
-              hint: abide identity list  lists them;  abide identity create  creates one
+              hint: `abide identity list` lists them; `abide identity create` creates one
             $ abide token revoke x --db a.db
             error: there is no token x   [not_found]
-              hint: abide token list  lists them
+              hint: `abide token list` lists them
         "#]],
     );
 }
@@ -452,7 +452,7 @@ fn unknown_names_in_policies_are_refused_with_the_nearest() {
               hint: did you mean app?
             $ abide call set_policy table=sessions role=readers --db a.db
             error: there is no role readers   [not_found]
-              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk;  abide role set  creates others
+              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk; `abide role set` creates others
             $ abide call set_policy table=sessions role=app condition=random()>1 --db a.db
             error: a policy's condition must be able to be part of a live query: random() is not deterministic   [unsupported_sql]
               hint: write a condition that depends only on stored rows and on the caller
@@ -464,7 +464,7 @@ fn unknown_names_in_policies_are_refused_with_the_nearest() {
 }
 
 #[test]
-fn what_is_empty_is_said_to_be() {
+fn empty_results_are_reported() {
     let folder = folder();
     let output = typed(folder.path(), "role list --db a.db");
     assert!(
@@ -492,7 +492,7 @@ fn a_warning_is_a_plain_line() {
     for line in ["verify a.db", "backup copy.db --db a.db", "role list --db a.db"] {
         let output = typed(folder.path(), line);
         let warning =
-            "\nwarning: a.db has mode 644: other users can read it; run  chmod 600 a.db\n";
+            "\nwarning: a.db has mode 644: other users can read it; run `chmod 600 a.db`\n";
         assert!(output.ends_with(warning), "{output}");
         assert_eq!(output.matches("warning").count(), 1, "{output}");
     }
@@ -516,7 +516,7 @@ fn events_of_a_session_take_its_short_id() {
     let ended = asked(&["events", "--session", "s"]);
     expect![[r#"
         error: there is no session s   [not_found]
-          hint: abide sql 'SELECT id FROM sessions'  lists them
+          hint: `abide sql 'SELECT id FROM sessions'` lists them
     "#]]
     .assert_eq(&ended.stderr);
 }
@@ -572,7 +572,7 @@ fn options_that_contradict_each_other_are_refused() {
               hint: a scope has one value for each key
             $ abide backup copy.db --url http://127.0.0.1:9
             error: a backup copies a file of this machine, not through a server   [usage]
-              hint: name the file:  abide backup COPY --db FILE
+              hint: name the file: `abide backup COPY --db FILE`
         "#]],
     );
 }

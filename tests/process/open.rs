@@ -59,7 +59,7 @@ impl SharedFile {
         (process, line)
     }
 
-    /// What the lock file says about the engine.
+    /// The entry of the engine in the lock file.
     fn holder(&self) -> Option<JsonValue> {
         let text = fs::read_to_string(self.folder.path().join("abide.db-lock")).unwrap();
         (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap())
@@ -458,7 +458,7 @@ async fn a_removed_file_is_not_used_any_more() {
     user.close().await;
 }
 
-/// Regression: SQLite applied a WAL or a rollback journal that another user had put beside the database.
+/// Regression: SQLite applied a WAL or a rollback journal that another user had put next to the database.
 #[test]
 fn files_of_another_user_beside_a_database_are_refused() {
     if !geteuid().is_root() {
@@ -572,7 +572,7 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
     let text = problem(folder, &ended).replace(&theirs.id().to_string(), "PID");
     expect![[r#"
         file_locked: FOLDER/abide.db is in use by process PID of another user
-        run this program as that user, or use  abide serve  with tokens
+        run this program as that user, or use `abide serve` with tokens
     "#]]
     .assert_eq(&text);
     // An address in a lock file of another user is not believed: the system does not say whose it is.

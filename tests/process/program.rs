@@ -30,7 +30,7 @@ pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) 
     Process::spawn(abide().args(args)).ended()
 }
 
-/// Beside the test's own executable, in cargo's output folder.
+/// Next to the test's own executable, in cargo's output folder.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| built().join("abide"))
@@ -212,5 +212,5 @@ fn rest(lines: &Receiver<String>, until: Instant) -> String {
 pub(crate) fn left_out(what: &str) {
     // `println!` would be captured.
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "left out: {what}").unwrap();
+    writeln!(stdout, "skipped: {what}").unwrap();
 }

@@ -176,7 +176,7 @@ async fn a_remote_agent_is_a_tool_and_its_question_is_an_approval() {
     let refunds = "SELECT status, attempt FROM tool_calls WHERE tool_name = 'refund'";
     let refunds: Vec<(String, i64)> = until(&peer, refunds).await;
     assert_eq!(refunds, [("succeeded".to_owned(), 1)]);
-    // What was sent and what came is in the log, in one sequence.
+    // The log has the messages that were sent and received, in one sequence.
     let sql = "SELECT coalesce(data ->> '$.a2a.event', kind) FROM run_events \
                WHERE run_id <> 'r1' AND (kind IN ('line', 'interrupt', 'done') OR data ->> '$.a2a' IS NOT NULL) ORDER BY id";
     let mut exchange: Vec<(String,)> = home.server.client().await.sql(sql).fetch().await.unwrap();

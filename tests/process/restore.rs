@@ -32,7 +32,7 @@ async fn say(abide: &Abide, contents: &[&str]) {
 }
 
 fn backup(server: &Server, name: &str) {
-    let (db, copy) = (server.db(), server.beside(name));
+    let (db, copy) = (server.db(), server.sibling(name));
     run(["backup", copy.to_str().unwrap(), "--db", db.to_str().unwrap()]).good();
 }
 
@@ -43,7 +43,7 @@ fn restore(server: &Server, name: &str) {
         // A clean stop leaves no WAL.
         let _ = fs::remove_file(path);
     }
-    fs::copy(server.beside(name), server.db()).unwrap();
+    fs::copy(server.sibling(name), server.db()).unwrap();
 }
 
 /// The rows of the subscription equal the result of the query.
@@ -93,7 +93,7 @@ async fn a_client_notices_another_file_on_the_same_port() {
     wait_for(&mut watched, "here").await;
     server.stop();
 
-    let mut elsewhere = Server::start_on(&server.beside("other.db"));
+    let mut elsewhere = Server::start_on(&server.sibling("other.db"));
     let other = elsewhere.client().await;
     other.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
     say(&other, &["there 1", "there 2", "there 3"]).await;

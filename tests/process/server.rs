@@ -57,7 +57,7 @@ impl Server {
     }
 
     /// A path in its folder.
-    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+    pub(crate) fn sibling(&self, name: &str) -> PathBuf {
         self.folder().join(name)
     }
 

@@ -201,7 +201,7 @@ fn a_missing_folder() {
         expect![[r#"
         exit code 1
         error: there is no folder FOLDER/nowhere   [not_found]
-          hint: create it with  mkdir -p FOLDER/nowhere
+          hint: create it with `mkdir -p FOLDER/nowhere`
     "#]],
     );
     assert!(!folder.path().join("nowhere").exists());

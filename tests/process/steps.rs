@@ -14,7 +14,7 @@ use crate::program::{Process, program, refund};
 
 const PAID: &str = "The bank has paid. Press Enter to go on, or kill this program.";
 const UNKNOWN: &str = "the worker of call order-8812/refund disappeared, and its tool must not \
-    run twice\nfind out whether it ran, then record that with  abide call settle_tool_call\n";
+    run twice\nfind out whether it ran, then record the outcome with `abide call settle_tool_call`\n";
 
 struct Agent {
     folder: TempDir,

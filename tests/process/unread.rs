@@ -127,8 +127,8 @@ impl UnreadFixture {
     /// Checks that peak memory is within this many counted bytes.
     fn check_peak(&self, counted: u64) {
         let peak = bytes(self.server.id(), "VmHWM").unwrap();
-        let most = self.before + counted + BESIDE;
-        assert!(peak < most, "it held {peak} bytes, {} before", self.before);
+        let max = self.before + counted + BESIDE;
+        assert!(peak < max, "it held {peak} bytes, {} before", self.before);
     }
 
     /// Checks that memory falls back after all clients have disconnected. Prints the values (`--nocapture`).

@@ -15,7 +15,7 @@ use crate::load::Load;
 use crate::program::{ExitedProcess, Process, abide, run};
 use crate::server::Server;
 
-/// What an event's record holds after its seq, in the order of the file.
+/// The fields of an event's record after its seq, in the order of the file.
 fn fields() -> Vec<&'static str> {
     EventRow::SPEC.columns.iter().map(|column| column.name).filter(|name| *name != "seq").collect()
 }
@@ -144,7 +144,7 @@ fn a_changed_byte_is_found_while_a_server_serves_the_file() {
     assert_eq!(server.verify(), made.events + 1);
 }
 
-/// Each left a WAL and its index beside the backup that it read.
+/// Each left a WAL and its index next to the backup that it read.
 #[test]
 fn commands_that_read_a_file_leave_its_folder_as_it_was() {
     let file = DemoFile::new();
@@ -194,7 +194,7 @@ fn files_of_other_programs_are_not_verified() {
     fs::write(&letter, "Dear grandmother, ".repeat(500)).unwrap();
     let ended = verify(&letter, &[]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no file is created beside it");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no file is created next to it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -206,7 +206,7 @@ async fn a_backup_under_load_is_complete() {
     for number in 1..=3 {
         ledger.reached(ledger.count() + 20).await;
         let output = ledger.output().len();
-        let copy = server.beside(&format!("copy-{number}.db"));
+        let copy = server.sibling(&format!("copy-{number}.db"));
         let made = backup(&db, &copy).json();
         let events = usize::try_from(made["events"].as_i64().unwrap()).unwrap();
         assert!(events >= output && output > before, "{output} acknowledged, {events} in the copy");
@@ -219,15 +219,15 @@ async fn a_backup_under_load_is_complete() {
     crate::load::assert_log_is(&server.raw(), &ledger.output());
     server.stop();
 
-    let copy = server.beside("copy-1.db");
+    let copy = server.sibling("copy-1.db");
     let bytes = fs::read(&copy).unwrap();
     let again = backup(&db, &copy);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stderr.contains("exists already"), "{again:?}");
     assert!(fs::read(&copy).unwrap() == bytes, "the copy was overwritten");
-    let nothing = backup(&server.beside("nowhere.db"), &server.beside("copy-4.db"));
+    let nothing = backup(&server.sibling("nowhere.db"), &server.sibling("copy-4.db"));
     assert_eq!(nothing.code, Some(1), "{nothing:?}");
-    assert!(!server.beside("nowhere.db").exists() && !server.beside("copy-4.db").exists());
+    assert!(!server.sibling("nowhere.db").exists() && !server.sibling("copy-4.db").exists());
 }
 
 fn backup(from: &Path, to: &Path) -> ExitedProcess {

@@ -14,10 +14,10 @@ pub fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/conversations.jsonl.zst")
 }
 
-/// The folder with all recordings, next to the repository; it does not exist on every machine.
+/// The folder with all recordings, which are not published: `data` in the folder of `ABIDE_EXTERNAL_FIXTURES`.
 #[must_use]
 pub fn recordings() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    let folder = Path::new(&std::env::var_os("ABIDE_EXTERNAL_FIXTURES")?).join("data");
     folder.is_dir().then_some(folder)
 }
 

@@ -52,7 +52,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "test",
         command: "cargo xtask test",
-        // Tests that need Node must not be left out.
+        // Tests that need Node must not be skipped.
         env: Some((crate::node::NEEDED, "1")),
         concurrency: Foreground,
     },

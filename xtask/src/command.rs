@@ -1,4 +1,4 @@
-//! What the subcommands share: running cargo, the exit code, and the durations of steps.
+//! Common parts of the subcommands: running cargo, the exit code, and the durations of steps.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,6 +22,12 @@ pub(crate) fn target(root: &Path) -> PathBuf {
 /// Exit code 0 for success, 1 for failure.
 pub(crate) fn verdict(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn succeed(program: &mut Command, name: &str) -> Result<(), String> {
+    let status = program.status().map_err(|why| format!("cannot run {name}: {why}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
 }
 
 /// A step of a subcommand that ended.

@@ -3,6 +3,7 @@
 //! `expected-<version>.yml` names, with the reason.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -20,12 +21,12 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let folder = root.join(FOLDER);
     let mut install = Command::new("npm");
     install.args(["ci", "--silent"]).current_dir(&folder);
-    succeed(&mut install, "npm ci (it needs Node 20 or newer with npm)")?;
+    command::succeed(&mut install, "npm ci (it needs Node 20 or newer with npm)")?;
     // With the features of the tests, so that nothing is built twice.
     let mut build = command::cargo(root);
     build.args(["build", "--workspace", "--bin", "abide", "--example", "mcp_conformance"]);
     build.args(["--example", "mcp_conformance_client"]);
-    succeed(&mut build, "cargo build")?;
+    command::succeed(&mut build, "cargo build")?;
     // The suite and the inspector need a newer Node than the SDKs.
     let own = folder.join("node_modules/node/bin");
     let search = env::var_os("PATH").unwrap_or_default();
@@ -33,28 +34,15 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let paths = env::join_paths(paths).map_err(|why| why.to_string())?;
     let server = Server::start(&command::target(root))?;
     let mut results = Vec::new();
+    let suite = Suite { root, folder: &folder, paths: &paths };
     for version in VERSIONS {
-        let started = Instant::now();
-        let mut suite = Command::new(folder.join("node_modules/.bin/conformance"));
-        suite.args(["server", "--url", &server.url, "--requirements", version]);
-        suite.args(["--expected-failures", &format!("expected-{version}.yml"), "-o"]);
-        suite.arg(command::target(root).join("mcp_conformance").join(version));
-        let (good, output) = printed(suite.current_dir(&folder).env("PATH", &paths))?;
-        println!("figure  scenarios of MCP {version} that the server passes: {}", passed(&output));
-        let name = format!("server, {version}");
-        results.push(StepResult { name, good, took: started.elapsed() });
+        let subject = ["server".as_ref(), "--url".as_ref(), server.url.as_ref()];
+        results.push(suite.run(&subject, version, version)?);
     }
+    let client = command::target(root).join("debug/examples/mcp_conformance_client");
     for version in VERSIONS {
-        let started = Instant::now();
-        let client = command::target(root).join("debug/examples/mcp_conformance_client");
-        let mut suite = Command::new(folder.join("node_modules/.bin/conformance"));
-        suite.args(["client", "--command"]).arg(client).args(["--requirements", version]);
-        suite.args(["--expected-failures", &format!("expected-{version}.yml"), "-o"]);
-        suite.arg(command::target(root).join("mcp_conformance").join(format!("client-{version}")));
-        let (good, output) = printed(suite.current_dir(&folder).env("PATH", &paths))?;
-        println!("figure  scenarios of MCP {version} that the client passes: {}", passed(&output));
-        let name = format!("client, {version}");
-        results.push(StepResult { name, good, took: started.elapsed() });
+        let subject = ["client".as_ref(), "--command".as_ref(), client.as_os_str()];
+        results.push(suite.run(&subject, version, &format!("client-{version}"))?);
     }
     let started = Instant::now();
     let mut inspector = Command::new("node");
@@ -64,9 +52,27 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     Ok(command::verdict(command::print_results(&results)))
 }
 
-fn succeed(program: &mut Command, name: &str) -> Result<(), String> {
-    let status = program.status().map_err(|why| format!("cannot run {name}: {why}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
+/// The suite of MCP.
+struct Suite<'a> {
+    root: &'a Path,
+    folder: &'a Path,
+    paths: &'a OsStr,
+}
+
+impl Suite<'_> {
+    /// Runs the scenarios of a version against a subject: `server` or `client`, and how to reach it. The results are in a
+    /// folder of this name.
+    fn run(&self, subject: &[&OsStr], version: &str, results: &str) -> Result<StepResult, String> {
+        let started = Instant::now();
+        let kind = subject[0].to_string_lossy();
+        let mut suite = Command::new(self.folder.join("node_modules/.bin/conformance"));
+        suite.args(subject).args(["--requirements", version]);
+        suite.args(["--expected-failures", &format!("expected-{version}.yml"), "-o"]);
+        suite.arg(command::target(self.root).join("mcp_conformance").join(results));
+        let (good, output) = printed(suite.current_dir(self.folder).env("PATH", self.paths))?;
+        println!("figure  scenarios of MCP {version} that the {kind} passes: {}", passed(&output));
+        Ok(StepResult { name: format!("{kind}, {version}"), good, took: started.elapsed() })
+    }
 }
 
 /// Runs a program; returns whether it succeeded, and its output, which is printed, too.

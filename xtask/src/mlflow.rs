@@ -19,22 +19,17 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     if !python.is_file() {
         let mut venv = Command::new("python3");
         venv.args(["-m", "venv"]).arg(folder.join("venv"));
-        succeed(&mut venv, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
+        command::succeed(&mut venv, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
     }
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", MLFLOW]);
-    succeed(&mut install, "pip install")?;
+    command::succeed(&mut install, "pip install")?;
     let mut build = command::cargo(root);
     build.args(["build", "--quiet", "--workspace", "--bin", "abide"]);
-    succeed(&mut build, "cargo build")?;
+    command::succeed(&mut build, "cargo build")?;
     let mut tests = Command::new(&python);
     tests.arg(root.join("tests/clients/mlflow_prompts.py"));
     tests.env("ABIDE_BINARY", target.join("debug/abide"));
     let status = tests.status().map_err(|why| format!("cannot run the test: {why}"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn succeed(program: &mut Command, name: &str) -> Result<(), String> {
-    let status = program.status().map_err(|why| format!("cannot run {name}: {why}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
 }

@@ -1,5 +1,5 @@
 //! The MCP servers that tests need from Node: those of `agent/tools/tests/node/package.json`, installed by npm from
-//! its lock file. Without npm, the tests that need them report that they are left out. If nothing may be left out
+//! its lock file. Without npm, the tests that need them report that they are skipped. If nothing may be skipped
 //! (`cargo xtask ci`), that is an error.
 
 use std::env;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// If this environment variable is set, nothing may be left out for lack of Node or Python. The tests read it, too.
+/// If this environment variable is set, nothing may be skipped for lack of Node or Python. The tests read it, too.
 pub(crate) const NEEDED: &str = "ABIDE_TESTS_NEED_ALL";
 
 const FOLDER: &str = "agent/tools/tests/node";
@@ -29,7 +29,7 @@ pub(crate) fn install(root: &Path) -> Result<(), String> {
     if env::var_os(NEEDED).is_some() {
         return Err(format!("{why}; install Node 20 or newer with npm"));
     }
-    println!("          {why}: tests that need its servers are left out");
+    println!("          {why}: tests that need its servers are skipped");
     Ok(())
 }
 

@@ -17,22 +17,17 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     if !python.is_file() {
         let mut create = Command::new("python3");
         create.args(["-m", "venv"]).arg(&venv);
-        succeed(&mut create, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
+        command::succeed(&mut create, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
     }
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", COLLECTOR]);
-    succeed(&mut install, "pip install")?;
+    command::succeed(&mut install, "pip install")?;
     let mut build = command::cargo(root);
     build.args(["build", "--quiet", "--workspace", "--bin", "abide"]);
-    succeed(&mut build, "cargo build")?;
+    command::succeed(&mut build, "cargo build")?;
     let mut test = Command::new(&python);
     test.arg(root.join("tests/clients/otlp_collector.py"));
     test.env("ABIDE_BINARY", target.join("debug/abide"));
     let status = test.status().map_err(|why| format!("cannot run the test: {why}"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn succeed(program: &mut Command, name: &str) -> Result<(), String> {
-    let status = program.status().map_err(|why| format!("cannot run {name}: {why}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
 }

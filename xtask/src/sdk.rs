@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask test` runs [`SUITES`]. `--frameworks` runs [`FRAMEWORKS`] after them: the adapters against the real
 //! frameworks, whose installation takes minutes, and packages as they are published. Where Node or Python is missing, the suites that
-//! need it are reported as left out; if nothing may be left out ([`crate::node::NEEDED`]), that is an error.
+//! need it are reported as skipped; if nothing may be skipped ([`crate::node::NEEDED`]), that is an error.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -107,17 +107,17 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         [word] if word == "--frameworks" => FRAMEWORKS.iter().collect(),
         _ => return Err(format!("the arguments are {TAKES}")),
     };
-    let Ran { results, left_out } = run_all(root, &suites)?;
-    left_out.iter().for_each(|what| println!("left out  {what}"));
+    let Ran { results, skipped } = run_all(root, &suites)?;
+    skipped.iter().for_each(|what| println!("skipped   {what}"));
     Ok(command::verdict(command::print_results(&results)))
 }
 
-/// What was run.
+/// The command that was run.
 pub(crate) struct Ran {
     /// One for each command.
     pub(crate) results: Vec<StepResult>,
     /// The suites that were not run, with the reason.
-    pub(crate) left_out: Vec<String>,
+    pub(crate) skipped: Vec<String>,
 }
 
 /// Runs the tests of the SDKs, without those of the frameworks.
@@ -136,9 +136,9 @@ fn run_all(root: &Path, suites: &[&Suite]) -> Result<Ran, String> {
     thread::scope(|scope| {
         let python = scope.spawn(|| run_language(Language::Python));
         let mut ran = run_language(Language::TypeScript)?;
-        let Ran { results, left_out } = python.join().expect("no panic")?;
+        let Ran { results, skipped } = python.join().expect("no panic")?;
         ran.results.extend(results);
-        ran.left_out.extend(left_out);
+        ran.skipped.extend(skipped);
         Ok(ran)
     })
 }
@@ -148,11 +148,12 @@ fn run_suites<'a>(
     toolchain: &Toolchain,
     suites: impl Iterator<Item = &'a &'a Suite>,
 ) -> Result<Ran, String> {
-    let (mut results, mut left_out) = (Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    let mut skipped = Vec::new();
     for suite in suites {
         let Some(path) = toolchain.path_for(suite.language) else {
             let needs = suite.language.needs();
-            left_out.push(format!("the tests of {}: {needs} is not here", suite.folder));
+            skipped.push(format!("the tests of {}: {needs} is not here", suite.folder));
             continue;
         };
         for line in suite.commands {
@@ -176,7 +177,7 @@ fn run_suites<'a>(
             }
         }
     }
-    Ok(Ran { results, left_out })
+    Ok(Ran { results, skipped })
 }
 
 impl Language {

@@ -3,7 +3,7 @@
 //! It runs `cargo test`, and at the same time the suites of the SDKs, which mostly wait, and adds the totals over all
 //! test binaries. A test that must leave something out (for
 //! example, recordings that are not on this machine) prints a line past the harness' capture, which is repeated at
-//! the end: `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`. A test with a time
+//! the end: `writeln!(std::io::stdout(), "skipped: 12 of 13 files (ABIDE_EXTERNAL_FIXTURES)")`. A test with a time
 //! budget prints its progress in the same way, after `counted: `.
 
 mod tally;

@@ -15,6 +15,7 @@ mod links;
 mod opening;
 mod places;
 mod root;
+mod sockets;
 mod source;
 mod words;
 
@@ -51,10 +52,12 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     findings.extend(links::check(&files, &paths));
     findings.extend(files.iter().flat_map(places::check));
     findings.extend(files.iter().flat_map(language::check_page));
+    findings.extend(files.iter().flat_map(sockets::check_page));
     for source in &sources {
         findings.extend(opening::check(source));
         findings.extend(words::check(source));
         findings.extend(language::check(source));
+        findings.extend(sockets::check(source));
         findings.extend(length::check_lines(source));
     }
     findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));
@@ -68,7 +71,7 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     Ok((checked, findings))
 }
 
-/// What is wrong with the links between the pages.
+/// The errors in the links between the pages.
 pub(crate) fn links_of_pages(root: &Path) -> Result<Vec<Finding>, String> {
     let paths = paths(root)?;
     Ok(links::check(&read(root, &paths)?, &paths))

@@ -87,7 +87,7 @@ impl ModelProvider for Chain {
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
-        let trying = Trying {
+        let trying = RequestState {
             chain: self.clone(),
             request,
             candidate: 0,
@@ -104,7 +104,7 @@ impl ModelProvider for Chain {
 }
 
 /// The state of a request.
-struct Trying {
+struct RequestState {
     chain: Chain,
     request: ModelRequest,
     candidate: usize,
@@ -122,7 +122,7 @@ enum Step {
     Over,
 }
 
-impl Trying {
+impl RequestState {
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             match std::mem::replace(&mut self.step, Step::Over) {

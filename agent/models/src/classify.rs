@@ -61,7 +61,7 @@ const NOT_ALLOWED: [&str; 2] = ["api key not valid", "credit balance is too low"
 pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
     let kind = named(&body).unwrap_or_else(|| of_status(status));
-    let message = format!("the provider answered {status}: {}", words(&body));
+    let message = format!("the provider responded with HTTP {status}: {}", words(&body));
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
 }
 
@@ -132,11 +132,11 @@ fn words(body: &Value) -> String {
     let error = core(body);
     let message = [&error["message"], error, &body["message"], &body["detail"]];
     let message = message.into_iter().find_map(Value::as_str).map(str::to_owned);
-    one_line(&message.unwrap_or_else(|| error.to_string()))
+    truncated_line(&message.unwrap_or_else(|| error.to_string()))
 }
 
 /// The text, on one line and truncated.
-pub(crate) fn one_line(text: &str) -> String {
+pub(crate) fn truncated_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.is_empty() {
         return "no details".to_owned();
@@ -183,48 +183,56 @@ mod tests {
     fn a_code_is_more_specific_than_a_status() {
         let quota =
             r#"{"error":{"message":"You exceeded your\nquota","type":"insufficient_quota"}}"#;
-        let expected = expect!["unauthorized · the provider answered 429: You exceeded your quota"];
+        let expected =
+            expect!["unauthorized · the provider responded with HTTP 429: You exceeded your quota"];
         check(429, quota, expected);
         let long = r#"{"error":{"message":"too many","code":"context_length_exceeded"}}"#;
-        check(400, long, expect!["context_too_long · the provider answered 400: too many"]);
+        check(
+            400,
+            long,
+            expect!["context_too_long · the provider responded with HTTP 400: too many"],
+        );
         let long = r#"{"type":"error","error":{"type":"invalid_request_error",
             "message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#;
         let expected = expect![
-            "context_too_long · the provider answered 400: prompt is too long: 210000 tokens > 200000 maximum"
+            "context_too_long · the provider responded with HTTP 400: prompt is too long: 210000 tokens > 200000 maximum"
         ];
         check(400, long, expected);
         // A general name is less specific than the status.
         let keyless =
             r#"{"error":{"message":"no key","type":"invalid_request_error","code":null}}"#;
-        check(401, keyless, expect!["unauthorized · the provider answered 401: no key"]);
+        check(401, keyless, expect!["unauthorized · the provider responded with HTTP 401: no key"]);
         let gemini = r#"{"error":{"code":400,"message":"API key not valid. Pass a valid one.",
             "status":"INVALID_ARGUMENT"}}"#;
         check(
             400,
             gemini,
             expect![[r#"
-            unauthorized · the provider answered 400: API key not valid. Pass a valid one."#]],
+            unauthorized · the provider responded with HTTP 400: API key not valid. Pass a valid one."#]],
         );
         let gemini = r#"[{"error":{"code":503,"message":"busy","status":"UNAVAILABLE"}}]"#;
-        check(503, gemini, expect!["overloaded · the provider answered 503: busy"]);
+        check(503, gemini, expect!["overloaded · the provider responded with HTTP 503: busy"]);
     }
 
     #[test]
     fn any_body_is_accepted() {
-        check(500, "", expect!["unavailable · the provider answered 500: no details"]);
+        check(500, "", expect!["unavailable · the provider responded with HTTP 500: no details"]);
         let html = "<html>\n  Bad gateway\n</html>";
-        let expected =
-            expect!["unavailable · the provider answered 502: <html> Bad gateway </html>"];
+        let expected = expect![
+            "unavailable · the provider responded with HTTP 502: <html> Bad gateway </html>"
+        ];
         check(502, html, expected);
         check(
             404,
             r#"{"error":"no such model"}"#,
-            expect!["bad_request · the provider answered 404: no such model"],
+            expect!["bad_request · the provider responded with HTTP 404: no such model"],
         );
         check(
             422,
             r#"{"detail":[{"loc":1}]}"#,
-            expect![[r#"bad_request · the provider answered 422: {"detail":[{"loc":1}]}"#]],
+            expect![[
+                r#"bad_request · the provider responded with HTTP 422: {"detail":[{"loc":1}]}"#
+            ]],
         );
         let long = "é".repeat(2 * WORDS_MAX);
         let error = of_response(400, &HeaderMap::new(), &long);

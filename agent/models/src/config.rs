@@ -76,7 +76,7 @@ pub struct ProviderConfig {
     /// If several providers have a model, the one with the highest priority is used.
     #[serde(default)]
     pub priority: i32,
-    /// Whether the provider may be used.
+    /// Whether the provider may be used. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
     /// Headers to add to every request.

@@ -49,7 +49,7 @@ pub use chain::{Chain, Retry};
 pub use config::{DefaultModel, EmbeddingModel, ModelsConfig, ProviderConfig, ProviderKind};
 pub use embedding::{EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, VECTOR_NUMBERS};
 pub use error::{ModelError, ModelErrorKind};
-pub use models::{ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Surroundings};
+pub use models::{ConfigContext, ConfigError, ModelSelection, Models, ProviderInfo, ResolveError};
 pub use price::Price;
 pub use protocol::Protocol;
 pub use provider::{ModelProvider, ModelStream, answer_of};

@@ -19,14 +19,14 @@ use crate::{
 };
 
 /// The context for reading a configuration.
-pub struct Surroundings<'a> {
+pub struct ConfigContext<'a> {
     /// Returns the value of an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     /// The base of relative paths.
     pub folder: &'a Path,
 }
 
-impl Surroundings<'static> {
+impl ConfigContext<'static> {
     /// The environment and the current folder of this process.
     #[must_use]
     pub fn of_process() -> Self {
@@ -132,7 +132,7 @@ pub enum ResolveError {
     KeyMissing {
         /// The id.
         provider: String,
-        /// What is missing.
+        /// The problem.
         what: String,
     },
     /// No provider has the model.
@@ -180,7 +180,10 @@ impl Models {
     ///
     /// # Errors
     /// The configuration of a provider is invalid.
-    pub fn new(config: ModelsConfig, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+    pub fn new(
+        config: ModelsConfig,
+        surroundings: &ConfigContext<'_>,
+    ) -> Result<Self, ConfigError> {
         let mut models = Self::default();
         for config in config.providers {
             let provider = config.id.clone();
@@ -208,9 +211,12 @@ impl Models {
         priority: i32,
     ) -> Result<(), ConfigError> {
         let id = provider.id().to_owned();
-        let (kind, enabled, missing) = (None, true, None);
+        let kind = None;
+        let enabled = true;
+        let missing = None;
         let info = ProviderInfo { id, kind, models, priority, enabled, missing };
-        let (price, prices) = (None, BTreeMap::new());
+        let price = None;
+        let prices = BTreeMap::new();
         let structured_output = provider.structured_output();
         self.insert(Entry { info, provider: Some(provider), price, prices, structured_output })
     }
@@ -219,7 +225,7 @@ impl Models {
     ///
     /// # Errors
     /// The configuration has a provider with the id of one of them.
-    pub fn add_added_to(&mut self, other: &Models) -> Result<(), ConfigError> {
+    pub fn copy_custom_providers(&mut self, other: &Models) -> Result<(), ConfigError> {
         let added = other.entries.iter().filter(|entry| entry.info.kind.is_none());
         added.cloned().try_for_each(|entry| self.insert(entry))
     }
@@ -293,7 +299,7 @@ impl Models {
         let id = &entry.info.id;
         let known: BTreeSet<&str> = self.providers().map(|info| info.id.as_str()).collect();
         let wrong = match known.contains(id.as_str()) {
-            true => Some("duplicate id"),
+            true => Some("another provider has the same id"),
             false if id.is_empty() => Some("its id is empty"),
             false => None,
         };
@@ -408,7 +414,7 @@ fn list(names: impl Iterator<Item = impl AsRef<str>>) -> String {
 }
 
 /// Builds a provider from its configuration.
-fn entry(config: ProviderConfig, surroundings: &Surroundings<'_>) -> Result<Entry, String> {
+fn entry(config: ProviderConfig, surroundings: &ConfigContext<'_>) -> Result<Entry, String> {
     fits(&config)?;
     let (key, missing) = match key(&config, surroundings) {
         Ok(key) => (key, None),
@@ -498,7 +504,10 @@ fn has_model(config: &ProviderConfig, model: &String) -> bool {
 }
 
 /// The provider's key, or why it is missing.
-fn key(config: &ProviderConfig, surroundings: &Surroundings<'_>) -> Result<Option<Secret>, String> {
+fn key(
+    config: &ProviderConfig,
+    surroundings: &ConfigContext<'_>,
+) -> Result<Option<Secret>, String> {
     if let Some(name) = &config.key_env {
         let value = (surroundings.environment)(name).filter(|value| !value.trim().is_empty());
         let value = value.ok_or_else(|| format!("the environment variable `{name}` is not set"))?;

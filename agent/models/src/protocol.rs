@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::ModelRequest;
 use crate::frames::Framing;
-pub(crate) use decoder::{Decoder, Gathered};
+pub(crate) use decoder::{Decoder, PartialResponse};
 
 /// The protocol of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -172,7 +172,8 @@ impl Conversation {
                     name: call.name,
                     arguments: call.arguments,
                 });
-                let (reasoning, carry) = (None, None);
+                let reasoning = None;
+                let carry = None;
                 ModelMessage::Assistant { text, reasoning, calls: calls.collect(), carry }
             }
             "tool" if message.requestor.as_deref() == Some("user") => return,

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::classify;
 use crate::frames::Frames;
-use crate::protocol::{Decoder, Gathered};
+use crate::protocol::{Decoder, PartialResponse};
 use crate::{
     EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, ModelEvent, ModelProvider,
     ModelRequest, ModelStream, Protocol, Secret,
@@ -168,7 +168,7 @@ impl ModelProvider for Remote {
             frames: Frames::new(protocol.framing()),
             has_frames: false,
             decoder: protocol.decoder(),
-            gathered: Gathered::default(),
+            gathered: PartialResponse::default(),
         };
         stream::unfold(asking, async |mut asking| {
             let item = asking.next().await?;
@@ -198,7 +198,7 @@ struct RequestStream {
     /// Whether the provider has sent any JSON object.
     has_frames: bool,
     decoder: Box<dyn Decoder>,
-    gathered: Gathered,
+    gathered: PartialResponse,
 }
 
 enum Step {
@@ -295,7 +295,7 @@ impl Shared {
     /// The error of a stream in the format of another protocol. A retry would get the same.
     fn foreign(&self) -> ModelError {
         let message = format!(
-            "provider `{}` does not answer in the format of its kind `{}`: correct its `kind` or \
+            "provider `{}` does not respond in the format of its kind `{}`: correct its `kind` or \
              its `base_url`",
             self.id,
             self.protocol.kind()
@@ -335,7 +335,7 @@ impl Shared {
             return match serde_json::from_str::<Value>(&body) {
                 Ok(body) if !body["error"].is_null() => classify::of_event(&body),
                 _ => ModelError::invalid_response(
-                    "the provider answered with JSON instead of a stream",
+                    "the provider responded with JSON instead of a stream",
                 ),
             };
         }

@@ -29,7 +29,7 @@ pub struct ModelRequest {
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_schema: Option<Value>,
-    /// What the answer is for. It is not sent; scripts tell summaries from answers by it.
+    /// The purpose of the answer. It is not sent; scripts tell summaries from answers by it.
     #[serde(default, skip_serializing_if = "RequestPurpose::is_answer")]
     pub purpose: RequestPurpose,
     /// The number of the model's answers that are not in `messages`, because a summary stands for them. It is not sent;
@@ -38,7 +38,7 @@ pub struct ModelRequest {
     pub omitted_answers: usize,
 }
 
-/// What the answer to a request is for.
+/// The purpose of the answer to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestPurpose {

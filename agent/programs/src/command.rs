@@ -1,4 +1,4 @@
-//! What a configuration means for its program: the complete command, and the parser of the output.
+//! The command of a configured program, and the parser of its output.
 
 use crate::config::{CliConfig, InputFormat, OutputFormat};
 use crate::dialogue::Dialogue;

@@ -131,7 +131,7 @@ impl CliConfig {
         by_parser || self.terminal != TerminalRule::Parser
     }
 
-    /// What makes the configuration useless: the field, and the reason in one sentence.
+    /// The field that makes the configuration useless, and the reason in one sentence.
     ///
     /// # Errors
     /// Two fields contradict each other, or the rules of the parser are useless.

@@ -1,4 +1,4 @@
-//! What a handle and a driver share: the requests to the driver, and the pending approvals.
+//! State shared by a handle and a driver: the requests to the driver, and the pending approvals.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

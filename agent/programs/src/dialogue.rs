@@ -56,7 +56,7 @@ pub(crate) trait Dialogue: Parser {
     }
 }
 
-/// What to write, and what a reader of the run has to know about it.
+/// The lines to write, and the events about them for readers of the run.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     pub(crate) text: String,

@@ -91,7 +91,7 @@ pub enum ProgramEvent {
         id: String,
     },
     /// Terminal: the program gave an answer and exited successfully.
-    Final(Answer),
+    Final(ProgramResult),
     /// Terminal: the run failed.
     Error(Failure),
 }
@@ -180,7 +180,7 @@ pub enum Completeness {
 /// The program's final answer, with the data that it reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Answer {
+pub struct ProgramResult {
     /// The text; may be empty.
     pub text: String,
     /// The usage of the run, as reported.
@@ -226,7 +226,7 @@ pub struct Failure {
     /// The end of stderr, with the secrets of the environment removed.
     pub stderr: String,
     /// The program's answer, if it gave one before the failure.
-    pub answer: Option<Box<Answer>>,
+    pub answer: Option<Box<ProgramResult>>,
 }
 
 impl Failure {

@@ -48,7 +48,8 @@ mod run_result;
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
 pub use dialogue::Decision;
 pub use event::{
-    Answer, Completeness, Denial, ErrorKind, Exit, Failure, Line, NoticeCode, ProgramEvent, Usage,
+    Completeness, Denial, ErrorKind, Exit, Failure, Line, NoticeCode, ProgramEvent, ProgramResult,
+    Usage,
 };
 pub use parser::{
     AnswerRule, ClaudeParser, CodexParser, Conditions, ErrorRule, FirstByDefault, GeminiParser,

@@ -31,7 +31,7 @@ use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent};
 /// Parses the output of one run. Implement it for a program that is not supported here:
 ///
 /// ```
-/// use abide_programs::{Answer, Parser, ProgramEvent};
+/// use abide_programs::{ProgramResult, Parser, ProgramEvent};
 /// use serde_json::Value;
 ///
 /// struct MyTool;
@@ -44,7 +44,7 @@ use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent};
 ///             Some("chunk") => {
 ///                 vec![ProgramEvent::AssistantDelta { text, message: None, parent: None }]
 ///             }
-///             Some("done") => vec![ProgramEvent::Final(Answer { text, ..Answer::default() })],
+///             Some("done") => vec![ProgramEvent::Final(ProgramResult { text, ..ProgramResult::default() })],
 ///             _ => Vec::new(),
 ///         }
 ///     }

@@ -47,7 +47,8 @@ impl ProcessIdentity {
     /// A process cannot be signalled, or does not disappear.
     pub async fn end(&self, grace: Duration) -> io::Result<bool> {
         let begin = Instant::now();
-        let (mut signalled, mut found) = (None, false);
+        let mut signalled = None;
+        let mut found = false;
         loop {
             let members = self.members();
             if members.is_empty() {

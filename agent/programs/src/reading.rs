@@ -1,4 +1,4 @@
-//! What the lines of a run mean, whether they come from a process or were stored: the events of each line, and the facts
+//! Interprets the lines of a run, from a process or stored: the events of each line, and the facts
 //! that decide how the run ends. Terminal events are held back. Pure.
 
 use abide_json_integers as integers;
@@ -8,7 +8,7 @@ use crate::command;
 use crate::config::{CliConfig, TerminalRule};
 use crate::control::OpenApprovals;
 use crate::dialogue::Dialogue;
-use crate::event::{Answer, Failure, NoticeCode, ProgramEvent};
+use crate::event::{Failure, NoticeCode, ProgramEvent, ProgramResult};
 use crate::parser::Parser;
 use crate::run_result::RunFacts;
 
@@ -34,7 +34,8 @@ impl Reading {
         rule: TerminalRule,
         open: OpenApprovals,
     ) -> Reading {
-        let (facts, fallback) = (RunFacts::default(), FallbackAnswer::default());
+        let facts = RunFacts::default();
+        let fallback = FallbackAnswer::default();
         Reading { dialogue, facts, rule, open, fallback }
     }
 
@@ -52,7 +53,7 @@ impl Reading {
             if line.pointer(pointer) == Some(equals) {
                 let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
                 let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();
-                let answer = Answer { text, details: line, ..Answer::default() };
+                let answer = ProgramResult { text, details: line, ..ProgramResult::default() };
                 events.extend(self.keep(vec![ProgramEvent::Final(answer)]));
             }
         }
@@ -66,7 +67,7 @@ impl Reading {
         if self.rule == TerminalRule::ExitZero && exited_well && self.facts.answer.is_none() {
             let text = self.fallback.text.trim_end().to_owned();
             let details = std::mem::take(&mut self.fallback.status);
-            self.facts.answer = Some(Answer { text, details, ..Answer::default() });
+            self.facts.answer = Some(ProgramResult { text, details, ..ProgramResult::default() });
         }
         events
     }
@@ -153,7 +154,7 @@ pub struct StoredLines(Reading);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredEnd {
     /// The answer.
-    pub answer: Option<Answer>,
+    pub answer: Option<ProgramResult>,
     /// The failure that the program reported.
     pub failure: Option<Failure>,
 }

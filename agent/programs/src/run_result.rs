@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::event::{Answer, ErrorKind, Exit, Failure, ProgramEvent};
+use crate::event::{ErrorKind, Exit, Failure, ProgramEvent, ProgramResult};
 use crate::lines::Overflow;
 
 /// Why the driver stopped the program.
@@ -33,7 +33,7 @@ pub(crate) struct RunFacts {
     /// The last error that the program reported without failing.
     pub(crate) reported: Option<String>,
     /// The first answer.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<ProgramResult>,
     /// How the process ended.
     pub(crate) exit: Option<Exit>,
     /// The end of stderr, without secrets.
@@ -57,13 +57,13 @@ pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
     } else if !succeeded {
         crashed(&facts)
     } else if let Some(answer) = facts.answer {
-        return ProgramEvent::Final(Answer { exit: facts.exit, ..answer });
+        return ProgramEvent::Final(ProgramResult { exit: facts.exit, ..answer });
     } else {
         silent(&facts)
     };
     // The first answer counts, even if the failure has an answer of its own.
     let answer = facts.answer.map(Box::new).or(failure.answer);
-    let answer = answer.map(|answer| Box::new(Answer { exit: facts.exit, ..*answer }));
+    let answer = answer.map(|answer| Box::new(ProgramResult { exit: facts.exit, ..*answer }));
     let exit = facts.exit;
     ProgramEvent::Error(Failure { exit, stderr: facts.stderr, answer, ..failure })
 }

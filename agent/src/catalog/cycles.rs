@@ -34,7 +34,8 @@ impl Delegations {
     ) -> Vec<&'a AgentDefinition> {
         let by_name: BTreeMap<&str, &AgentDefinition> =
             definitions.iter().map(|it| (it.name.as_str(), it)).collect();
-        let (mut sorted, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut sorted = Vec::new();
+        let mut seen = BTreeSet::new();
         for definition in definitions {
             // Each name is on the stack twice: when it is first visited, and after all agents that it delegates to.
             let mut open = vec![(definition.name.as_str(), false)];

@@ -1,4 +1,4 @@
-//! What the definitions of a folder need and do not have: subagents, models, programs, folders. The catalog
+//! Finds missing requirements of the definitions of a folder: subagents, models, programs, folders. The catalog
 //! registers such definitions, because the missing part may appear later; `abide agent check` and the log report it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ impl AgentProject {
             let name = it.command.first().map_or("", String::as_str);
             // A relative path is one of the workspace.
             let is_of_sandbox = backend.is_some() && name.contains('/') && !name.starts_with('/');
-            !is_of_sandbox && !exists(name, it.folder.as_deref(), &self.source.environment)
+            !is_of_sandbox && !exists(name, it.working_dir.as_deref(), &self.source.environment)
         };
         let problem = |it: &SubprocessToolConfig| {
             let program = it.command.first().map_or("", String::as_str);

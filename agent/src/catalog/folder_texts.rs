@@ -154,7 +154,8 @@ mod tests {
         }
         let absolute = folder.join("a.md").display().to_string();
         let outside = home.path().join("outside.md").display().to_string();
-        let (away, no_text) = ("is outside of the agent folder", "file type is not permitted");
+        let away = "is outside of the agent folder";
+        let no_text = "file type is not permitted";
         let cases = [
             ("a.md", Ok("agents/a.md")),
             ("./more/b.md", Ok("agents/more/b.md")),

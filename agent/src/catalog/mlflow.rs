@@ -70,7 +70,7 @@ impl Mlflow {
         let MlflowConfig { url, token_env } = config;
         let base = Url::parse(&format!("{}/", url.trim_end_matches('/')));
         let base = base.ok().filter(|base| matches!(base.scheme(), "http" | "https"));
-        let base = base.ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP address"))?;
+        let base = base.ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP URL"))?;
         let token = token_env.as_ref().map(|name| {
             let value = environment.value(name).map(str::to_owned);
             value.ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))
@@ -102,7 +102,7 @@ impl Mlflow {
         }
         // The error's text can have the address with a secret in it.
         let answer = request.send().await.map_err(|why| match why.is_timeout() {
-            true => "the MLflow server does not answer in time".to_owned(),
+            true => "the MLflow server did not respond in time".to_owned(),
             false => format!("the MLflow server cannot be reached: {}", why.without_url()),
         })?;
         match answer.status() {
@@ -110,11 +110,11 @@ impl Mlflow {
             StatusCode::NOT_FOUND => {
                 return Err(format!("the MLflow server has no prompt {name} with {key} {value}"));
             }
-            status => return Err(format!("the MLflow server answers {status}")),
+            status => return Err(format!("the MLflow server responded with HTTP {status}")),
         }
         let body = bounded(answer).await?;
         let found: Found = serde_json::from_slice(&body)
-            .map_err(|_| "the answer is not that of an MLflow server".to_owned())?;
+            .map_err(|_| "the response is not valid for the MLflow API".to_owned())?;
         found.model_version.prompt(name)
     }
 }
@@ -122,7 +122,7 @@ impl Mlflow {
 impl ModelVersion {
     fn prompt(self, name: &str) -> Result<String, String> {
         if self.tags.iter().any(|tag| tag.key == TYPE_TAG && tag.value == "chat") {
-            return Err(format!("{name} is a list of chat messages, not a text"));
+            return Err(format!("{name} is a list of chat messages, not a string"));
         }
         let text = self.tags.into_iter().find(|tag| tag.key == TEXT_TAG);
         text.map(|tag| tag.value).ok_or_else(|| format!("{name} is a model, not a prompt"))
@@ -133,7 +133,7 @@ async fn bounded(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(|why| why.without_url().to_string())? {
         if body.len() + part.len() > RESPONSE_BYTES {
-            return Err(format!("the answer has more than {RESPONSE_BYTES} bytes"));
+            return Err(format!("the response has more than {RESPONSE_BYTES} bytes"));
         }
         body.extend_from_slice(&part);
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
+use abide_models::{ConfigContext, ConfigError, Models, ModelsConfig};
 use abide_tools::{
     BuiltinError, BuiltinToolsConfig, ConfiguredTools, Environment, HttpTool, HttpToolConfig,
     Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError,
@@ -39,7 +39,7 @@ pub(crate) struct ProjectConfig {
     prompts: PromptsConfig,
 }
 
-/// What clients of MCP can use besides the agents with `mcp_exposed`.
+/// Tools and reducers for MCP clients, in addition to the agents with `mcp_exposed`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "what MCP clients can use: tools and reducers")]
 struct McpConfig {
@@ -49,7 +49,7 @@ struct McpConfig {
     reducers: Vec<String>,
 }
 
-/// What clients of MCP can use besides the agents with `mcp_exposed`.
+/// Tools and reducers for MCP clients, in addition to the agents with `mcp_exposed`.
 pub struct McpExposure {
     /// Tools of the registry.
     pub tools: ToolView,
@@ -57,7 +57,7 @@ pub struct McpExposure {
     pub reducers: Vec<String>,
 }
 
-/// What no agent may do, whatever its definition says.
+/// Tools that are denied to all agents.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "tool security: a map with blocked_tools")]
 pub(crate) struct ToolSecurityConfig {
@@ -75,7 +75,7 @@ pub struct AgentProject {
     pub catalog: Catalog,
     /// MCP servers. Dropping one removes its tools.
     pub servers: Vec<McpServer>,
-    /// What clients of MCP can use.
+    /// Tools and reducers for MCP clients.
     pub mcp: McpExposure,
     /// Sends traces, if `abide.yaml` has sinks.
     pub tracer: Option<Tracer>,
@@ -276,7 +276,7 @@ pub(crate) fn models(
     environment: &Environment,
 ) -> Result<Models, ConfigError> {
     let variable = |name: &str| environment.value(name).map(str::to_owned);
-    Models::new(config, &Surroundings { environment: &variable, folder })
+    Models::new(config, &ConfigContext { environment: &variable, folder })
 }
 
 /// The tools of a configuration without those of MCP servers, in a registry of their own.

@@ -22,7 +22,7 @@ const FIXED: [&str; 3] = ["mcp", "traces", "prompts"];
 /// The sections that tools are made of, except those of MCP servers.
 const OF_TOOLS: [&str; 4] = ["sandbox", "builtin_tools", "http_tools", "programs"];
 
-/// What has changed in one part of a folder, by name.
+/// The changes of one part of a folder, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FolderChange {
     /// The part: `agents`, or a section of `abide.yaml`.
@@ -35,14 +35,14 @@ pub struct FolderChange {
     pub removed: Vec<String>,
 }
 
-/// What a runtime has read again because its folder has changed.
+/// The result of reading a changed folder again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FolderChanges {
     /// The changes that are in effect.
     pub changes: Vec<FolderChange>,
     /// The changes that take effect later, and what does not work although the file is valid. One sentence each.
     pub notes: Vec<String>,
-    /// What cannot work. The former configuration and definitions stay.
+    /// The problems. The former configuration and definitions stay.
     pub problems: Vec<Problem>,
 }
 
@@ -193,7 +193,7 @@ impl ProjectReload {
         let models = match is_new("models") {
             true => {
                 let mut models = project::models(config.models.clone(), &folder, &environment)?;
-                models.add_added_to(&live.models.get())?;
+                models.copy_custom_providers(&live.models.get())?;
                 Some(models)
             }
             false => None,
@@ -246,7 +246,7 @@ fn changed_servers(
     Ok((leaving, servers.iter().filter(comes).cloned().collect()))
 }
 
-/// What differs between two configurations, by section and name.
+/// The differences between two configurations, by section and name.
 fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<FolderChange> {
     let mut parts: Vec<&String> = before.keys().chain(after.keys()).collect();
     parts.sort();

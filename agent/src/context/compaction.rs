@@ -61,7 +61,7 @@ pub(crate) async fn advance(
     };
     let goal = match context.pending() {
         Some(goal) => Some(goal),
-        None if tokens > settings.max_token || driver.health.wants_compaction => {
+        None if tokens > settings.compact_above_tokens || driver.health.wants_compaction => {
             plan(driver, &context, request, size, tokens)
         }
         None => None,
@@ -88,7 +88,7 @@ fn plan(
     let groups = groups(rest);
     let fixed = size.estimate.around(request)
         + size.of_messages(&transcript::messages(&driver.entries[..first]));
-    let target = size.estimated(settings.context_token_limit);
+    let target = size.estimated(settings.compact_to_tokens);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
     let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
     let goal = groups.get(unchanged.checked_sub(1)?)?.last_id;
@@ -102,7 +102,7 @@ fn plan(
         .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
         .sum();
     // Otherwise a large latest turn would pay for a summary of a few words in every turn.
-    let tolerance = size.estimated(settings.max_token) * 15 / 100;
+    let tolerance = size.estimated(settings.compact_above_tokens) * 15 / 100;
     let fits = tokens <= settings.window_tokens;
     if fits && gain < tolerance {
         return None;
@@ -129,7 +129,7 @@ fn plan(
 fn unchanged(
     groups: &[Group],
     entries: &[AgentState],
-    most: u64,
+    max: u64,
     turns: usize,
     size: RequestSize,
 ) -> Option<usize> {
@@ -142,7 +142,7 @@ fn unchanged(
             continue;
         }
         answers += usize::from(group.answers);
-        if tokens > most || answers > turns {
+        if tokens > max || answers > turns {
             break;
         }
         first = at;
@@ -233,7 +233,7 @@ async fn cover(
         made.answer.as_ref().map(model::choice::usage).into_iter().collect();
     events.push(run_event(RunEventKind::Status, output));
     let spent = made.answer.as_ref().map(|answer| {
-        // It is no answer of the agent.
+        // It is not an answer of the agent.
         ModelUsage { iteration: false, ..model::choice::spent(answer, 0) }
     });
     driver.record(&events, spent.as_ref(), vec![Call::of(record)]).await
@@ -250,11 +250,12 @@ fn next_part<'a>(
     let through = context.through_id();
     let first = driver.entries.iter().position(|entry| entry.id > through);
     let rest = &driver.entries[first.unwrap_or(driver.entries.len())..];
-    let most = size.estimated(settings.chunk_tokens);
-    let (mut end, mut tokens) = (0, 0);
+    let max = size.estimated(settings.chunk_tokens);
+    let mut end = 0;
+    let mut tokens = 0;
     for group in groups(rest).iter().take_while(|group| group.last_id <= goal_id) {
         tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
-        if end > 0 && tokens > most {
+        if end > 0 && tokens > max {
             break;
         }
         end = group.end;
@@ -264,14 +265,14 @@ fn next_part<'a>(
 
 /// The messages of a part as text, one each. Together they are at most as large as a part.
 fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
-    // Beside it, the request has the summary so far and the instructions.
+    // The request also has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
-    let most = size.estimated(settings.chunk_tokens.min(room));
+    let max = size.estimated(settings.chunk_tokens.min(room));
     let mut lines: Vec<String> = part.iter().filter_map(|it| line(it, settings)).collect();
     let tokens =
         |lines: &[String]| -> u64 { lines.iter().map(|line| size.estimate.text(line) + 2).sum() };
     let mut each = 8_000;
-    while tokens(&lines) > most && each > 20 {
+    while tokens(&lines) > max && each > 20 {
         for line in &mut lines {
             shorten(line, each);
         }
@@ -281,10 +282,10 @@ fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> 
 }
 
 /// Keeps the beginning and the end of a text.
-fn shorten(text: &mut String, most: usize) {
-    if text.len() > most {
-        let head = text.floor_char_boundary(most * 2 / 3);
-        let tail = text.ceil_char_boundary(text.len() - most / 3);
+fn shorten(text: &mut String, max: usize) {
+    if text.len() > max {
+        let head = text.floor_char_boundary(max * 2 / 3);
+        let tail = text.ceil_char_boundary(text.len() - max / 3);
         *text = format!("{} […] {}", &text[..head], &text[tail..]);
     }
 }
@@ -297,7 +298,7 @@ fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
             let failed = if result.is_error { "failed " } else { "" };
             let (name, id) = (&result.name, &result.call_id);
             match context::reduction::drops(&settings.reduce_results, name, text) {
-                true => format!("{failed}result of {name} {id}: left out"),
+                true => format!("{failed}result of {name} {id}: omitted"),
                 false => format!("{failed}result of {name} {id}: {text}"),
             }
         }
@@ -320,7 +321,7 @@ fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
 }
 
 /// A new summary.
-struct MadeSummary {
+struct SummaryDraft {
     summary: Summary,
     repairs: Repairs,
     origin: &'static str,
@@ -328,7 +329,7 @@ struct MadeSummary {
     answer: Option<ModelResponse>,
 }
 
-impl MadeSummary {
+impl SummaryDraft {
     /// The facts that the summary before it did not have, for the memory of the agent. A fact that was forgotten
     /// there does not return with each summary.
     fn new_facts(&self, before: &Summary, source_seq: Option<i64>) -> Vec<NewMemory> {
@@ -352,7 +353,7 @@ async fn summarise(
     context: &SummarizedContext,
     lines: &[String],
     settings: &ContextSettings,
-) -> Step<MadeSummary> {
+) -> Step<SummaryDraft> {
     let lines: Vec<String> =
         lines.iter().map(|it| middleware::redaction::for_model(driver, it)).collect();
     let lines = &lines[..];
@@ -381,7 +382,7 @@ async fn summarise(
     };
     let repairs = summary.repair(&context.summary);
     summary.shorten(settings.summary_token_limit, estimate);
-    Ok(MadeSummary { summary, repairs, origin, answer })
+    Ok(SummaryDraft { summary, repairs, origin, answer })
 }
 
 fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> ModelRequest {

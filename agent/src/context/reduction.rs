@@ -1,4 +1,4 @@
-//! What the model sees in place of a result, or of the arguments of a call, that a summary covers: by tool, as the
+//! The replacement of a result, or of the arguments of a call, that a summary covers: by tool, as the
 //! profile says. The originals stay in the rows, and the model gets them with `get_tool_response`.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::definition::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
 
-/// What stands for a covered text.
+/// The replacement of a covered text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
@@ -41,7 +41,7 @@ pub(crate) fn of(rules: &ReductionRules, tool: &str) -> Reduction {
 pub(crate) fn check(rules: &ReductionRules) -> Result<(), String> {
     let is_wrong = |name: &&String| name.is_empty() || name.trim_end_matches('*').contains('*');
     match rules.keys().find(is_wrong) {
-        Some(name) => Err(format!("{name:?} is no name of a tool, and no prefix such as files_*")),
+        Some(name) => Err(format!("{name:?} is neither a tool name nor a prefix such as files_*")),
         None => Ok(()),
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn drops(rules: &ReductionRules, tool: &str, text: &str) -> bool {
     of(rules, tool) == Reduction::Drop && reduced_chars(rules, tool, text).is_some()
 }
 
-/// What stands for a result; `None` if it stays.
+/// The replacement of a result; `None` if it stays.
 pub(crate) fn of_result(
     rules: &ReductionRules,
     tool: &str,
@@ -81,7 +81,7 @@ pub(crate) fn of_result(
     (reduced.len() < text.len()).then_some(reduced)
 }
 
-/// What stands for arguments, as JSON; `None` if they stay.
+/// The replacement of arguments, as JSON; `None` if they stay.
 pub(crate) fn of_arguments(
     rules: &ReductionRules,
     tool: &str,

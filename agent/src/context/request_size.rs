@@ -58,7 +58,7 @@ const LEAST_CHARS: usize = 400;
 /// Takes and returns its estimated tokens.
 ///
 /// # Errors
-/// `context_too_long` if what must not be left out exceeds the window.
+/// `context_too_long` if what must not be omitted exceeds the window.
 pub(crate) fn fit(
     driver: &Driver,
     request: &mut ModelRequest,

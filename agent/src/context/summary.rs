@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Summary {
-    /// What is known.
+    /// The fact.
     pub(crate) stable_facts: Vec<Fact>,
-    /// What is to be achieved.
+    /// The goals.
     pub(crate) active_goals: Vec<String>,
-    /// What is not known yet.
+    /// The open questions.
     pub(crate) open_questions: Vec<String>,
     /// Facts, goals and questions that no longer hold, oldest first.
     pub(crate) discarded_obsolete: Vec<String>,
@@ -46,7 +46,7 @@ fn text_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error
     })
 }
 
-/// What the integrity check repaired.
+/// Repairs of the integrity check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Repairs {
     /// Keys of critical facts that the summary had lost. They are back.
@@ -92,7 +92,7 @@ pub(crate) fn schema() -> Value {
 }
 
 impl Summary {
-    /// Reads a model's answer; `None` if it is no summary.
+    /// Reads a model's answer; `None` if it is not a summary.
     pub(crate) fn of_answer(text: &str) -> Option<Summary> {
         let (start, end) = (text.find('{')?, text.rfind('}')?);
         let mut summary: Summary = serde_json::from_str(text.get(start..=end)?).ok()?;
@@ -156,7 +156,7 @@ impl Summary {
 
     /// Shortens the summary to a size in tokens. What matters least goes first: the oldest part of the course, obsolete
     /// items, uncertain facts, then questions and goals.
-    pub(crate) fn shorten(&mut self, most: u64, estimate: TokenEstimate) {
+    pub(crate) fn shorten(&mut self, max: u64, estimate: TokenEstimate) {
         for fact in &mut self.stable_facts {
             cut(&mut fact.key, 100);
             cut(&mut fact.value, 1_000);
@@ -166,12 +166,12 @@ impl Summary {
         lists.into_iter().flatten().for_each(|text| cut(text, 500));
         loop {
             let tokens = estimate.text(&self.text());
-            if tokens <= most {
+            if tokens <= max {
                 return;
             }
             let raw = self.raw_summary.len();
             if raw > 200 {
-                let excess = usize::try_from((tokens - most) * 3).unwrap_or(raw).max(40);
+                let excess = usize::try_from((tokens - max) * 3).unwrap_or(raw).max(40);
                 let from = raw.min(excess).min(raw - 100);
                 let from = self.raw_summary.ceil_char_boundary(from);
                 self.raw_summary.replace_range(..from, "…");

@@ -276,7 +276,7 @@ fn messages_with(
     messages_out
 }
 
-/// Reduces large arguments of an answer. Data of the provider may contain them, too, so it is left out then.
+/// Reduces large arguments of an answer. Data of the provider may contain them, too, so it is omitted then.
 fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall], rules: &ReductionRules) {
     let ModelMessage::Assistant { calls, carry, reasoning, .. } = message else { return };
     for (call, asked) in calls.iter_mut().zip(asked) {

@@ -64,7 +64,7 @@ pub struct AgentDefinition {
     /// Lets the agent take over the turn of the agents that have it in `subagents`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_handoff: Option<AsHandoff>,
-    /// What happens around the requests to the model and around the calls of tools, in order.
+    /// Middleware around the requests to the model and the calls of tools, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub middleware: Vec<Middleware>,
     /// Rules that pause its runs.
@@ -78,7 +78,7 @@ pub struct AgentDefinition {
     pub config: AgentConfig,
     /// How the agent may be used.
     pub mode: AgentMode,
-    /// What the agent is for.
+    /// The purpose of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Whether lists omit the agent.
@@ -264,11 +264,11 @@ impl AgentDefinition {
 
     fn computed_settings(&self) -> ProfileSettings {
         let mut settings = Profile::settings(self.profile.as_ref());
-        if let Some(most) = self.limits.tool_calls {
-            settings.limits.tool_calls = most;
+        if let Some(max) = self.limits.tool_calls {
+            settings.limits.tool_calls = max;
         }
-        if let Some(most) = self.limits.parallel_tools {
-            settings.limits.parallel_tools = most.max(1);
+        if let Some(max) = self.limits.parallel_tools {
+            settings.limits.parallel_tools = max.max(1);
         }
         settings.planning = self.planning.unwrap_or(settings.planning);
         // The program or the remote agent has its own context, plans and memory.
@@ -413,7 +413,7 @@ impl AgentDefinition {
         if let Err(why) = numbers {
             return contradiction(&why);
         }
-        if self.limits.tool_calls.is_some_and(|most| most < 0) {
+        if self.limits.tool_calls.is_some_and(|max| max < 0) {
             return contradiction("limits.tool_calls is negative");
         }
         for tool in self.agent_tools() {
@@ -426,12 +426,12 @@ impl AgentDefinition {
                 );
             }
         }
-        for (name, most) in [
+        for (name, max) in [
             ("delegation_seconds", self.limits.delegation_seconds),
             ("descendants", self.limits.descendants),
             ("delegation_depth", self.limits.delegation_depth),
         ] {
-            if most.is_some_and(|most| most < 0) {
+            if max.is_some_and(|max| max < 0) {
                 return contradiction(&format!("limits.{name} is negative"));
             }
         }

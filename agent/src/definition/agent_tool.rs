@@ -86,7 +86,7 @@ pub(crate) struct AgentTool {
     input: Value,
 }
 
-/// What a call of such a tool does.
+/// The effect of a call of such a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgentToolKind {
     /// It starts a run of the agent in a session of its own.

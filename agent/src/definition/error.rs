@@ -186,7 +186,7 @@ impl DefinitionError {
                 return or(names.first(), known, otherwise);
             }
             DefinitionError::Subagent { name, known } => {
-                let otherwise = "create the agent with  mode: subagent, or remove its name";
+                let otherwise = "create the agent with `mode: subagent`, or remove its name";
                 return or(Some(name), known, otherwise);
             }
             DefinitionError::Middleware { name, known } => {
@@ -212,10 +212,10 @@ impl DefinitionError {
                 return Some(format!("an inline subagent is changed with its agent {parent}"));
             }
             DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
-                "store it with  abide prompt put, or write it into a file in prompts/"
+                "store it with `abide prompt put`, or write it into a file in prompts/"
             }
             DefinitionError::Variables { .. } => {
-                "give each variable a value in  system_prompt: { …, variables: { NAME: VALUE } }"
+                "give each variable a value in `system_prompt: { …, variables: { NAME: VALUE } }`"
             }
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
@@ -281,7 +281,7 @@ fn of_config(code: &str) -> Option<&'static str> {
             "docs/sandboxes.md describes the backends and their settings"
         }
         "bad_provider_config" => "docs/models.md describes the settings of providers",
-        "mcp_unavailable" => "start the server, or set  required: false",
+        "mcp_unavailable" => "start the server, or set `required: false`",
         "bad_tool_config" => "docs/tools.md describes the settings of tools",
         _ => return None,
     };

@@ -51,7 +51,7 @@ impl TryFrom<String> for GuardrailName {
     fn try_from(name: String) -> Result<GuardrailName, String> {
         match name.as_str() {
             "guardrail" => Ok(GuardrailName::Guardrail),
-            _ => Err(format!("`{name}` is no guardrail")),
+            _ => Err(format!("unknown guardrail `{name}`")),
         }
     }
 }
@@ -70,7 +70,7 @@ pub enum GuardrailAt {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerdictRule {
-    /// What is allowed and what is not, as instructions for the model.
+    /// The instructions for the model that decides: which texts are allowed.
     pub instructions: String,
     /// The provider's id; the default is the server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,8 +102,8 @@ impl TryFrom<String> for Pattern {
     fn try_from(text: String) -> Result<Pattern, String> {
         let compiled = RegexBuilder::new(&text).size_limit(PATTERN_BYTES).build();
         compiled.map(Pattern).map_err(|why| match why {
-            regex::Error::CompiledTooBig(most) => {
-                format!("a pattern needs more than {most} bytes; use a shorter repetition")
+            regex::Error::CompiledTooBig(max) => {
+                format!("a pattern needs more than {max} bytes; use a shorter repetition")
             }
             why => why.to_string(),
         })

@@ -29,7 +29,7 @@ pub enum Middleware {
     Pii(Pii),
     /// Counts requests to models and calls of tools.
     Observability(Observability),
-    /// What is published of an answer while it is made.
+    /// The part of an answer that is published while it is made.
     Streaming(Streaming),
     /// Middleware in Rust, see [`AgentMiddleware`](crate::AgentMiddleware).
     Custom(CustomMiddleware),
@@ -110,12 +110,12 @@ pub enum PiiKind {
 /// The settings of `observability`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Observability {
-    /// What it counts. The default is all.
+    /// The counters. Default: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<ObservedAt>,
 }
 
-/// What `observability` counts.
+/// The counters of `observability`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObservedAt {
@@ -189,10 +189,10 @@ impl Middleware {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Middleware::Guardrail(rule) => rule.check(),
-            Middleware::ToolRetry(ToolRetry { attempts: Some(most), .. })
-                if !(1..=ATTEMPTS).contains(most) =>
+            Middleware::ToolRetry(ToolRetry { attempts: Some(max), .. })
+                if !(1..=ATTEMPTS).contains(max) =>
             {
-                Err(format!("tool_retry: attempts is {most}; it is 1 to {ATTEMPTS}"))
+                Err(format!("tool_retry: attempts is {max}; it is 1 to {ATTEMPTS}"))
             }
             Middleware::ModelFallback(fallback) if fallback.models.is_empty() => {
                 Err("model_fallback needs models".to_owned())
@@ -356,7 +356,7 @@ impl<'de> Deserialize<'de> for Places {
             type Value = Places;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the place of a text, or a list of places")
+                f.write_str("a place, or a list of places")
             }
 
             fn visit_str<E: serde::de::Error>(self, place: &str) -> Result<Places, E> {

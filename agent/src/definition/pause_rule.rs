@@ -1,4 +1,4 @@
-//! What pauses a run: the rules of a definition, and the callback of a runtime.
+//! The causes of a pause: the rules of a definition, and the callback of a runtime.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

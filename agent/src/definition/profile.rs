@@ -32,7 +32,7 @@ pub struct CustomProfile {
     /// The preset that it changes; the default is `balanced`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<Preset>,
-    /// What the model sees of a long conversation.
+    /// The model's view of a long conversation.
     #[serde(skip_serializing_if = "is_default")]
     pub context: ContextOverrides,
     /// When the plan is revised.
@@ -62,7 +62,7 @@ pub struct ProfileSettings {
     /// When it revises the plan.
     #[serde(default)]
     pub plan: PlanSettings,
-    /// What the model sees of a long conversation.
+    /// The model's view of a long conversation.
     pub context: ContextSettings,
     /// Facts that outlive a session.
     pub memory: MemorySettings,

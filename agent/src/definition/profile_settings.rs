@@ -62,7 +62,7 @@ macro_rules! settings {
             $($(#[$meaning])* pub $field: $type,)*
         }
 
-        /// What a custom profile changes of them.
+        /// The changes of a custom profile.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields, expecting = "a map of settings")]
         pub struct $overrides {
@@ -81,16 +81,18 @@ macro_rules! settings {
 }
 
 settings! {
-    /// What the model sees of a long conversation.
+    /// The model's view of a long conversation.
     ContextSettings / ContextOverrides {
         /// Whether older messages are summarised. Otherwise a run whose request exceeds the window fails.
         compaction: bool,
         /// Maximum size of a request in tokens. A request never exceeds it.
         window_tokens: u64,
         /// The trigger: a larger request in tokens is compacted before it is sent.
-        max_token: u64,
+        #[serde(alias = "max_token")]
+        compact_above_tokens: u64,
         /// The size in tokens that compaction aims at.
-        context_token_limit: u64,
+        #[serde(alias = "context_token_limit")]
+        compact_to_tokens: u64,
         /// Maximum size of the summary in tokens.
         summary_token_limit: u64,
         /// Maximum size in tokens of the part that is summarised at once.
@@ -99,19 +101,19 @@ settings! {
         last_answers: usize,
         /// Maximum number of results that the model may fetch in one run with `get_tool_response`.
         tool_responses: i64,
-        /// What the model sees of messages that a summary covers.
+        /// The model's view of messages that a summary covers.
         #[serde(default)]
         policy: ContextPolicy,
-        /// What stands for their results, by tool.
+        /// The replacement of their results, by tool.
         #[serde(default)]
         reduce_results: ReductionRules,
-        /// What stands for the arguments of their calls, by tool.
+        /// The replacement of the arguments of their calls, by tool.
         #[serde(default)]
         reduce_arguments: ReductionRules,
     }
 }
 
-/// What the model sees of a long conversation.
+/// The model's view of a long conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextPolicy {
@@ -278,7 +280,7 @@ settings! {
 
 impl ContextSettings {
     /// The settings of a preset. The trigger is three quarters of the window: an answer and its results have to fit
-    /// beside it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
+    /// next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
     /// that is out of date.
     pub(crate) fn of(preset: Preset) -> ContextSettings {
         let (window, trigger, target, summary, chunk, last_answers) = match preset {
@@ -290,8 +292,8 @@ impl ContextSettings {
         ContextSettings {
             compaction: true,
             window_tokens: window * 1_000,
-            max_token: trigger * 1_000,
-            context_token_limit: target,
+            compact_above_tokens: trigger * 1_000,
+            compact_to_tokens: target,
             summary_token_limit: summary,
             chunk_tokens: chunk * 1_000,
             last_answers,
@@ -315,19 +317,21 @@ impl ContextSettings {
     pub(crate) fn check(&self) -> Result<(), String> {
         let ContextSettings {
             window_tokens: window,
-            max_token: trigger,
-            context_token_limit: target,
+            compact_above_tokens: trigger,
+            compact_to_tokens: target,
             summary_token_limit: summary,
             ..
         } = self;
         let why = if trigger > window {
-            format!("profile.context.max_token {trigger} exceeds window_tokens {window}")
+            format!("profile.context.compact_above_tokens {trigger} exceeds window_tokens {window}")
         } else if target >= trigger {
-            format!("profile.context.context_token_limit {target} is not below max_token {trigger}")
+            format!(
+                "profile.context.compact_to_tokens {target} is not below compact_above_tokens {trigger}"
+            )
         } else if summary.saturating_mul(2) > *target {
             format!(
                 "profile.context.summary_token_limit {summary} exceeds half of \
-                 context_token_limit {target}"
+                 compact_to_tokens {target}"
             )
         } else if *summary < SUMMARY_TOKENS {
             format!(

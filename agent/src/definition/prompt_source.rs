@@ -93,7 +93,7 @@ impl PromptSource {
         matches!(self, PromptSource::Template { origin: PromptOrigin::Store(_), .. })
     }
 
-    /// What only the folder of the runtime may use, in words.
+    /// The part that only the folder of the runtime may use, in words.
     pub(crate) fn reach(&self) -> Option<&'static str> {
         match self {
             PromptSource::Template { origin: PromptOrigin::File(_), .. } => Some("a prompt file"),
@@ -107,10 +107,10 @@ impl PromptSource {
 
 const NO_STORE: &str = "this command has no database; name it with --db or --url";
 
-const NO_MLFLOW: &str = "abide.yaml has no  prompts: { mlflow: { url: … } }";
+const NO_MLFLOW: &str = "abide.yaml has no `prompts: { mlflow: { url: … } }`";
 
 impl PromptOrigin {
-    /// What the definition names.
+    /// The name in the definition.
     fn name(&self) -> &str {
         match self {
             PromptOrigin::Text(_) => "variables",

@@ -172,7 +172,7 @@ pub(crate) async fn waiting(driver: &Driver, calls: &[ToolCall]) -> Result<Vec<R
     driver.abide.sql(sql).param("ids", ids).fetch().await
 }
 
-/// What waiting runs wait for.
+/// The decisions that waiting runs need.
 #[derive(Debug, Default)]
 pub(crate) struct Undecided {
     /// The calls that need a decision, with the run of each.
@@ -181,7 +181,7 @@ pub(crate) struct Undecided {
     pub(crate) runs: Vec<Run>,
 }
 
-/// What these waiting runs and the waiting runs below them wait for.
+/// The decisions that these waiting runs and the waiting runs below them need.
 pub(crate) async fn undecided(driver: &Driver, waiting: Vec<Run>) -> Result<Undecided, Error> {
     let (mut undecided, mut open) = (Undecided::default(), waiting);
     while let Some(run) = open.pop() {

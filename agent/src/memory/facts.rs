@@ -92,7 +92,7 @@ pub(crate) fn block(driver: &Driver) -> Option<String> {
     current_entry(driver)?.content.clone().filter(|text| !text.is_empty())
 }
 
-/// What the active agent has read for the last message of the user.
+/// The facts that the active agent has read for the last message of the user.
 fn current_entry(driver: &Driver) -> Option<&AgentState> {
     let asked_id = last_request(driver).map_or(0, |entry| entry.id);
     let imported_seq = match settings(driver)?.scope {
@@ -124,7 +124,7 @@ fn last_request(driver: &Driver) -> Option<&AgentState> {
     driver.entries.iter().rfind(asked)
 }
 
-/// What the facts are searched for: the last message of the user.
+/// The text of the search: the last message of the user.
 fn query(driver: &Driver) -> String {
     let text = last_request(driver).and_then(|entry| entry.content.as_deref());
     let text = middleware::redaction::for_model(driver, text.unwrap_or_default());
@@ -186,7 +186,7 @@ pub(crate) async fn search(
     driver: &Driver,
     space: &MemorySpace,
     query: &str,
-    most: i64,
+    max: i64,
 ) -> Result<Found, Error> {
     let embedded = embed(driver, space, query).await?;
     let words = "fts_rank(m.key || ' ' || m.value, :query)";
@@ -206,7 +206,7 @@ pub(crate) async fn search(
          ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
     );
     let sql = space.client.sql(&sql).param("space", &space.name);
-    let sql = sql.param("query", query).param("most", most);
+    let sql = sql.param("query", query).param("most", max);
     let Some(Embedded { model, tokens, vector }) = embedded else {
         return Ok(Found::of(sql.fetch().await?));
     };

@@ -147,8 +147,8 @@ pub(crate) async fn search(driver: &Driver, claimed: &ToolCall) -> ToolOutcome {
 async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
     let Some(settings) = memory::facts::settings(driver) else { return Ok(String::new()) };
     let space = memory::facts::space(driver, &settings).await?;
-    let most = arguments.limit.unwrap_or(FOUND);
-    let found = memory::facts::search(driver, space, &arguments.query, most).await?;
+    let max = arguments.limit.unwrap_or(FOUND);
+    let found = memory::facts::search(driver, space, &arguments.query, max).await?;
     let (events, spent) = found.usage();
     if !events.is_empty() {
         driver.record(&events, spent.as_ref(), Vec::new()).await?;

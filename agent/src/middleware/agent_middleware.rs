@@ -21,7 +21,7 @@ pub trait AgentMiddleware: Send + Sync {
     /// Checks the settings of a definition. Without this function, there are none.
     ///
     /// # Errors
-    /// What is wrong with them, with the known settings.
+    /// The error in them, with the known settings.
     fn check(&self, settings: &Map<String, Value>) -> Result<(), String> {
         match settings.keys().next() {
             Some(name) => Err(format!("unknown setting `{name}`: it has no settings")),
@@ -86,7 +86,7 @@ pub trait AgentMiddleware: Send + Sync {
     }
 }
 
-/// What middleware knows about the run.
+/// The facts about the run for middleware.
 #[derive(Clone, Debug)]
 pub struct MiddlewareContext<'a> {
     /// The settings in the definition.

@@ -21,7 +21,7 @@ pub(crate) struct HeldAnswer<'a> {
     text: String,
     /// The bytes of the text that have left, redacted.
     released: usize,
-    /// What has left.
+    /// The text that was released.
     left: String,
     is_denied: bool,
     reasoning: String,
@@ -136,7 +136,8 @@ impl<'a> HeldAnswer<'a> {
 /// The length of the text up to the end of its last sentence: a line break, or white space after a full stop, an
 /// exclamation mark or a question mark.
 fn last_sentence_end(text: &str) -> usize {
-    let (mut end, mut is_ended) = (0, false);
+    let mut end = 0;
+    let mut is_ended = false;
     for (at, c) in text.char_indices() {
         match c {
             '\n' => (end, is_ended) = (at + 1, false),

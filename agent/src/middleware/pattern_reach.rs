@@ -2,7 +2,7 @@
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Bytes that an assertion such as `\b` looks at beside a match.
+/// Bytes around a match that an assertion such as `\b` reads.
 const CONTEXT: usize = 4;
 
 /// How far a match of a pattern can extend.
@@ -23,8 +23,8 @@ impl PatternReach {
         if !can_contain(&parsed, char::is_whitespace) {
             return Some(PatternReach::Word);
         }
-        if let Some(most) = parsed.properties().maximum_len() {
-            return Some(PatternReach::Bytes(most));
+        if let Some(max) = parsed.properties().maximum_len() {
+            return Some(PatternReach::Bytes(max));
         }
         (!can_contain(&parsed, |c| c == '\n')).then_some(PatternReach::Line)
     }
@@ -34,7 +34,7 @@ impl PatternReach {
     pub(crate) fn cleared(self, text: &str) -> usize {
         let after = |at: Option<(usize, char)>| at.map_or(0, |(at, c)| at + c.len_utf8());
         match self {
-            PatternReach::Bytes(most) => text.len().saturating_sub(most + CONTEXT),
+            PatternReach::Bytes(max) => text.len().saturating_sub(max + CONTEXT),
             PatternReach::Word => after(text.char_indices().rfind(|(_, c)| c.is_whitespace())),
             PatternReach::Line => after(text.char_indices().rfind(|(_, c)| *c == '\n')),
         }

@@ -47,7 +47,7 @@ static KINDS: LazyLock<Vec<(PiiKind, &str, Regex)>> = LazyLock::new(|| {
     kinds.into_iter().map(compile).collect()
 });
 
-/// What is redacted in one kind of text.
+/// The patterns that are redacted in one kind of text.
 pub(crate) struct Redactor<'a> {
     rules: Vec<(&'a str, &'a Regex)>,
 }

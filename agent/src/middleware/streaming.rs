@@ -8,13 +8,13 @@ use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::Step;
 
-/// What the middleware of a run says. If several entries differ, less is published.
+/// The setting from the middleware of a run. If several entries differ, less is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Text in pieces, as it arrives.
     pub(crate) tokens: bool,
     pub(crate) reasoning: bool,
-    /// What the run does, at each step.
+    /// The status of the run at each step.
     pub(crate) status: bool,
 }
 

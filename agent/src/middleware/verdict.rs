@@ -12,22 +12,26 @@ use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError, overtime};
 use crate::{middleware, model};
 
-/// What the guardrails decided. The verdicts of models have been recorded.
-pub(crate) struct Ruling {
+/// The decision of the guardrails. The verdicts of models have been recorded.
+pub(crate) struct GuardrailVerdict {
     /// The text to return instead, if a rule denies the text.
     pub(crate) denied: Option<String>,
 }
 
 /// Asks the run's guardrails about a message, before the model is asked.
-pub(crate) async fn rule_request(driver: &Driver, text: &str) -> Step<Ruling> {
+pub(crate) async fn rule_request(driver: &Driver, text: &str) -> Step<GuardrailVerdict> {
     rule(driver, driver.guardrails().filter(|rule| rule.at == GuardrailAt::Request), text).await
 }
 
-/// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text beside
+/// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text next to
 /// tool calls. Without text there is nothing to deny.
-pub(crate) async fn rule_response(driver: &Driver, text: &str, calls_tools: bool) -> Step<Ruling> {
+pub(crate) async fn rule_response(
+    driver: &Driver,
+    text: &str,
+    calls_tools: bool,
+) -> Step<GuardrailVerdict> {
     if calls_tools && text.trim().is_empty() {
-        return Ok(Ruling { denied: None });
+        return Ok(GuardrailVerdict { denied: None });
     }
     let rules = driver.guardrails().filter(|rule| rule.at == GuardrailAt::Response);
     rule(driver, rules.filter(|rule| !calls_tools || rule.schema.is_none()), text).await
@@ -37,19 +41,19 @@ async fn rule(
     driver: &Driver,
     rules: impl Iterator<Item = &Guardrail>,
     text: &str,
-) -> Step<Ruling> {
+) -> Step<GuardrailVerdict> {
     let rules: Vec<&Guardrail> = rules.collect();
     let functions = &driver.shared.guardrails;
     if let Some(rule) = rules.iter().find(|rule| rule.denies(functions, text)) {
-        return Ok(Ruling { denied: Some(rule.message.clone()) });
+        return Ok(GuardrailVerdict { denied: Some(rule.message.clone()) });
     }
     for rule in rules {
         let Some(verdict) = &rule.verdict else { continue };
         if !allows(driver, verdict, text).await? {
-            return Ok(Ruling { denied: Some(rule.message.clone()) });
+            return Ok(GuardrailVerdict { denied: Some(rule.message.clone()) });
         }
     }
-    Ok(Ruling { denied: None })
+    Ok(GuardrailVerdict { denied: None })
 }
 
 /// Whether a pattern or a function denies the reasoning of an answer. Other rules are about the answer only.
@@ -73,7 +77,7 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
         answer = answer_of(candidates.ask(driver, request)) => answer.map_err(|why| failed(&why))?,
     };
     let mut spent = choice::spent(&answer, 0);
-    // It is no answer of the agent.
+    // It is not an answer of the agent.
     spent.iteration = false;
     driver.record(&[choice::usage(&answer)], Some(&spent), Vec::new()).await?;
     Ok(is_allowed(&answer.text))

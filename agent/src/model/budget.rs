@@ -33,7 +33,7 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
                 return Ok(());
             }
             Err(error) if error.code() == Some(Code::LimitExceeded) => return Err(used_up(&error)),
-            Err(error) if error.code() == Some(Code::Overloaded) => {}
+            Err(error) if error.code().is_some_and(Code::is_temporary) => {}
             Err(error) => return Err(error.into()),
         }
         // The first update is the current state, which may differ from the one that was refused.
@@ -66,9 +66,9 @@ fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Reserv
         completeness: Completeness::Complete,
         ..Usage::default()
     };
-    let most = i64::from(u32::MAX);
-    let tokens = i64::try_from(input + output).unwrap_or(most).min(most);
-    let cost = price.and_then(|price| price.cost_micros(&usage)).map(|cost| cost.min(most));
+    let max = i64::from(u32::MAX);
+    let tokens = i64::try_from(input + output).unwrap_or(max).min(max);
+    let cost = price.and_then(|price| price.cost_micros(&usage)).map(|cost| cost.min(max));
     ReserveUsage {
         cost_micros: cost,
         ..ReserveUsage::new(&driver.run_lease.run_id, driver.run_lease.fencing_token, tokens)

@@ -152,7 +152,7 @@ struct AnsweredRequest {
     output: StructuredOutput,
     /// The estimated tokens of the request.
     estimated: u64,
-    /// What the watchdog measures of the request.
+    /// The watchdog's measurements of the request.
     measured: MeasuredRequest,
 }
 
@@ -332,7 +332,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     let response = structured::by_tool(driver, output)
         .and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
-        // The answer is the JSON alone: the text and the calls beside it have no effect.
+        // The answer is the JSON alone: the other text and calls have no effect.
         (answer.text, held) = (json.clone(), json.clone());
         (answer.calls, answer.carry) = (Vec::new(), None);
     }

@@ -57,11 +57,11 @@ pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<Str
 /// Whether the model may correct its answer once more.
 pub(crate) fn may_repair(driver: &Driver) -> bool {
     let output = model::choice::of_agent(driver).map(|it| it.structured_output);
-    let most = match output.unwrap_or_default() {
+    let max = match output.unwrap_or_default() {
         StructuredOutput::Native => REPAIRS,
         StructuredOutput::Tool => RESPONSE_REPAIRS,
     };
-    repairs(driver) < most
+    repairs(driver) < max
 }
 
 /// Fails a run whose model calls the tool with wrong arguments again and again.

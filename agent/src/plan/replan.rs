@@ -1,6 +1,6 @@
 //! When the model is asked to revise its plan: after a failure, after a refused change, or after some answers without a
 //! change, as the profile says. The request is part of the block with the plan, and follows from rows, so it stays until
-//! the plan changes, also for another driver.
+//! the plan changes, including for another driver.
 
 use abide_client::AgentState;
 
@@ -23,7 +23,7 @@ pub(crate) fn block(driver: &Driver, plan: &Plan) -> Option<String> {
 
 /// Why the plan should be revised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Occasion {
+enum ReplanReason {
     /// Calls of this tool have failed.
     Failed(String),
     /// A change of the plan was refused.
@@ -32,20 +32,24 @@ enum Occasion {
     Unchanged,
 }
 
-impl Occasion {
+impl ReplanReason {
     /// The request to the model.
     fn request(&self) -> String {
         let why = match self {
-            Occasion::Failed(tool) => format!("A call of {tool} has failed since."),
-            Occasion::Refused => "A change of the plan was refused since.".to_owned(),
-            Occasion::Unchanged => "The plan has not changed for some time.".to_owned(),
+            ReplanReason::Failed(tool) => format!("A call of {tool} has failed since."),
+            ReplanReason::Refused => "A change of the plan was refused since.".to_owned(),
+            ReplanReason::Unchanged => "The plan has not changed for some time.".to_owned(),
         };
         format!("{why} Check whether the plan still fits, and update it with {MANAGE_TODO_LIST}.")
     }
 }
 
 /// The occasion in the messages after the event that wrote the plan, if there is one.
-fn occasion(settings: &PlanSettings, plan_seq: i64, entries: &[AgentState]) -> Option<Occasion> {
+fn occasion(
+    settings: &PlanSettings,
+    plan_seq: i64,
+    entries: &[AgentState],
+) -> Option<ReplanReason> {
     // A plan changes in one transaction with the result of its call.
     let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
     let results = || since().filter(|entry| entry.role == "tool").map(data::<ToolEntry>);
@@ -56,13 +60,15 @@ fn occasion(settings: &PlanSettings, plan_seq: i64, entries: &[AgentState]) -> O
     match settings.replan {
         Replan::Never => None,
         Replan::OnFailure => {
-            failed(|it| it.name != MANAGE_TODO_LIST).map(|it| Occasion::Failed(it.name))
+            failed(|it| it.name != MANAGE_TODO_LIST).map(|it| ReplanReason::Failed(it.name))
         }
-        Replan::OnConflict => failed(|it| it.name == MANAGE_TODO_LIST).map(|_| Occasion::Refused),
+        Replan::OnConflict => {
+            failed(|it| it.name == MANAGE_TODO_LIST).map(|_| ReplanReason::Refused)
+        }
         Replan::EveryNSteps => {
             let answers = since().filter(|entry| entry.role == "assistant");
             let answers = answers.filter(|it| data::<AssistantEntry>(it).iteration > 0).count();
-            (answers >= settings.replan_steps).then_some(Occasion::Unchanged)
+            (answers >= settings.replan_steps).then_some(ReplanReason::Unchanged)
         }
     }
 }

@@ -310,9 +310,9 @@ impl Plan {
                 "the plan is at version {now}, not {expected}: read it and repeat the change"
             ));
         }
-        let ids: BTreeSet<i64> = wish.todos.iter().map(|it| it.id).collect();
-        if ids.len() < wish.todos.len() {
-            return Err("duplicate id".to_owned());
+        let mut ids = BTreeSet::new();
+        if let Some(twice) = wish.todos.iter().find(|it| !ids.insert(it.id)) {
+            return Err(format!("two steps have the id {}", twice.id));
         }
         let todos = match wish.operation {
             Operation::Write => written(wish.todos)?,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
-use abide_programs::{Answer, Failure, Line, ProgramEvent, Usage};
+use abide_programs::{Failure, Line, ProgramEvent, ProgramResult, Usage};
 use serde_json::{Value, json};
 
 use crate::program::plan::ProgramPlan;
@@ -19,11 +19,11 @@ pub(crate) struct ProgramOutput {
     /// The ids of withdrawn requests.
     pub(crate) withdrawn: Vec<String>,
     /// The end: the final answer, or the failure.
-    pub(crate) answer: Option<Result<Box<Answer>, Failure>>,
+    pub(crate) answer: Option<Result<Box<ProgramResult>, Failure>>,
     /// Whether the program has reported its session since the last look.
     pub(crate) has_opened: bool,
     /// The answer of a program that failed.
-    pub(crate) failed: Option<Box<Answer>>,
+    pub(crate) failed: Option<Box<ProgramResult>>,
     /// Number of calls of the program's own tools that are not recorded yet.
     tool_calls: i64,
     /// The ids of all calls so far: a program may report a call more than once.
@@ -55,9 +55,9 @@ impl ProgramOutput {
         (tool_calls > 0).then(|| ModelUsage { tool_calls, ..ModelUsage::default() })
     }
 
-    /// What a failed program reported as its answer, completed by its last text and its last usage.
-    pub(crate) fn last_answer(&mut self) -> Answer {
-        let mut answer = self.failed.take().map_or_else(Answer::default, |answer| *answer);
+    /// The answer that a failed program reported, completed by its last text and its last usage.
+    pub(crate) fn last_answer(&mut self) -> ProgramResult {
+        let mut answer = self.failed.take().map_or_else(ProgramResult::default, |answer| *answer);
         if answer.text.is_empty() {
             answer.text = std::mem::take(&mut self.text);
         }
@@ -149,7 +149,7 @@ impl ProgramOutput {
         }
     }
 
-    fn cost(&mut self, agent: &str, answer: &Answer) {
+    fn cost(&mut self, agent: &str, answer: &ProgramResult) {
         if let (Some(usage), Some(cost)) = (&answer.usage, answer.cost_usd) {
             self.used(agent, json!(usage), Some(cost));
         }

@@ -15,7 +15,7 @@ use crate::run::error::RuntimeError;
 /// How many events are read at once: fewer than a query returns at most.
 const PAGE: i64 = 5_000;
 
-/// What the current parser makes of the lines of a run.
+/// The result of the current parser for the lines of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reparsed {
     /// The agent.
@@ -24,7 +24,7 @@ pub struct Reparsed {
     pub is_current: bool,
     /// How many lines were read.
     pub lines: usize,
-    /// What differs.
+    /// The differences.
     pub changes: Vec<ReparsedChange>,
 }
 
@@ -33,9 +33,9 @@ pub struct Reparsed {
 pub struct ReparsedChange {
     /// The number of the line's event in the run; `None` for the result of the run.
     pub number: Option<i64>,
-    /// What is stored: events with their data, or the parts of the result.
+    /// The stored value: events with their data, or the parts of the result.
     pub before: Vec<String>,
-    /// What the current parser makes of it.
+    /// The value of the current parser.
     pub after: Vec<String>,
 }
 
@@ -49,8 +49,8 @@ pub enum ReparseError {
     /// It has not ended.
     #[error("run {0} has not ended")]
     Active(String),
-    /// Its agent is no program.
-    #[error("the agent {0} of the run is no program (cli)")]
+    /// Its agent is not a program.
+    #[error("the agent {0} of the run is not a program (cli)")]
     NoProgram(String),
     /// Its parser is not here.
     #[error("{0}")]

@@ -7,7 +7,7 @@
 
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
-    Answer, CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, Prompt,
+    CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,
     Running, Usage, hold,
 };
 use futures_util::future::BoxFuture;
@@ -44,9 +44,10 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     inherit(&driver.shared.environment, &mut config);
     approvals::take_back_all(driver).await?;
     let deaf = !config.takes_decisions();
-    let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
+    let mut output = ProgramOutput::default();
+    let mut open = OpenApprovals::default();
     let mut decisions: Decisions = FuturesUnordered::new();
-    // Its usage is known at its end only. A program that was left behind has ended before, also if nothing is left.
+    // Its usage is known at its end only. A program that was left behind has ended before, even if nothing is left.
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
     let mut running = begin(driver, config, &before).await?;
     while output.answer.is_none() {
@@ -199,7 +200,7 @@ async fn leave(
     }
 }
 
-/// What previous drivers of the run recorded about the program.
+/// The records of previous drivers of the run about the program.
 struct Before {
     /// The last process.
     process: Option<ProcessIdentity>,
@@ -297,7 +298,11 @@ fn prompt(driver: &Driver) -> Prompt {
     Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
 }
 
-async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> Step<DriveResult> {
+async fn finish(
+    driver: &Driver,
+    answer: ProgramResult,
+    mut program: ProgramOutput,
+) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
     if let Some(schema) = &driver.definition.response_format {
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
@@ -330,7 +335,7 @@ async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> 
 }
 
 /// The usage that the program reports.
-pub(crate) fn spent(answer: &Answer, tool_calls: i64) -> ModelUsage {
+pub(crate) fn spent(answer: &ProgramResult, tool_calls: i64) -> ModelUsage {
     let usage = answer.usage.as_ref();
     let count = |of: fn(&Usage) -> Option<u64>| {
         usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())

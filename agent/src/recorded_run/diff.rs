@@ -1,4 +1,4 @@
-//! What has changed between two recordings of a run.
+//! The changes between two recordings of a run.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::recorded_run::recording::{
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunChange {
-    /// What it concerns.
+    /// The part of the run.
     pub kind: RunChangeKind,
     /// Where: the delegated run, if it is one, and the position in it.
     pub position: String,
@@ -22,7 +22,7 @@ pub struct RunChange {
     pub after: String,
 }
 
-/// What a difference concerns.
+/// The part of a run that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunChangeKind {
     /// A text of the model, as the session has it.
@@ -41,7 +41,7 @@ pub enum RunChangeKind {
     Message,
     /// A delegated run.
     Delegation,
-    /// The instructions. A recorded answer is the same with any instructions, so this alone is no failure.
+    /// The instructions. A recorded answer is the same with any instructions, so this alone is not a failure.
     Instructions,
 }
 
@@ -137,7 +137,8 @@ impl Changes<'_> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (was, is) = (text(&before.instructions), text(&after.instructions));
         self.add(RunChangeKind::Instructions, "instructions", was, is);
-        let (mut answers, mut at) = (0, 0);
+        let mut answers = 0;
+        let mut at = 0;
         let none = RecordedMessage::default();
         let (was, is) = (&before.messages, &after.messages);
         while at < was.len().max(is.len()) {
@@ -171,8 +172,8 @@ impl Changes<'_> {
         let text = |message: &RecordedMessage| message.content.clone().unwrap_or_default();
         let position = format!("answer {number}");
         self.add(RunChangeKind::Answer, &position, text(was), text(is));
-        let most = was.tool_calls.len().max(is.tool_calls.len());
-        for at in 0..most {
+        let max = was.tool_calls.len().max(is.tool_calls.len());
+        for at in 0..max {
             let text = |message: &RecordedMessage| {
                 let call = message.tool_calls.get(at);
                 call.map(|call| format!("{} {}", call.name, call.arguments)).unwrap_or_default()

@@ -79,7 +79,7 @@ pub struct RecordedMessage {
     /// The position of a call in the run: number of the answer, number of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
-    /// What the tool returned, before it was shortened for the model.
+    /// The result of the tool, before it was shortened for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// The decision on the call, if it needed one.
@@ -128,13 +128,13 @@ pub struct RecordedUsage {
 pub struct RecordedTool {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its description.
     #[serde(default)]
     pub description: String,
     /// The JSON Schema of its arguments.
     #[serde(default)]
     pub parameters: Value,
-    /// What a repeated call would mean.
+    /// The effect of a repeated call.
     pub effect: Effect,
     /// Whether each call needs an approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -288,7 +288,7 @@ async fn conversation(
     let entries = abide.sql(sql).param("sid", &run.session_id);
     let mut entries: Vec<AgentState> =
         entries.param("until", run.ended_at.map_or(i64::MAX, |at| at.0)).fetch().await?;
-    // The facts of a file are no part of what was said. The repetition has its own.
+    // The facts of a file are not part of what was said. The repetition has its own.
     entries.retain(|entry| entry.kind != MEMORY);
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid";
     let calls: Vec<ToolCall> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;

@@ -11,9 +11,9 @@ use abide_client::arguments::{
 };
 use abide_client::{Abide, DERIVED, Decision, Outcome};
 use abide_models::{
-    Completeness, Conversation, ModelError, ModelErrorKind, ModelEvent, ModelMessage,
-    ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig, Replay, Stop,
-    StructuredOutput, Surroundings, Usage,
+    Completeness, ConfigContext, Conversation, ModelError, ModelErrorKind, ModelEvent,
+    ModelMessage, ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig,
+    Replay, Stop, StructuredOutput, Usage,
 };
 use abide_tools::{Failure, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
 use futures_util::{StreamExt as _, stream};
@@ -69,7 +69,7 @@ impl RecordedRun {
             return Err(RecordingError::Malformed(format!("there is no agent {first}{why}")));
         }
         let none = |_: &str| None;
-        let surroundings = Surroundings { environment: &none, folder };
+        let surroundings = ConfigContext { environment: &none, folder };
         let wrong = |why: String| RecordingError::Malformed(why);
         let mut models = Models::new(ModelsConfig::default(), &surroundings)
             .map_err(|why| wrong(why.to_string()))?;

@@ -1,5 +1,5 @@
-//! Cancels tasks of remote agents whose runs have ended without them: runs that were aborted, also while they waited without a driver, and
-//! runs that failed. The entries of such tasks ([`crate::remote_agent::rows`]) are an outbox: an attempt is repeated, also by the next runtime,
+//! Cancels tasks of remote agents whose runs have ended without them: runs that were aborted, even while they waited without a driver, and
+//! runs that failed. The entries of such tasks ([`crate::remote_agent::rows`]) are an outbox: an attempt is repeated, even by the next runtime,
 //! until the agent has answered.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::catalog;
-use crate::remote_agent::rows::{self, LeftTask};
+use crate::remote_agent::rows::{self, OrphanedTask};
 use crate::run::attempts::{Attempts, TRIED, try_all};
 use crate::run::context::RuntimeContext;
 use crate::run::error::RuntimeError;
@@ -31,7 +31,7 @@ impl RemoteCancels {
         if !shared.trusted_programs.has_remote_agents() {
             return Ok(());
         }
-        let left = LeftTask::find(&shared.abide, &self.attempts.not_due()).await?;
+        let left = OrphanedTask::find(&shared.abide, &self.attempts.not_due()).await?;
         if left.is_empty() {
             return Ok(());
         }
@@ -44,7 +44,7 @@ impl RemoteCancels {
     async fn attempt(
         &self,
         shared: &RuntimeContext,
-        task: &LeftTask,
+        task: &OrphanedTask,
         identity: &str,
     ) -> Result<(), Error> {
         let is_old = shared.settings.now() - task.updated_at > TRIED;
@@ -59,7 +59,7 @@ impl RemoteCancels {
             }
             _ => {}
         }
-        // Not again, also if the entry cannot be removed: another holder may have fenced the collection.
+        // Not again, even if the entry cannot be removed: another holder may have fenced the collection.
         self.attempts.never(&task.run_id);
         shared.abide.call(task.closed()).await?;
         self.attempts.forget(&task.run_id);
@@ -70,7 +70,7 @@ impl RemoteCancels {
 /// Asks the agent to cancel a task.
 async fn cancel(
     shared: &RuntimeContext,
-    task: &LeftTask,
+    task: &OrphanedTask,
     identity: &str,
 ) -> Result<Result<(), A2aFailure>, Error> {
     let nothing = |why: &str| Ok(Err(A2aFailure::Invalid(why.to_owned())));

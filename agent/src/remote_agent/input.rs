@@ -68,16 +68,16 @@ pub(crate) async fn ask(
 }
 
 /// A decision on a question.
-pub(crate) struct Answer {
+pub(crate) struct InputResponse {
     /// Whether it was approved.
     approve: bool,
-    /// What the approver wrote.
+    /// The text of the approver.
     comment: Option<String>,
     /// The call that takes it over.
     pub(crate) then: Vec<Call>,
 }
 
-impl Answer {
+impl InputResponse {
     /// The parts of the message to the agent: for a reader, and for an agent of Abide.
     pub(crate) fn parts(&self, reads_data: bool) -> Value {
         let word = if self.approve { "approve" } else { "reject" };
@@ -105,7 +105,7 @@ pub(crate) async fn undecided(driver: &Driver, question: &Question) -> Step<Opti
 }
 
 /// The decision on a question. If a driver that crashed holds the call, this waits for the end of its lease.
-pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<Answer> {
+pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<InputResponse> {
     let sql = "SELECT * FROM tool_calls WHERE call_id = :id";
     let mut calls = driver.abide.subscribe(sql).param("id", &question.call_id).await?;
     loop {
@@ -128,11 +128,11 @@ pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<Answer>
             ToolCallStatus::Pending => vec![take_over(driver, &call.call_id).await?],
             _ => Vec::new(),
         };
-        return Ok(Answer { approve, comment, then });
+        return Ok(InputResponse { approve, comment, then });
     }
 }
 
-/// What the approver wrote: an answer in the arguments, or a comment.
+/// The text of the approver: an answer in the arguments, or a comment.
 async fn comment(driver: &Driver, call: &ToolCall, approve: bool) -> Step<Option<String>> {
     if let Some(answer) = call.arguments.value()["answer"].as_str().filter(|_| approve) {
         return Ok(Some(answer.to_owned()));

@@ -1,6 +1,6 @@
 //! The text of a remote agent that was published as pieces, so that a repeated stream publishes nothing twice.
 
-/// What was published.
+/// The published text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PublishedText {
     /// The bytes that were published before, whose text is not known any more.
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_published_before_a_question_is_left_out() {
+    fn text_published_before_a_question_is_not_repeated() {
         let mut published = PublishedText::from(3);
         assert_eq!(published.extend("It "), Ok(None));
         assert_eq!(published.extend("It is"), Ok(Some("is".to_owned())));

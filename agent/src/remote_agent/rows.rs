@@ -1,4 +1,4 @@
-//! What a run has exchanged with a remote agent, in rows: each message before it is sent, and the task as soon as its id is
+//! The rows of a run's exchange with a remote agent: each message before it is sent, and the task as soon as its id is
 //! known. So another driver continues the same task.
 //!
 //! A task that has not ended is also an entry of a collection of its scope. It is removed with the end of the run; if the run
@@ -147,7 +147,7 @@ fn open_entry(run_id: &str, data: Value) -> EntryPut {
 
 /// A task that has not ended although its run has.
 #[derive(Clone, Debug)]
-pub(crate) struct LeftTask {
+pub(crate) struct OrphanedTask {
     pub(crate) run_id: String,
     pub(crate) agent: String,
     pub(crate) revision: i64,
@@ -160,10 +160,10 @@ pub(crate) struct LeftTask {
     collection_id: String,
 }
 
-impl LeftTask {
+impl OrphanedTask {
     /// Some of these tasks, except those of the runs `skip`: the oldest one of each scope, then the next one of each, so that a scope
     /// with many delays no other. Entries can be written by others.
-    pub(crate) async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<LeftTask>, Error> {
+    pub(crate) async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<OrphanedTask>, Error> {
         let sql = format!(
             "SELECT r.id, r.agent, r.revision, \
              (SELECT json_array(t.data ->> '$.{FIELD}.task_id', e.caller) \
@@ -185,7 +185,7 @@ impl LeftTask {
             |(run_id, agent, revision, recorded, updated_at, collection_id)| {
                 let recorded = recorded.and_then(|recorded| serde_json::from_str(&recorded).ok());
                 let (task_id, recorded_by) = recorded.unwrap_or_default();
-                LeftTask {
+                OrphanedTask {
                     run_id,
                     agent,
                     revision,

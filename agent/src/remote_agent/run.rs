@@ -45,7 +45,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let client = patiently(driver, patience, || connect(driver, &config)).await?;
     let client = client.map_err(failed)?;
     let task = RemoteTask::new(config.max_bytes);
-    let mut exchange = Exchange {
+    let mut exchange = RemoteTaskRun {
         driver,
         client,
         patience,
@@ -63,7 +63,7 @@ async fn connect(driver: &Driver, config: &A2aConfig) -> Result<A2aClient, A2aFa
 }
 
 /// The exchange with a remote agent about one task.
-struct Exchange<'d> {
+struct RemoteTaskRun<'d> {
     driver: &'d Driver,
     client: A2aClient,
     /// For how long an agent that cannot be reached is tried again.
@@ -77,7 +77,7 @@ struct Exchange<'d> {
     news: u64,
 }
 
-impl Exchange<'_> {
+impl RemoteTaskRun<'_> {
     async fn run(&mut self) -> Step<DriveResult> {
         // A run that was woken without a decision waits again.
         if self.rows.is_asked() && self.waits().await? {

@@ -62,8 +62,8 @@ impl RemoteTask {
         self.add(result);
         let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
         if bytes > self.max_bytes {
-            let most = self.max_bytes;
-            return Err(format!("the artifacts of the task have more than {most} bytes"));
+            let max = self.max_bytes;
+            return Err(format!("the artifacts of the task have more than {max} bytes"));
         }
         let parts = self.artifacts.iter().map(|artifact| artifact.parts.len()).max().unwrap_or(0);
         match self.artifacts.len().max(parts) > ARTIFACTS {
@@ -133,7 +133,7 @@ impl RemoteTask {
         }
         for part in parts(artifact) {
             *bytes += part.to_string().len();
-            // A text continues the text before it, also in a snapshot: some agents keep each piece as a part.
+            // A text continues the text before it, even in a snapshot: some agents keep each piece as a part.
             match (known.last_mut(), part["text"].as_str()) {
                 (Some(last), Some(more)) if last["text"].is_string() => {
                     let whole = format!("{}{more}", text(&last["text"]));
@@ -144,7 +144,7 @@ impl RemoteTask {
         }
     }
 
-    /// What it needs now.
+    /// Its current need.
     pub(crate) fn state(&self) -> TaskState {
         if self.answer.is_some() {
             return TaskState::Completed;

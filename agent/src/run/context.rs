@@ -1,4 +1,4 @@
-//! What all drivers of a runtime share: connection, tools, models, settings and the leases of their runs.
+//! State shared by all drivers of a runtime: connection, tools, models, settings and the leases of their runs.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -113,12 +113,12 @@ impl Driver {
         if consumed.iterations >= iterations {
             return over("recursion_limit", format!("the model has answered {iterations} times"));
         }
-        if let Some(most) = limits.tokens.filter(|most| consumed.tokens >= *most) {
-            return over("token_limit", format!("the run has reached its limit of {most} tokens"));
+        if let Some(max) = limits.tokens.filter(|max| consumed.tokens >= *max) {
+            return over("token_limit", format!("the run has reached its limit of {max} tokens"));
         }
         let cost = consumed.cost_micros as f64 / 1e6;
-        if let Some(most) = limits.cost_usd.filter(|most| cost >= *most) {
-            return over("cost_limit", format!("the run has reached its limit of {most} dollars"));
+        if let Some(max) = limits.cost_usd.filter(|max| cost >= *max) {
+            return over("cost_limit", format!("the run has reached its limit of {max} dollars"));
         }
         let now = self.shared.settings.now();
         if self.deadline().is_some_and(|deadline| now >= deadline) {
@@ -152,7 +152,8 @@ impl Driver {
 
     /// Gives the model the results of its calls, in the order in which it requested them.
     async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
-        let (mut events, mut calls) = (Vec::new(), Vec::new());
+        let mut events = Vec::new();
+        let mut calls = Vec::new();
         for (asked, row) in ended {
             let (text, is_error, exit_code) = tools::calls::outcome(self, &row);
             let handoff = match handoff::changes_agent(self, &row) && !is_error {
@@ -256,9 +257,9 @@ impl Driver {
         if !text.trim().is_empty() {
             return self.finish(text, structured::judge(self, text)).await;
         }
-        let most = self.definition.settings().limits.tool_calls;
+        let max = self.definition.settings().limits.tool_calls;
         let why = format!(
-            "the run has reached its limit of {most} tool calls, and the model gave no answer"
+            "the run has reached its limit of {max} tool calls, and the model gave no answer"
         );
         Err(StepError::Failed(Failure::new("tool_call_limit", why)))
     }

@@ -58,7 +58,7 @@ pub(crate) struct Driver {
     /// The last pause of the run, when the run was last read.
     pub(crate) pause: Option<Pause>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
-    /// summary stands for are left out.
+    /// summary stands for are omitted.
     pub(crate) entries: Vec<AgentState>,
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
@@ -223,7 +223,7 @@ impl Driver {
         self.own.middleware.iter().chain(active)
     }
 
-    /// What the run has consumed since the active agent took over.
+    /// The consumption of the run since the active agent took over.
     pub(crate) fn consumed(&self) -> Consumption {
         let run = &self.run;
         let before = self.handoff();
@@ -271,7 +271,7 @@ impl Driver {
         let settings = self.definition.settings().context;
         messages.extend(transcript::reduced_messages(rest, context.through_id(), &settings));
         if let Some(summary) = context.message() {
-            // The task comes first, also while it is not left out yet.
+            // The task comes first, even while it is not omitted yet.
             let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
             let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
             messages.insert(if kept > 0 { kept } else { task() }, summary);
@@ -398,7 +398,7 @@ pub(crate) struct Recorded {
     pub(crate) results: Vec<Value>,
 }
 
-/// What a run has consumed.
+/// The consumption of a run.
 pub(crate) struct Consumption {
     pub(crate) iterations: i64,
     pub(crate) tool_calls: i64,

@@ -1,5 +1,5 @@
 //! Pauses: whether a run stops at the stage of the loop that it has reached. The stage follows from rows, so a run that
-//! is resumed, also by another driver, continues at the same place.
+//! is resumed, even by another driver, continues at the same place.
 //!
 //! A run pauses for `pause_run`, for a rule of its definition, or for a Rust callback. The row of the last pause has the
 //! place that a resumed run has passed.

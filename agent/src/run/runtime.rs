@@ -31,7 +31,7 @@ use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
 use crate::run::settings::Settings;
-use crate::tools::left_tasks::LeftTasks;
+use crate::tools::left_tasks::OrphanedTasks;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
 use crate::{definition, delegation, memory, plan, program, remote_agent, run, tools};
@@ -89,7 +89,8 @@ impl Runtime {
             recorded_outcomes: BTreeMap::new(),
         });
         let (problems, _) = watch::channel(Vec::new());
-        let (registered, tracer) = (Mutex::default(), Mutex::default());
+        let registered = Mutex::default();
+        let tracer = Mutex::default();
         let prompts = AtomicI64::new(0);
         let (project, config_problem) = (tokio::sync::Mutex::default(), Mutex::default());
         let on_change = None;
@@ -241,7 +242,7 @@ impl Runtime {
         }
         let mut registered = self.registered();
         let change = FolderChange::between("agents", &registered.definitions, &definitions);
-        // The first registration is no change.
+        // The first registration is not a change.
         let change = change.filter(|_| registered.of.is_some());
         *registered = RegisteredDefinitions { of, files, definitions };
         drop(registered);
@@ -311,7 +312,7 @@ impl Runtime {
         let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shared.tools.revision();
         let cancels = Arc::new(RemoteCancels::default());
-        let left_tasks = Arc::new(LeftTasks::default());
+        let left_tasks = Arc::new(OrphanedTasks::default());
         let mut sweeping: Option<JoinHandle<()>> = None;
         let mut cancelling: Option<JoinHandle<()>> = None;
         // At most one reload at a time. It can wait for other servers, and leases are renewed meanwhile.
@@ -358,7 +359,7 @@ impl Runtime {
         drivers.shutdown().await;
         drop(drivers);
         if let Some(tracing) = tracing {
-            // What is not sent by then is sent after the next start.
+            // Unsent traces are sent after the next start.
             let _ = tokio::time::timeout(TRACE_FLUSH_TIMEOUT, tracing).await;
         }
         Ok(())
@@ -425,7 +426,7 @@ impl Runtime {
     /// Cancels the tasks that calls have left on the servers of tools, unless that is in progress.
     fn cancel_left_tasks(
         &self,
-        left_tasks: &Arc<LeftTasks>,
+        left_tasks: &Arc<OrphanedTasks>,
         sweeping: &mut Option<JoinHandle<()>>,
     ) {
         let (shared, left_tasks) = (Arc::clone(&self.shared), Arc::clone(left_tasks));

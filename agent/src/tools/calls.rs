@@ -258,10 +258,10 @@ async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
 }
 
 fn is_settled_elsewhere(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        Some(Code::Conflict | Code::LeaseLost | Code::LimitExceeded | Code::Overloaded)
-    )
+    error.code().is_some_and(|code| {
+        code.is_temporary()
+            || matches!(code, Code::Conflict | Code::LeaseLost | Code::LimitExceeded)
+    })
 }
 
 async fn invoke(
@@ -362,7 +362,7 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
     });
     let applies = |retry: &ToolRetry| {
         (retry.tools.is_empty() || retry.tools.iter().any(selects))
-            && retry.attempts.is_none_or(|most| claimed.attempt < most)
+            && retry.attempts.is_none_or(|max| claimed.attempt < max)
     };
     let is_own = driver.shared.tools.get(&claimed.tool_name).is_none();
     may_help && !is_own && effect != Effect::AtMostOnce && rules.any(applies)
@@ -406,7 +406,7 @@ pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
     };
     let text = middleware::redaction::result(driver, text);
     let cut = match driver.definition.config.tool_token_limit_before_evict {
-        Some(most) => Truncation { max_chars: usize::MAX, max_tokens: Some(most) },
+        Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
         None => Truncation::default(),
     };
     (cut.apply(&text, &call.call_id).text, is_error, exit_code)

@@ -26,7 +26,7 @@ pub(crate) struct ClaimedCall<'a> {
     pub(crate) abide: &'a Abide,
     pub(crate) settings: &'a Settings,
     pub(crate) call: &'a ToolCall,
-    /// What the call exchanges with a server.
+    /// The exchange of the call with a server.
     pub(crate) exchange: Option<&'a CallLog>,
 }
 
@@ -148,7 +148,7 @@ impl ClaimedCall<'_> {
         self.fail(message).await
     }
 
-    /// Records a result, and delivers it in the same commit, unless the delivery is refused: the tool has run, also for a
+    /// Records a result, and delivers it in the same commit, unless the delivery is refused: the tool has run, even for a
     /// run that has ended meanwhile. Then the next step of the run delivers it.
     async fn complete_and_deliver(
         self,

@@ -1,5 +1,5 @@
-//! Cancels tasks that calls have left on the servers of their tools: calls that were cancelled, also while they waited without a
-//! worker, and calls that failed. The recorded steps are an outbox: an attempt is repeated, also by the next runtime, until the
+//! Cancels tasks that calls have left on the servers of their tools: calls that were cancelled, even while they waited without a
+//! worker, and calls that failed. The recorded steps are an outbox: an attempt is repeated, even by the next runtime, until the
 //! server has answered.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const LEFT: &str = "SELECT x.call_id, c.tool_name, x.data, e.caller, c.updated_a
 
 /// The tasks that are cancelled.
 #[derive(Debug, Default)]
-pub(crate) struct LeftTasks {
+pub(crate) struct OrphanedTasks {
     /// By call.
     attempts: Attempts,
     /// The identity of this runtime in the log.
@@ -35,7 +35,7 @@ pub(crate) struct LeftTasks {
 }
 
 /// A task of a call that has ended.
-struct LeftTask {
+struct OrphanedTask {
     call_id: String,
     tool_name: String,
     data: Json,
@@ -44,7 +44,7 @@ struct LeftTask {
     ended_at: i64,
 }
 
-impl LeftTasks {
+impl OrphanedTasks {
     /// Cancels the tasks that are due.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl LeftTasks {
     async fn attempt(
         &self,
         shared: &RuntimeContext,
-        task: &LeftTask,
+        task: &OrphanedTask,
         identity: &str,
     ) -> Result<(), Error> {
         let tool = shared.tools.get(&task.tool_name);
@@ -75,7 +75,7 @@ impl LeftTasks {
         let failure = match request.await {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some(why),
-            Err(_) => Some("the server did not answer".to_owned()),
+            Err(_) => Some("the server did not respond".to_owned()),
         };
         if let Some(why) = failure {
             tracing::warn!(call_id = task.call_id, why, "a task of a tool was not cancelled");
@@ -84,18 +84,18 @@ impl LeftTasks {
                 return Ok(());
             }
         }
-        // Not again, also if the step cannot be closed.
+        // Not again, even if the step cannot be closed.
         self.attempts.never(&task.call_id);
         shared.abide.call(CloseExchange::new(&task.call_id)).await.map(drop)
     }
 }
 
-async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<LeftTask>, Error> {
+async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<OrphanedTask>, Error> {
     let skip = serde_json::to_string(skip).unwrap_or_default();
     let found: Vec<(String, String, Json, String, i64)> =
         abide.sql(LEFT).param("skip", skip).fetch().await?;
     let left = found.into_iter().map(|(call_id, tool_name, data, recorded_by, ended_at)| {
-        LeftTask { call_id, tool_name, data, recorded_by, ended_at }
+        OrphanedTask { call_id, tool_name, data, recorded_by, ended_at }
     });
     Ok(left.collect())
 }

@@ -87,10 +87,10 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutco
         Ok(wish) => wish,
         Err(why) => return failed(format!("the arguments cannot be read: {why}")),
     };
-    let most = driver.definition.settings().context.tool_responses;
-    if fetched(driver).await? >= most {
+    let max = driver.definition.settings().context.tool_responses;
+    if fetched(driver).await? >= max {
         return failed(format!(
-            "this run has fetched {most} results, the most that one run may fetch: work with what you have"
+            "this run has fetched {max} results, the most that one run may fetch: work with what you have"
         ));
     }
     match original(driver, &wish).await? {
@@ -160,8 +160,8 @@ fn slice(driver: &Driver, text: &str, wish: &ResponseArguments) -> String {
     let definition = &driver.definition;
     let window = usize::try_from(definition.settings().context.window_tokens).unwrap_or(MOST);
     let evicts = definition.config.tool_token_limit_before_evict.map_or(MOST, |it| it * 4);
-    let most = MOST.min(window / 2).min(evicts).saturating_sub(200).max(200);
-    let length = wish.length.unwrap_or(DEFAULT).clamp(1, most);
+    let max = MOST.min(window / 2).min(evicts).saturating_sub(200).max(200);
+    let length = wish.length.unwrap_or(DEFAULT).clamp(1, max);
     let total = text.chars().count();
     let begin = wish.offset.min(total);
     let slice: String = text.chars().skip(begin).take(length).collect();

@@ -1,5 +1,5 @@
 //! Runs tool calls that belong to no run, such as those that clients of MCP request. Each call is a row: it waits for its
-//! approval, is retried, and ends like a call of a run, also if the process was killed in between.
+//! approval, is retried, and ends like a call of a run, even if the process was killed in between.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl RunningCalls {
         self.shared_keys = common.unwrap_or_default();
     }
 
-    /// What the calls of a scope share their places by.
+    /// The key of the places that the calls of a scope share.
     fn share_of(&self, scope: &Json) -> Vec<Value> {
         let members = scope.value();
         match self.shared_keys.is_empty() {

@@ -40,7 +40,7 @@ pub(crate) struct ToolLabels {
     pub(crate) tool: String,
 }
 
-/// What an answer has consumed, as far as the provider reports it.
+/// The consumption of an answer, as far as the provider reports it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Consumed {
     pub(crate) input_tokens: u64,
@@ -76,7 +76,7 @@ struct Histogram {
 pub struct MetricFamily {
     /// The name, without the prefix of the program.
     pub name: &'static str,
-    /// What it counts, in one sentence.
+    /// Its meaning, in one sentence.
     pub meaning: &'static str,
     /// `counter` or `histogram`.
     pub kind: &'static str,
@@ -87,7 +87,7 @@ pub struct MetricFamily {
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricSample {
-    /// What follows the name: `_bucket`, `_sum` and `_count` of a histogram.
+    /// The suffix of the name: `_bucket`, `_sum` and `_count` of a histogram.
     pub suffix: &'static str,
     /// Names and values of the labels.
     pub labels: Vec<(&'static str, String)>,
@@ -122,7 +122,7 @@ impl AgentMetrics {
         of.durations.add(took);
     }
 
-    /// The current values. Families without samples are left out.
+    /// The current values. Families without samples are omitted.
     #[must_use]
     pub fn families(&self) -> Vec<MetricFamily> {
         let counters = self.lock();
@@ -138,7 +138,8 @@ impl AgentMetrics {
             cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
             seconds.extend(of.durations.samples(&labels));
         }
-        let (mut tools, mut tool_seconds) = (Vec::new(), Vec::new());
+        let mut tools = Vec::new();
+        let mut tool_seconds = Vec::new();
         for (labels, of) in &counters.tools {
             let labels = labels.pairs();
             tools.extend(outcomes(&labels, &of.outcomes));

@@ -89,7 +89,7 @@ impl TraceSink {
             TraceSink::Http { url, headers, headers_env } => (url, headers, headers_env, false),
         };
         if reqwest::Url::parse(url).is_err() {
-            return Err(format!("traces: {url} is not an address"));
+            return Err(format!("traces: {url} is not a valid URL"));
         }
         let mut all: Vec<(String, String)> =
             headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -152,7 +152,8 @@ async fn post(
     headers: &[(String, String)],
     body: &str,
 ) -> Result<(), String> {
-    let (mut attempt, mut wait) = (1, WAIT);
+    let mut attempt = 1;
+    let mut wait = WAIT;
     loop {
         let mut request = client.post(url).header("content-type", "application/json");
         for (name, value) in headers {
@@ -163,10 +164,10 @@ async fn post(
             Ok(answer) => {
                 let status = answer.status();
                 let again = status.is_server_error() || status.as_u16() == 429;
-                (format!("the server answered {status}"), again)
+                (format!("the server responded with HTTP {status}"), again)
             }
             // The error's text can have the address with a secret in it.
-            Err(why) if why.is_timeout() => ("the server did not answer in time".to_owned(), true),
+            Err(why) if why.is_timeout() => ("the server did not respond in time".to_owned(), true),
             Err(why) => (why.without_url().to_string(), true),
         };
         if !again || attempt == ATTEMPTS {

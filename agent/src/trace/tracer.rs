@@ -24,7 +24,7 @@ const LOOK_BACK: Duration = Duration::from_secs(86_400);
 /// Maximum size of the reason in a row, in bytes.
 const REASON: usize = 1_000;
 
-/// What sends traces.
+/// The sender of traces.
 pub struct Tracer {
     log_data: bool,
     sinks: Vec<ReadySink>,

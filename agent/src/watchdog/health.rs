@@ -21,7 +21,7 @@ use crate::run::step::{Failure, Step, StepError};
 /// Minimum number of answers between two compactions by the watchdog.
 const ANSWERS_BETWEEN_COMPACTIONS: i64 = 5;
 
-/// What of the conversation has been reduced.
+/// The reduced part of the conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reductions {
     /// Summaries.
@@ -70,7 +70,7 @@ pub(crate) fn judge(
     ];
     let signals: Vec<String> =
         signs.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()).collect();
-    // The model cannot change what has been summarised, so that sign alone is no reason to warn it.
+    // The model cannot change what has been summarised, so that sign alone does not justify a warning.
     let unhealthy = match signals.iter().all(|name| name == "context_rot") {
         true => 0,
         false => before.map_or(0, |before| before.unhealthy) + 1,
@@ -81,7 +81,7 @@ pub(crate) fn judge(
     let can_compact = settings.auto_compaction
         && (drifts || rots || over_tooling >= settings.over_tooling)
         && compacted.is_none_or(|at| now.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS);
-    let reached = |count: i64, most: i64| most > 0 && count >= most;
+    let reached = |count: i64, max: i64| max > 0 && count >= max;
     let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
     let action = if reached(now.repeats, settings.stop_after_repeats)
         || reached(unhealthy, settings.stop_after)
@@ -109,14 +109,14 @@ pub(crate) fn judge(
     (health, action)
 }
 
-/// What is measured of a request before it is sent.
+/// Measurements of a request before it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasuredRequest {
     /// Messages.
     messages: usize,
     /// Tokens, as an estimate.
     tokens: u64,
-    /// What of the conversation has been reduced, as far as the model sees it.
+    /// The reduced part of the conversation, as far as the model sees it.
     reductions: Reductions,
 }
 
@@ -228,7 +228,7 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
     count
 }
 
-/// What the driver does before it asks the model again.
+/// The action of the driver before it asks the model again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchdogStep {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What a driver knows about the health of its run.
+//! The driver's knowledge about the health of its run.
 
 use abide_client::{HealthAction, RunHealth};
 

@@ -15,7 +15,7 @@ limits: { tool_calls: 100000 }
 config: { recursion_limit: 100000 }
 profile:
   memory: { enabled: false }
-  context: { window_tokens: 2000, max_token: 1500, context_token_limit: 900, summary_token_limit: 200, \
+  context: { window_tokens: 2000, compact_above_tokens: 1500, compact_to_tokens: 900, summary_token_limit: 200, \
 chunk_tokens: 600, last_answers: 3 }
 ";
 
@@ -225,7 +225,7 @@ async fn integrity_check_repairs_lost_facts_and_revived_items() {
     fixture.close().await;
 }
 
-/// What summaries consume counts in the run and its budget, but not as answers.
+/// The consumption of summaries counts in the run and its budget, but not as answers.
 #[tokio::test]
 async fn spending_of_summaries_counts() {
     let walker = Walker { reports: Some(1.0), ..Walker::new(12) };
@@ -275,7 +275,7 @@ async fn latest_turn_is_protected_and_compaction_cannot_trigger_itself() {
 /// Small groups in front of a large latest turn gain too little: the request is sent as it is.
 #[tokio::test]
 async fn tolerance_after_a_fresh_summary() {
-    let definition = SMALL.replace("max_token: 1500", "max_token: 1000");
+    let definition = SMALL.replace("compact_above_tokens: 1500", "compact_above_tokens: 1000");
     let Walked { fixture, walker, .. } = walk(&definition, Walker::new(10), 3_200).await;
     let (asked, made) =
         (walker.requests(RequestPurpose::Answer).len(), summaries(&fixture.abide).await.len());
@@ -324,7 +324,7 @@ async fn get_tool_response_by_id_part_and_range() {
     options.models = scripted(FETCHES);
     add_read(&options.tools, 2_500);
     let fixture = options.open().await;
-    // A call of another session is not found, also by a caller without a scope.
+    // A call of another session is not found, even by a caller without a scope.
     let other = json!({"session_id": "s2", "call_id": "foreign", "tool_name": "read",
         "arguments": {"page": 1}});
     fixture
@@ -364,7 +364,7 @@ async fn get_tool_response_is_offered_when_a_result_was_cut() {
     fixture.close().await;
 }
 
-/// What always stays exceeds the window: the run fails and names the fix.
+/// The messages that always stay exceed the window: the run fails and names the fix.
 #[tokio::test]
 async fn a_task_larger_than_the_window_fails_with_a_clear_code() {
     let mut options = FixtureOptions::of(SMALL, "answers: [{ text: Hello. }]");
@@ -456,7 +456,7 @@ async fn context_policy_raw() {
     fixture.close().await;
 }
 
-/// What stands for the results of a tool that a summary covers, and what the model that summarises sees of them.
+/// The replacement of the results of a tool that a summary covers, and the text that the summarising model gets.
 #[tokio::test]
 async fn reduction_policies_per_tool() {
     for (rule, marker, is_summarised) in [
@@ -468,8 +468,7 @@ async fn reduction_policies_per_tool() {
         let rules = format!("context: {{ reduce_results: {{ \"re*\": {rule} }},");
         let definition = SMALL.replace("context: {", &rules);
         // Room for some of the covered messages.
-        let definition =
-            definition.replace("context_token_limit: 900", "context_token_limit: 1300");
+        let definition = definition.replace("compact_to_tokens: 900", "compact_to_tokens: 1300");
         // An outline of a longer text is shorter than the text.
         let Walked { fixture, walker, run } = walk(&definition, Walker::new(20), 1_200).await;
         assert_eq!(run.status, RunStatus::Done, "{rule}: {:?}", run.error_message);

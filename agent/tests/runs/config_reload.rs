@@ -83,7 +83,7 @@ impl Reloading {
         lines.join("\n").replace(&format!("{}/", self.folder.path().display()), "")
     }
 
-    /// What `look` returns and what the agent answers, in a new session.
+    /// The result of `look` and the answer of the agent, in a new session.
     async fn run(&self) -> (String, String) {
         let run = begin(&self.abide, "clerk", "Look.").await.expect("it starts").id;
         until_turn_ends(&self.abide, &run, 0).await.expect("it ends");
@@ -171,16 +171,16 @@ async fn a_broken_configuration_changes_nothing_and_is_reported() {
     std::fs::remove_file(reloading.folder.path().join("abide.yaml")).expect("the file exists");
     assert_eq!(reloading.next().await, "problem: abide.yaml: the file is gone");
     assert_eq!(reloading.run().await, pair("before", "It is the first."));
-    // The same file again is no change, and the next one is compared with what is in effect.
+    // The same file again is not a change, and the next one is compared with what is in effect.
     write(reloading.folder.path(), CONFIG);
     let told = reloading.change(&CONFIG.replace("before", "after")).await;
     assert_eq!(told, "programs +[] ~[\"look\"] -[]");
     reloading.close().await;
 }
 
-/// What lives as long as the process says so. A definition that the new file breaks is a problem, and stays.
+/// Settings that need a restart say so. A definition that the new file breaks is a problem, and stays.
 #[tokio::test]
-async fn what_cannot_change_and_what_a_change_breaks_is_said() {
+async fn settings_that_need_a_restart_and_broken_definitions_are_reported() {
     let mut reloading = Reloading::new(CONFIG).await;
     let fixed = format!("{CONFIG}traces: {{ log_data: true }}\nmcp: {{ tools: [look] }}\n");
     assert_eq!(

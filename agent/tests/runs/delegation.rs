@@ -38,7 +38,7 @@ answers:
 
 const ASKS: &str = "tools: [pay]\ninterrupt_on: { pay: true }\n";
 
-/// What each run waits for, and how it has ended.
+/// The reason for which each run waits, and its end.
 async fn runs(fixture: &RuntimeFixture) -> Vec<(String, String, Option<String>)> {
     let sql = "SELECT id, status, reason FROM runs ORDER BY id";
     fixture.abide.sql(sql).fetch().await.expect("the query succeeds")

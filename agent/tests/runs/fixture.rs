@@ -16,7 +16,7 @@ use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::{
     Abide, AgentState, Clock, Config, Json, Micros, Run, RunEventKind, SystemClock,
 };
-use abide_models::{ModelProvider, ModelResponse, Models, ModelsConfig, Script, Surroundings};
+use abide_models::{ConfigContext, ModelProvider, ModelResponse, Models, ModelsConfig, Script};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -94,7 +94,7 @@ pub(crate) fn scripted(script: &str) -> Models {
 
 /// Models with one provider.
 pub(crate) fn answering(provider: impl ModelProvider) -> Models {
-    let surroundings = Surroundings::of_process();
+    let surroundings = ConfigContext::of_process();
     let mut models =
         Models::new(ModelsConfig::default(), &surroundings).expect("the configuration is valid");
     models.add(Arc::new(provider), vec!["scripted".to_owned()], 0).expect("the id is unique");
@@ -103,7 +103,7 @@ pub(crate) fn answering(provider: impl ModelProvider) -> Models {
 
 /// Models with one scripted provider for each pair of an id and a script.
 pub(crate) fn providers(scripts: &[(&str, &str)]) -> Models {
-    let surroundings = Surroundings::of_process();
+    let surroundings = ConfigContext::of_process();
     let mut models =
         Models::new(ModelsConfig::default(), &surroundings).expect("the configuration is valid");
     for (id, script) in scripts {

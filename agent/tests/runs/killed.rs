@@ -20,7 +20,7 @@ use crate::victim::{self, Victim};
 /// Environment variable of the process that is killed: the name of its scenario.
 const SCENARIO: &str = "ABIDE_AGENT_SCENARIO";
 
-/// What the victim does: the files of its agents, and the scripts of its models.
+/// The work of the victim: the files of its agents, and the scripts of its models.
 struct Scenario {
     name: &'static str,
     agents: &'static [(&'static str, &'static str)],
@@ -103,8 +103,8 @@ const SCENARIOS: [Scenario; 8] = [
         name: "compacts",
         agents: &[(
             "clerk",
-            "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, max_token: 350, \
-             context_token_limit: 260, summary_token_limit: 100, chunk_tokens: 140, last_answers: 1 } }\n",
+            "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, compact_above_tokens: 350, \
+             compact_to_tokens: 260, summary_token_limit: 100, chunk_tokens: 140, last_answers: 1 } }\n",
         )],
         scripts: &[("script", COMPACTED)],
         pays: 0,
@@ -327,7 +327,7 @@ fn at_every_step_of_a_handoff() {
     assert!(killed > 10, "killed only {killed} times");
 }
 
-/// After a restart compaction gives the same rows: summaries, archived results and what is left out.
+/// After a restart compaction gives the same rows: summaries, archived results and what is omitted.
 #[test]
 fn at_every_step_of_a_compaction() {
     let folder = SCENARIOS[5].registered();
@@ -343,7 +343,7 @@ fn at_every_step_of_a_compaction() {
     assert!(killed > 10, "killed only {killed} times");
 }
 
-/// What a killed process has published of a held-back answer does not contain the denied text either.
+/// The published part of a held-back answer does not contain the denied text, even after a kill.
 #[test]
 fn at_every_step_of_an_answer_that_is_held_back() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[3], None);

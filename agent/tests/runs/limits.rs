@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_agent::Settings;
 use abide_client::arguments::{DecideApproval, StartRun};
 use abide_client::{Abide, Clock, Config, Decision, Micros, SystemClock};
-use abide_models::{Models, Surroundings};
+use abide_models::{ConfigContext, Models};
 use abide_tools::{Effect, Function, ToolContext};
 use expect_test::expect;
 use schemars::JsonSchema;
@@ -62,7 +62,7 @@ fn priced(plan: &FixtureOptions, script: &str) -> Models {
     let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
                   models: [scripted], price: { input_per_million: 2, output_per_million: 8 } }]";
     let config = serde_saphyr::from_str(config).expect("it is a configuration");
-    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is valid")
+    Models::new(config, &ConfigContext { environment: &|_| None, folder }).expect("it is valid")
 }
 
 /// Regression: without configured prices, the limit had no effect.
@@ -99,13 +99,13 @@ async fn parallel_tools_run_up_to_the_limit() {
     let script = format!("answers: [{{ calls: [{calls}] }}, {{ text: All met. }}]\n");
     let plan = FixtureOptions::of("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
     let (pair, at_once) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
-    let most = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::clone(&most);
+    let max = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&max);
     // Each call waits for another one, so a sequential execution would hang.
     let meet = move |_: Nothing, _: ToolContext| {
-        let (pair, at_once, most) = (pair.clone(), at_once.clone(), most.clone());
+        let (pair, at_once, max) = (pair.clone(), at_once.clone(), max.clone());
         async move {
-            most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            max.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             pair.wait().await;
             at_once.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, String>("met")

@@ -405,7 +405,7 @@ async fn an_abort_reaches_the_server() {
     assert_eq!(agency.state.lock().expect("no test panicked").cancelled, ["0"]);
 }
 
-/// What a server sends is bounded, and what cannot be asked fails the call with a reason for the model.
+/// Messages of a server are bounded, and an unsupported question fails the call with a reason for the model.
 #[tokio::test]
 async fn a_malicious_question_fails_only_its_call() {
     let many: Value = (0..9)

@@ -186,7 +186,7 @@ async fn memory_outlives_sessions_and_restarts() {
     let system = life.system();
     let line = r#"{"confidence":0.9,"key":"language","value":"Ann writes German."}"#;
     assert!(system.contains(&format!("<memory>\n{line}\n</memory>")), "{system}");
-    // What the model has read is a row of the session, and no message of the conversation.
+    // The facts that the model has read are a row of the session, not a message of the conversation.
     let read = "SELECT content LIKE '%German%', data ->> '$.facts' FROM agent_state \
                 WHERE session_id = 's2' AND kind = 'memory'";
     assert_eq!(life.rows(read).await.len(), 1);
@@ -524,7 +524,7 @@ async fn facts_of_a_summary_are_saved() {
     let folder = temporary_folder();
     let definition = "profile:
   base: balanced
-  context: { window_tokens: 6000, max_token: 3000, context_token_limit: 1000, summary_token_limit: 200, chunk_tokens: 2000 }
+  context: { window_tokens: 6000, compact_above_tokens: 3000, compact_to_tokens: 1000, summary_token_limit: 200, chunk_tokens: 2000 }
   watchdog: { enabled: false }
 ";
     let answer = format!(
@@ -545,7 +545,7 @@ async fn facts_of_a_summary_are_saved() {
     assert!(life.rows("SELECT number FROM context_summaries").await.len() > 1);
     let facts = life.rows("SELECT key, value, confidence FROM memories").await;
     assert_eq!(facts, [[json!("goal"), json!("Ann ships on Friday."), json!(0.9)]]);
-    // The facts of the turn were read once, although older messages were left out.
+    // The facts of the turn were read once, although older messages were omitted.
     let reads = "SELECT id FROM agent_state WHERE kind = 'memory'";
     assert_eq!(life.rows(reads).await.len(), 1);
     // The next session reads the fact.

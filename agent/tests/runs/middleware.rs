@@ -262,7 +262,7 @@ answers:
     assert_eq!(run(&definition.replace("  - observability\n", "")).await, "");
 }
 
-/// What a client sees of an answer while it is made, by the settings of `streaming`.
+/// The client's view of an answer while it is made, by the settings of `streaming`.
 #[tokio::test]
 async fn streaming_publishes_steps_pieces_and_reasoning() {
     let script = "

@@ -1,4 +1,4 @@
-//! What moves with a run besides its messages: the summary, the plan, the facts of its session and the measurements of
+//! State that moves with a run in addition to its messages: the summary, the plan, the facts of its session and the measurements of
 //! the watchdog. At every boundary, the next request of a run that moved is the one of a run that stayed; and a fork
 //! continues with the request of its origin.
 
@@ -23,7 +23,7 @@ limits: { tool_calls: 1000 }
 profile:
   base: fast
   memory: { scope: session }
-  context: { window_tokens: 4000, max_token: 2000, context_token_limit: 1500, summary_token_limit: 300, \
+  context: { window_tokens: 4000, compact_above_tokens: 2000, compact_to_tokens: 1500, summary_token_limit: 300, \
 chunk_tokens: 900, last_answers: 2, \
 reduce_results: { \"*\": summarize_archive } }
 ";
@@ -174,7 +174,7 @@ async fn at_every_boundary_the_next_request_of_a_moved_run_is_that_of_one_that_s
 }
 
 /// Facts that sessions share stay in their file: a run that moves reads those of its new file. One that is paused keeps
-/// what it has read, also if the facts have changed since.
+/// what it has read, even if the facts have changed since.
 #[tokio::test]
 async fn a_moved_run_reads_the_shared_facts_of_its_new_file() {
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";

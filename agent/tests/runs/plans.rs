@@ -138,7 +138,7 @@ async fn the_plan_block_is_part_of_the_prompt() {
     fixture.close().await;
 }
 
-/// The database refuses what the runtime would refuse, also from another driver.
+/// The database refuses what the runtime would refuse, even from another driver.
 #[tokio::test]
 async fn the_database_enforces_the_rules_of_plans() {
     let fixture = RuntimeFixture::of("planning: true\n", "answers: []").await;

@@ -12,7 +12,7 @@ use abide_client::arguments::{
     AbortRun, ClaimRun, CreateSession, DecideApproval, RecordRun, RegisterAgent, StartRun,
 };
 use abide_client::{Abide, Decision, NewRunEvent, RunEventKind, Scope};
-use abide_programs::{Answer, CliConfig, Parser, ProgramEvent, Prompt, hold};
+use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, hold};
 use abide_schema::reducer::Caller;
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -186,7 +186,10 @@ impl Parser for CountsLines {
     }
 
     fn finish(&mut self) -> Vec<ProgramEvent> {
-        vec![ProgramEvent::Final(Answer { text: format!("{} lines", self.0), ..Answer::default() })]
+        vec![ProgramEvent::Final(ProgramResult {
+            text: format!("{} lines", self.0),
+            ..ProgramResult::default()
+        })]
     }
 }
 
@@ -337,7 +340,7 @@ fi
 echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1"}'
 "#;
 
-/// Regression: a program survived the SIGKILL of its runtime, and the next runtime started a second one beside it. Both
+/// Regression: a program survived the SIGKILL of its runtime, and the next runtime started a second one. Both
 /// finished.
 #[test]
 fn a_program_that_survives_its_runtime_is_ended_before_it_is_resumed() {

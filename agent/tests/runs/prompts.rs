@@ -74,7 +74,7 @@ async fn a_version_with_other_variables_is_reported_and_the_agent_is_unchanged()
     );
     expect![[r#"
         prompt_variables: the prompt needs a value for company, city, line Some(2)
-        give each variable a value in  system_prompt: { …, variables: { NAME: VALUE } }"#]]
+        give each variable a value in `system_prompt: { …, variables: { NAME: VALUE } }`"#]]
     .assert_eq(&shown);
     fixture.until(&with_instructions("You work for Acme.")).await;
     fixture.close().await;
@@ -187,11 +187,11 @@ async fn prompts_come_from_an_mlflow_server() {
     }
     let problems: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
     expect![[r#"
-        prompt chat@1 cannot be read: chat is a list of chat messages, not a text
+        prompt chat@1 cannot be read: chat is a list of chat messages, not a string
         prompt clerk@4 cannot be read: the MLflow server has no prompt clerk with version 4
         prompt model@1 cannot be read: model is a model, not a prompt
-        prompt moved@1 cannot be read: the MLflow server answers 302 Found
-        prompt page@1 cannot be read: the answer is not that of an MLflow server
+        prompt moved@1 cannot be read: the MLflow server responded with HTTP 302 Found
+        prompt page@1 cannot be read: the response is not valid for the MLflow API
         the prompt needs a value for firm
         prompt clerk cannot be read: the version is missing: write clerk@1, or clerk@ and a label"#]].assert_eq(&problems.join("\n"));
 
@@ -199,7 +199,8 @@ async fn prompts_come_from_an_mlflow_server() {
     let environment: Environment = [("TOKEN".to_owned(), "open".to_owned())].into_iter().collect();
     let project = AgentProject::open_in(folder.path(), &environment).await.expect("it opens");
     let (_, problems) = project.catalog.read();
-    let refused = "prompt clerk@v3 cannot be read: the MLflow server answers 401 Unauthorized";
+    let refused =
+        "prompt clerk@v3 cannot be read: the MLflow server responded with HTTP 401 Unauthorized";
     assert!(problems.iter().any(|it| it.error.to_string() == refused), "{problems:?}");
     let none = AgentProject::open_in(folder.path(), &Environment::default()).await;
     let why = none.map(drop).expect_err("there is no token").to_string();

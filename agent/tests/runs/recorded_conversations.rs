@@ -20,8 +20,8 @@ use abide_client::arguments::{
 };
 use abide_client::{Abide, AgentState, Json, NewMemory, PauseStage};
 use abide_models::{
-    Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage, ModelProvider, ModelRequest,
-    ModelStream, Models, ModelsConfig, Replay, Surroundings, read_conversations,
+    ConfigContext, Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage,
+    ModelProvider, ModelRequest, ModelStream, Models, ModelsConfig, Replay, read_conversations,
 };
 use abide_tools::{Effect, Failure, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
 use futures_util::{StreamExt as _, stream};
@@ -383,7 +383,7 @@ async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCoun
     let results = names.iter().zip(&conversations).flat_map(|(name, it)| turns(name, it));
     let results = results.flat_map(|turn| turn.results).collect();
     let tools = tools(&conversations, results);
-    let surroundings = Surroundings::of_process();
+    let surroundings = ConfigContext::of_process();
     let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is valid");
     let strict = Arc::new(Strict::of(conversations.clone()));
     models.add(strict, Vec::new(), 0).expect("the id is unique");
@@ -434,13 +434,13 @@ fn compare(found: &[Row], conversation: &Conversation) -> ReplayCounts {
     held
 }
 
-fn beside(path: &str) -> PathBuf {
+fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 #[tokio::test]
 async fn every_conversation_of_the_fixture_is_reproduced() {
-    let held = held(&beside("tests/fixtures/conversations.jsonl.zst"), 1).await;
+    let held = held(&in_repository("tests/fixtures/conversations.jsonl.zst"), 1).await;
     println!("{held:?}");
     assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
 }
@@ -454,30 +454,27 @@ async fn every_conversation_is_reproduced_with_a_pause_at_every_stage() {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
     let rule = |at| PauseRule { at, tools: Vec::new(), iteration: None, tokens: None };
     let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(rule);
-    let held = held_with(&beside("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
+    let held = held_with(&in_repository("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
     assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
-    let folder = beside("../shared/data/conversations");
-    if !folder.is_dir() {
-        left_out();
-    }
-    for path in std::fs::read_dir(folder).into_iter().flatten() {
+    let Some(folder) = conversations() else { return };
+    for path in std::fs::read_dir(folder).expect("the folder can be read") {
         held_with(&path.expect("the folder can be read").path(), 6 * EVERY, &rules).await;
     }
 }
 
-/// Says so past the capture of the test harness.
-fn left_out() {
-    let why = "left out: unpublished recordings of conversations, ../shared is not here";
-    writeln!(std::io::stdout(), "{why}").expect("stdout can be written");
+/// The unpublished conversations. Without them it says so past the capture of the test harness.
+fn conversations() -> Option<PathBuf> {
+    let folder = abide_tests::recordings().map(|data| data.join("conversations"));
+    if folder.is_none() {
+        let why = "skipped: unpublished recordings of conversations (ABIDE_EXTERNAL_FIXTURES)";
+        writeln!(std::io::stdout(), "{why}").expect("stdout can be written");
+    }
+    folder
 }
 
 #[tokio::test]
 async fn unpublished_conversations_are_reproduced() {
-    let folder = beside("../shared/data/conversations");
-    if !folder.is_dir() {
-        left_out();
-        return;
-    }
+    let Some(folder) = conversations() else { return };
     let every = if std::env::var_os(ALL).is_some() { 1 } else { EVERY };
     let entries = std::fs::read_dir(folder).expect("the folder can be read");
     let mut paths: Vec<PathBuf> =

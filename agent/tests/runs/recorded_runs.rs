@@ -49,7 +49,7 @@ async fn check(definition: &str, expected: Expect) {
     let changes = recorded.changes(&now);
     let output = changes.iter().map(|it| format!("{} {it}\n", it.kind.as_str()));
     expected.assert_eq(&output.collect::<String>());
-    // What was accepted is the same the next time.
+    // The accepted recording is the same the next time.
     assert_eq!(now.changes(&repeat(&now, folder.path()).await), []);
 }
 
@@ -146,7 +146,7 @@ async fn a_run_that_delegates_its_question_remembers_and_is_compacted_is_repeate
     let clerk = "name: clerk\nsubagents: [helper]\nconfig: { provider: script }\nprofile: fast\n";
     let helper = "name: helper\nmode: subagent\nas_tool: { name: arrange }\ntools: [look, note]\n\
         config: { provider: helps }\nprofile:\n  memory: { namespace: clerk }\n  context: { window_tokens: 3000, \
-        max_token: 700, context_token_limit: 600, summary_token_limit: 100, chunk_tokens: 300, last_answers: 1 }\n";
+        compact_above_tokens: 700, compact_to_tokens: 600, summary_token_limit: 100, chunk_tokens: 300, last_answers: 1 }\n";
     let question = "Pay order A.";
     let script = format!(
         "answers: [{{ calls: [{{ name: arrange, arguments: {{ input: {question} }} }}] }}, {{ text: Paid. }}]"
@@ -218,7 +218,7 @@ async fn calls_of_the_memory_are_repeated_with_what_the_recording_holds() {
 }
 
 #[test]
-fn a_file_that_is_no_recording_is_refused() {
+fn a_file_that_is_not_a_recording_is_refused() {
     for text in ["", "\n", "{}", "[1]", "{\"id\": \"a\", \"messages\": []}"] {
         RecordedRun::from_text(text).expect_err(text);
     }

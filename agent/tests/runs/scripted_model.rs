@@ -15,14 +15,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-/// What the model answers to a request for a summary.
+/// The model's answer to a request for a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Summaries {
     /// A summary with a fact for each part.
     Good,
     /// No answer at all.
     Fail,
-    /// Text that is no summary.
+    /// Text that is not a summary.
     Garbage,
     /// A summary that forgets everything and revives what is obsolete.
     Forgetful,

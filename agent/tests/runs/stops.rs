@@ -20,7 +20,7 @@ async fn ends(script: &str) -> (String, Option<String>, String) {
 
 /// Regression: all of them ended as `done`, some with an empty text.
 #[tokio::test]
-async fn an_incomplete_answer_is_no_answer() {
+async fn an_incomplete_answer_is_not_an_answer() {
     for (answer, code, transcript) in [
         ("text: Half, stop: length", "answer_truncated", "assistant: Half \n"),
         ("stop: length", "answer_truncated", ""),

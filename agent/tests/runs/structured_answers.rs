@@ -162,7 +162,7 @@ async fn a_model_that_never_matches_ends_with_an_error() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_object_is_a_member_of_the_arguments() {
+async fn an_answer_that_is_not_an_object_is_a_member_of_the_arguments() {
     let format = "response_format: { type: array, items: { type: integer } }\n";
     let script = "answers: [{ calls: [{ name: response, arguments: { value: [7, 8] } }] }]";
     let (output, _) = ends_by_tool(format, script).await;

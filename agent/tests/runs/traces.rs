@@ -174,7 +174,7 @@ fn a_wrong_sink_is_refused_at_the_start() {
         ..TraceConfig::default()
     };
     let opened = Tracer::open(&config, Path::new("."), &Environment::of_process());
-    assert_eq!(opened.err().as_deref(), Some("traces: collector is not an address"));
+    assert_eq!(opened.err().as_deref(), Some("traces: collector is not a valid URL"));
 }
 
 /// A collector that refuses the first request, and accepts the others. Returns its address and the bodies that it has

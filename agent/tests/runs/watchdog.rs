@@ -150,8 +150,8 @@ async fn over_tooling_compacts_before_the_trigger() {
     for auto in [true, false] {
         let definition = format!(
             "tools: [look]\nlimits: {{ tool_calls: 100 }}\nprofile:\n  base: balanced\n  \
-             memory: {{ enabled: false }}\n  context: {{ window_tokens: 8000, max_token: 4000, \
-             context_token_limit: 800, summary_token_limit: 150, chunk_tokens: 2000 }}\n  \
+             memory: {{ enabled: false }}\n  context: {{ window_tokens: 8000, compact_above_tokens: 4000, \
+             compact_to_tokens: 800, summary_token_limit: 150, chunk_tokens: 2000 }}\n  \
              watchdog: {{ over_tooling: 0.5, warn_after: 0, auto_compaction: {auto} }}\n"
         );
         let fixture = RuntimeFixture::of(&definition, &script).await;

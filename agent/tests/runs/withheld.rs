@@ -123,7 +123,7 @@ async fn a_sentence_leaves_before_the_answer_is_complete() {
         }
         assert!("One. Two. ".starts_with(&text), "{text}");
     }
-    // What is left of an interrupted answer is the cleared part.
+    // The cleared part of an interrupted answer stays.
     fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("it is aborted");
     fixture.output(&run.id, 0).await;
     assert_eq!(fixture.transcript().await, "user: Count. \nassistant: One. Two.  \n");

@@ -74,7 +74,7 @@ impl A2aClient {
         let response = http.send(request).await?;
         let text = http.text(response, CARD_BYTES).await?;
         let card: Value = serde_json::from_str(&text).map_err(|_| {
-            A2aFailure::Invalid(format!("{} has no card: it did not answer with JSON", host(&at)))
+            A2aFailure::Invalid(format!("{} has no card: the response is not JSON", host(&at)))
         })?;
         A2aClient::of_card(http, &at, headers, &card)
     }
@@ -100,7 +100,7 @@ impl A2aClient {
             return Err(A2aFailure::Invalid(why));
         };
         let url = Url::parse(url).map_err(|why| {
-            A2aFailure::Invalid(format!("the card of {} has the address {url:?}: {why}", host(at)))
+            A2aFailure::Invalid(format!("the card of {} has the URL {url:?}: {why}", host(at)))
         })?;
         http.hosts.check(&url).map_err(A2aFailure::Invalid)?;
         if !headers.is_empty() && url.origin() != at.origin() {
@@ -155,8 +155,8 @@ impl A2aClient {
     pub async fn stream(&self, method: &str, params: Value) -> Result<A2aEvents, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
         if is_event_stream(&response) {
-            let (url, most) = (self.url.clone(), self.http.max_bytes);
-            return Ok(A2aEvents::new(url, response, most, self.is_legacy));
+            let (url, max) = (self.url.clone(), self.http.max_bytes);
+            return Ok(A2aEvents::new(url, response, max, self.is_legacy));
         }
         // An error, or the result of an agent that does not stream it.
         let text = self.http.text(response, self.http.max_bytes).await?;
@@ -214,10 +214,10 @@ impl A2aHttp {
                     false => A2aFailure::Lost(why),
                 });
             }
-            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not answer in time"))),
+            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
         };
         let status = response.status();
-        let why = || format!("{host} answered with HTTP {status}");
+        let why = || format!("{host} responded with HTTP {status}");
         match status {
             _ if status.is_success() => Ok(response),
             StatusCode::TOO_MANY_REQUESTS => Err(A2aFailure::Unreachable(why())),
@@ -227,14 +227,14 @@ impl A2aHttp {
     }
 
     /// The body of an answer. The time between two parts of it is limited.
-    async fn text(&self, mut response: Response, most: usize) -> Result<String, A2aFailure> {
+    async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
         loop {
             let chunk = tokio::time::timeout(self.timeout, response.chunk()).await;
             match chunk {
-                Ok(Ok(Some(chunk))) if body.len() + chunk.len() > most => {
-                    let why = format!("the answer of {host} has more than {most} bytes");
+                Ok(Ok(Some(chunk))) if body.len() + chunk.len() > max => {
+                    let why = format!("the response of {host} has more than {max} bytes");
                     return Err(A2aFailure::Invalid(why));
                 }
                 Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
@@ -242,11 +242,11 @@ impl A2aHttp {
                 Ok(Err(error)) => {
                     return Err(A2aFailure::Lost(public_address::failure(&host, &error)));
                 }
-                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not answer in time"))),
+                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
             }
         }
         String::from_utf8(body)
-            .map_err(|_| A2aFailure::Invalid(format!("the answer of {host} is not UTF-8")))
+            .map_err(|_| A2aFailure::Invalid(format!("the response of {host} is not UTF-8")))
     }
 }
 

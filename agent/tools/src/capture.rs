@@ -20,10 +20,10 @@ pub(crate) struct Capture {
     /// Maximum number of bytes to keep of each stream.
     pub(crate) kept: usize,
     /// Maximum number of bytes of each stream before the program is stopped.
-    pub(crate) most: usize,
+    pub(crate) max: usize,
 }
 
-/// What a program did.
+/// The result of a program.
 pub(crate) struct Captured {
     pub(crate) end: End,
     pub(crate) exit_code: i32,
@@ -50,7 +50,7 @@ impl Capture {
         let deadline = Instant::now() + self.timeout;
         let (end, exit_code) = {
             let read = async {
-                tokio::try_join!(stdout.read(out, self.most), stderr.read(err, self.most)).is_ok()
+                tokio::try_join!(stdout.read(out, self.max), stderr.read(err, self.max)).is_ok()
             };
             let rules = StopRules { deadline, grace: self.grace, cancel };
             rules.watch(&mut child, &group, read).await
@@ -69,23 +69,23 @@ impl Capture {
 
 /// The beginning and the end of a stream.
 pub(crate) struct Excerpt {
-    most: usize,
+    max: usize,
     head: Vec<u8>,
     tail: VecDeque<u8>,
     all: usize,
 }
 
 impl Excerpt {
-    fn of(most: usize) -> Excerpt {
-        Excerpt { most, head: Vec::new(), tail: VecDeque::new(), all: 0 }
+    fn of(max: usize) -> Excerpt {
+        Excerpt { max, head: Vec::new(), tail: VecDeque::new(), all: 0 }
     }
 
     /// Reads to the end, or up to a size.
-    async fn read(&mut self, mut from: impl AsyncRead + Unpin, most: usize) -> Result<(), ()> {
+    async fn read(&mut self, mut from: impl AsyncRead + Unpin, max: usize) -> Result<(), ()> {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
             self.push(&buffer[..read]);
-            if self.all > most {
+            if self.all > max {
                 return Err(());
             }
         }
@@ -94,11 +94,11 @@ impl Excerpt {
 
     fn push(&mut self, bytes: &[u8]) {
         self.all += bytes.len();
-        let half = self.most.div_ceil(2);
+        let half = self.max.div_ceil(2);
         let (first, rest) = bytes.split_at(bytes.len().min(half - self.head.len()));
         self.head.extend_from_slice(first);
         self.tail.extend(rest);
-        let over = self.tail.len().saturating_sub(self.most - half);
+        let over = self.tail.len().saturating_sub(self.max - half);
         self.tail.drain(..over);
     }
 
@@ -110,7 +110,7 @@ impl Excerpt {
             let whole = [self.head.as_slice(), &tail].concat();
             return String::from_utf8_lossy(&whole).trim_end().to_owned();
         }
-        // Characters at the cuts are left out if they are incomplete.
+        // Characters at the cuts are omitted if they are incomplete.
         let from = tail.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0);
         let head = String::from_utf8_lossy(&self.head);
         let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);

@@ -13,7 +13,7 @@ const METADATA_BYTES: usize = 4 << 10;
 
 impl ToolContext {
     /// The context of a call as JSON: `call_id`, `session_id`, `thread_id`, `run_id`, `agent`, `scope` and
-    /// `metadata`. Metadata of more than 4 KiB is left out.
+    /// `metadata`. Metadata of more than 4 KiB is omitted.
     #[must_use]
     pub fn to_json(&self, call_id: &str) -> Value {
         let metadata = Value::Object(self.metadata.clone());

@@ -90,7 +90,7 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
-/// What a program inherits: `allowlist` (the default), `all`, `none`, or a list of names.
+/// The variables that a program inherits: `allowlist` (the default), `all`, `none`, or a list of names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "inherit_env is allowlist, all, none, or a list of names")]
 pub enum Inherit {
@@ -121,7 +121,7 @@ pub enum Preset {
 /// A value in a definition: a literal, or the name of the environment variable that has the value, so that
 /// definitions contain no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a value is text, or {env: NAME, prefix: text}")]
+#[serde(untagged, expecting = "a value is a string, or {env: NAME, prefix: STRING}")]
 pub enum Setting {
     /// A literal.
     Literal(String),

@@ -59,7 +59,7 @@ impl ExchangeError {
 /// A recorded step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExchangeStep {
-    /// What it records.
+    /// Its kind.
     pub kind: ExchangeKind,
     /// Its data.
     pub data: Value,

@@ -5,7 +5,7 @@
 //! its idempotency key, so a server that supports such keys does not repeat a request.
 
 mod address;
-mod exchange;
+mod call;
 mod signature;
 
 use std::collections::BTreeMap;
@@ -320,7 +320,7 @@ impl Tool for HttpTool {
                 () = invocation.cancel.cancelled() => {
                     ToolOutcome::failed(Failure::Cancelled, format!("{name} was cancelled"))
                 }
-                done = tokio::time::timeout(plan.timeout, plan.exchange(&invocation)) => {
+                done = tokio::time::timeout(plan.timeout, plan.call(&invocation)) => {
                     done.unwrap_or_else(|_| crate::function::timed_out(name, plan.timeout))
                 }
             }

@@ -47,8 +47,8 @@ pub struct McpServerConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// The working directory; the default is that of the worker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<PathBuf>,
+    #[serde(default, alias = "folder", skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<PathBuf>,
     /// Environment variables to set, in addition to the inherited ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Setting>,
@@ -64,7 +64,7 @@ pub struct McpServerConfig {
     /// The prefix of its tools' names; the default is the server's name and `_`. It may be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Whether the start fails without the server; the default is false. An optional server that is unavailable is
+    /// Whether the start fails without the server. Default: true. An optional server that is unavailable is
     /// retried.
     #[serde(default = "yes")]
     pub required: bool,
@@ -132,7 +132,7 @@ impl McpServerConfig {
         McpServerConfig {
             name: name.to_owned(),
             command: Vec::new(),
-            folder: None,
+            working_dir: None,
             env: BTreeMap::new(),
             inherit_env: Inherit::default(),
             url: None,
@@ -214,7 +214,7 @@ impl PreparedMcpServer {
         let endpoint = match (config.command.is_empty(), config.url) {
             (false, None) => Endpoint::program(
                 config.command,
-                config.folder,
+                config.working_dir,
                 environment.for_program(&name, &config.inherit_env, &config.env)?,
                 config.max_message_bytes,
             ),

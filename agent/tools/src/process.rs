@@ -188,7 +188,7 @@ impl OutputTail {
         OutputTail { supervisor: launch.supervised.clone(), ..OutputTail::default() }
     }
 
-    /// What the supervisor reported.
+    /// The report of the supervisor.
     pub(crate) fn report(&self) -> Option<Report> {
         split_report(self.supervisor.as_deref()?, &self.raw().0).0
     }

@@ -75,7 +75,7 @@ impl PermittedHosts {
 /// Why a request failed, with its causes, without the URL, which may contain a key.
 pub(crate) fn failure(host: &str, error: &reqwest::Error) -> String {
     if error.is_timeout() {
-        return format!("{host} did not answer in time");
+        return format!("{host} did not respond in time");
     }
     let mut causes = Vec::new();
     let mut cause = std::error::Error::source(error);

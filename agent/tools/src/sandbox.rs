@@ -54,7 +54,7 @@ struct Shared {
     environment: Environment,
 }
 
-/// What one tool adds to the configuration.
+/// The part of the configuration for one tool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobOptions {
     pub(crate) folder: PathBuf,

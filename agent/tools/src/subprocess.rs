@@ -53,8 +53,8 @@ pub struct SubprocessToolConfig {
     #[serde(default)]
     pub stdin: Stdin,
     /// The working directory; the default is that of the worker, or the workspace if there is a sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<PathBuf>,
+    #[serde(default, alias = "folder", skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<PathBuf>,
     /// Further paths that the program can read and execute, if there is a sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readable: Vec<PathBuf>,
@@ -192,7 +192,7 @@ impl SubprocessTool {
         let plan = Plan {
             argv,
             stdin: config.stdin,
-            folder: config.folder,
+            folder: config.working_dir,
             environment: environment.for_program(&name, &config.inherit_env, &config.env)?,
             ok_exit_codes: config.ok_exit_codes,
             output: config.output,

@@ -1,4 +1,4 @@
-//! What the supervisor of a program receives: its specification, which the environment of the supervisor contains
+//! The input of a program's supervisor: its specification, which the environment of the supervisor contains
 //! and that of the program does not.
 
 use std::fs::File;
@@ -80,7 +80,7 @@ pub(crate) struct Spec {
     pub(crate) inner: InnerSpec,
 }
 
-/// What the process does before it becomes the program.
+/// The steps of the process before it becomes the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct InnerSpec {
     pub(crate) nonce: String,

@@ -43,7 +43,7 @@ pub struct ToolDeclaration {
     pub description: String,
     /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// What a repeated call would mean.
+    /// The effect of a repeated call.
     pub effect: Effect,
     /// Whether each call needs approval.
     pub needs_approval: bool,
@@ -133,7 +133,7 @@ pub struct Invocation {
     pub context: ToolContext,
     /// Cancelled when the outcome is no longer needed.
     pub cancel: CancellationToken,
-    /// What the call has exchanged with a server so far.
+    /// The exchange of the call with a server so far.
     pub exchange: Exchange,
 }
 

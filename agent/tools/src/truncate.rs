@@ -61,7 +61,7 @@ impl Truncation {
 
 fn mark(bytes: usize, call_id: &str, inside_string: bool) -> String {
     let place = if inside_string { ", from inside a string" } else { "" };
-    format!("\n[… {bytes} bytes of the result of call {call_id} were left out{place} …]\n")
+    format!("\n[… {bytes} bytes of the result of call {call_id} were omitted{place} …]\n")
 }
 
 fn byte_of_char(text: &str, nth: usize) -> usize {
@@ -87,7 +87,8 @@ impl CutPoints {
         let mut scan = Scan::default();
         // Positions before or after which an escape is complete.
         let (mut whole_head, mut whole_tail) = (0, text.len());
-        let (mut head_in_string, mut tail_in_string) = (false, false);
+        let mut head_in_string = false;
+        let mut tail_in_string = false;
         for (at, c) in text.char_indices() {
             if !scan.inside_escape() {
                 if at <= head_end {

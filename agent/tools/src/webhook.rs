@@ -37,7 +37,7 @@ impl WebhookClient {
     }
 
     fn parse(&self, url: &str) -> Result<Url, String> {
-        let url = Url::parse(url).map_err(|why| format!("the address is invalid: {why}"))?;
+        let url = Url::parse(url).map_err(|why| format!("the URL is invalid: {why}"))?;
         self.hosts.check(&url)?;
         Ok(url)
     }
@@ -85,13 +85,13 @@ mod tests {
             ),
             ("gopher://example.com/", Some("gopher: only http and https can be used")),
             ("https://ann@example.com/", Some("a URL with a user name is not used")),
-            ("nowhere", Some("the address is invalid: relative URL without a base")),
+            ("nowhere", Some("the URL is invalid: relative URL without a base")),
         ] {
             assert_eq!(client.check(url).err().as_deref(), expected, "{url}");
         }
     }
 
-    /// A name that resolves to a private address is refused when the connection is made, so also if it has resolved to another
+    /// A name that resolves to a private address is refused when the connection is made, even if it has resolved to another
     /// one before.
     #[tokio::test]
     async fn a_name_with_a_private_address_is_refused() {

@@ -7,7 +7,7 @@ use abide_agent::{Catalog, Runtime, Settings};
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::{Abide, Call};
 use abide_engine::{Config, Engine};
-use abide_models::{Models, ModelsConfig, Surroundings};
+use abide_models::{ConfigContext, Models, ModelsConfig};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -51,7 +51,7 @@ impl AgentFixture {
             Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
         let abide = Abide::embed(engine.clone());
         let notes = Arc::new(Notes::new());
-        let mut models = Models::new(ModelsConfig::default(), &Surroundings::of_process())
+        let mut models = Models::new(ModelsConfig::default(), &ConfigContext::of_process())
             .expect("the configuration is valid");
         let model = Model { pace, notes: Arc::clone(&notes) };
         models.add(Arc::new(model), vec!["bench".to_owned()], 0).expect("the id is unique");

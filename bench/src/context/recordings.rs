@@ -9,7 +9,7 @@ use abide_tools::{Failure, ToolOutcome};
 /// A conversation with its turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
-    /// What the model says.
+    /// The text of the model.
     pub(crate) conversation: Conversation,
     /// The turns, in order.
     pub(crate) turns: Vec<Turn>,
@@ -24,18 +24,21 @@ pub(crate) struct Turn {
     pub(crate) results: Vec<Vec<ToolOutcome>>,
 }
 
-/// The files of recordings: the given ones, or those of the repository and of `../shared`.
+/// The files of recordings: the given ones, or those of the repository and of `ABIDE_EXTERNAL_FIXTURES`.
 pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let usual = ["tests/fixtures/conversations.jsonl.zst", "../shared/data/conversations"];
-    let usual = usual.map(|path| root.join(path));
+    let external = std::env::var_os("ABIDE_EXTERNAL_FIXTURES").unwrap_or_default();
+    let usual = [
+        root.join("tests/fixtures/conversations.jsonl.zst"),
+        Path::new(&external).join("data/conversations"),
+    ];
     let paths = if given.is_empty() { &usual[..] } else { given };
     let mut files = Vec::new();
     for path in paths {
         match std::fs::read_dir(path) {
             Ok(entries) => files.extend(entries.filter_map(|entry| Some(entry.ok()?.path()))),
             Err(_) if path.is_file() => files.push(path.clone()),
-            Err(_) => eprintln!("left out: {} does not exist", path.display()),
+            Err(_) => eprintln!("skipped: {} does not exist", path.display()),
         }
     }
     files.sort();
@@ -50,7 +53,7 @@ pub(crate) fn read(path: &Path, every: usize) -> Vec<Recording> {
 }
 
 impl Recording {
-    /// The conversation up to the first call without a result. Messages in the middle of a turn are left out, and so are
+    /// The conversation up to the first call without a result. Messages in the middle of a turn are omitted, and so are
     /// characters that providers do not permit in names of tools.
     fn of(recorded: Conversation) -> Recording {
         let mut recording = Recording {

@@ -11,7 +11,7 @@ use abide_agent::{
 use abide_client::arguments::{AppendMessage, CreateSession, StartRun};
 use abide_client::{Abide, Run};
 use abide_models::{
-    ModelMessage, Models, ModelsConfig, RequestPurpose, Surroundings, TokenEstimate,
+    ConfigContext, ModelMessage, Models, ModelsConfig, RequestPurpose, TokenEstimate,
 };
 use abide_tools::{Effect, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
 use futures_util::{StreamExt as _, stream};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::model::{RecordedModel, SeenRequest};
 use super::recordings::Recording;
 
-/// What the requests of a session took.
+/// The duration of the requests of a session.
 #[derive(Debug)]
 pub(crate) struct SessionFigures {
     id: String,
@@ -85,7 +85,7 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
     let ids: Vec<String> = (0..recordings.len()).map(|at| format!("c{at}")).collect();
     let named = ids.iter().zip(recordings);
     let tasks = named.clone().map(|(id, it)| {
-        let task = it.task().expect("recordings without a task are left out");
+        let task = it.task().expect("recordings without a task are omitted");
         (id.clone(), task.to_owned())
     });
     let conversations = named.clone().map(|(id, it)| {
@@ -95,7 +95,7 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
     });
     let model = RecordedModel::new(conversations.collect(), tasks.collect());
     let tools = tools(named.clone());
-    let mut models = Models::new(ModelsConfig::default(), &Surroundings::of_process())
+    let mut models = Models::new(ModelsConfig::default(), &ConfigContext::of_process())
         .expect("the configuration is valid");
     models.add(Arc::new(model.clone()), Vec::new(), 0).expect("the id is unique");
     let catalog = Catalog::new(folder.path(), tools.clone());
@@ -265,8 +265,8 @@ fn definition(id: &str, recording: &Recording, window: u64) -> AgentDefinition {
         profile: Some(Profile::Custom(Box::new(CustomProfile {
             context: ContextOverrides {
                 window_tokens: Some(window),
-                max_token: Some(trigger),
-                context_token_limit: Some(trigger / 2),
+                compact_above_tokens: Some(trigger),
+                compact_to_tokens: Some(trigger / 2),
                 summary_token_limit: Some(trigger / 16),
                 chunk_tokens: Some(trigger / 4),
                 ..ContextOverrides::default()

@@ -47,7 +47,7 @@ const SUBSCRIBE: &str = concat!(
 );
 const CALL: &str = r#"{"op":"call","id":"c","reducer":"count","args":{"id":"c"}}"#;
 
-/// What the sockets have received.
+/// The messages that the sockets have received.
 struct Received {
     /// Number of deltas on all sockets.
     deltas: Cell<usize>,

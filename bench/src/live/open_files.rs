@@ -7,7 +7,7 @@ pub(super) fn raise_open_files() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let now = if raised.is_ok() { maximum } else { current };
-    now.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+    now.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// Number of open files of this process.

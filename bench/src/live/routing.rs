@@ -250,8 +250,8 @@ fn text(found: &[Measured], commits: usize) -> String {
     });
     let header = ["query", "subscriptions", "p50 µs", "p99 µs", "rows", "probes", "statements"];
     let costs = table(&header, rows);
-    let most = found.iter().map(|found| found.size).max().unwrap_or_default();
-    let rows = found.iter().filter(|found| found.size == most).map(|found| {
+    let max = found.iter().map(|found| found.size).max().unwrap_or_default();
+    let rows = found.iter().filter(|found| found.size == max).map(|found| {
         vec![
             found.kind.to_owned(),
             figure(found.bytes, 0),
@@ -273,28 +273,24 @@ fn text(found: &[Measured], commits: usize) -> String {
     let spread = spread.fold(0.0, f64::max);
     let (register_s, bytes) = (
         found.iter().map(|found| found.register_s).fold(0.0, f64::max),
-        found
-            .iter()
-            .filter(|found| found.size == most)
-            .map(|found| found.bytes)
-            .fold(0.0, f64::max),
+        found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max),
     );
     format!(
         "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. The \
          routers of all sizes process each of {commits} commits in turn. The last columns count, \
          for each commit: changed rows examined, hash probes, SQL statements \
          run.\n\n{queries}\n\n{costs}\n\n\
-         For {most} subscriptions (*bytes each* is the resident memory of the process, with all \
+         For {max} subscriptions (*bytes each* is the resident memory of the process, with all \
          that planner and router keep for a subscription):\n\n{takes}\n\n\
-         - From the first subscription to {most} the p50 differs by {spread} µs at most (goal: \
+         - From the first subscription to {max} the p50 differs by {spread} µs at most (goal: \
          2).\n\
          - The heaviest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
-         - Subscribing {most} takes {register_s:.1} s at most (goal, of a million: 5).\n\n\
+         - Subscribing {max} takes {register_s:.1} s at most (goal, of a million: 5).\n\n\
          If the parameter of a join is on the other table, a commit costs one look-up statement \
          for each \
          template, however many subscriptions it has. This is the step from 0 to 1.",
         commits = count(commits),
-        most = count(most),
+        max = count(max),
         spread = figure(spread, 2),
     )
 }

@@ -6,7 +6,7 @@ use crate::record::Record;
 pub(super) struct Contender {
     pub(super) name: &'static str,
     pub(super) label: &'static str,
-    /// What is sent for a turn.
+    /// The requests of a turn.
     pub(super) turn: &'static str,
     /// Whether a turn is one durable request, instead of four.
     pub(super) at_once: bool,

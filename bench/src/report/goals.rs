@@ -20,7 +20,7 @@ struct Goal {
     unit: &'static str,
     digits: usize,
     measured: f64,
-    /// The time of one `fdatasync` beside it, in microseconds.
+    /// The time of one `fdatasync` of the same run, in microseconds.
     sync_us: f64,
 }
 
@@ -48,7 +48,7 @@ impl Goal {
         }
     }
 
-    /// What was measured, whether that is enough, and the time of a sync.
+    /// The measured value, whether it is enough, and the time of a sync.
     fn cells(&self) -> [String; 3] {
         if !self.measured.is_finite() {
             return ["–".to_owned(), "not measured".to_owned(), "–".to_owned()];
@@ -163,7 +163,7 @@ fn of_others(records: &[Record]) -> Vec<Goal> {
     let opened = opens(records).filter(|run| rounded_mib(run) >= 64 && !run.wal_lost);
     vec![
         Goal {
-            what: "loss of write throughput beside 1,000 queries/s, 64 sessions",
+            what: "loss of write throughput under 1,000 queries/s, 64 sessions",
             bound: Bound::AtMost(25.0),
             unit: " %",
             digits: 0,

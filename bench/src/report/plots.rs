@@ -46,7 +46,7 @@ pub(super) fn reads(records: &[Record]) -> Plot {
         .map(|rate| (rate, median(reads_at(records, rate).map(|run| run.turns_per_second))));
     let line = line("turns per second", 0, points);
     Plot {
-        title: "Durable turns beside queries, embedded".to_owned(),
+        title: "Durable turns under queries, embedded".to_owned(),
         x: Axis { label: "queries/s".to_owned(), log: true },
         y: Axis { label: "turns/s".to_owned(), log: false },
         panels: vec![Panel { title: String::new(), lines: vec![line] }],

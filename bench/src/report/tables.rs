@@ -66,7 +66,7 @@ pub(super) fn opens(records: &[Record]) -> impl Iterator<Item = &OpenRecord> + C
     })
 }
 
-/// The loss of turns per second beside queries, relative to the run without queries of the same round, if the disk was in
+/// The loss of turns per second under queries, relative to the run without queries of the same round, if the disk was in
 /// the same state.
 pub(super) fn loss(records: &[Record], rate: f64) -> f64 {
     let losses = reads_at(records, rate).filter_map(|run| {
@@ -89,7 +89,7 @@ fn cell(number: f64, digits: usize) -> String {
     if number.is_finite() { figure(number, digits) } else { "–".to_owned() }
 }
 
-/// The durable turns of Abide beside the floor.
+/// The durable turns of Abide compared with the floor.
 pub(crate) fn turns(records: &[Record]) -> String {
     let mut rows = Vec::new();
     for contender in &CONTENDERS {
@@ -148,7 +148,7 @@ pub(crate) fn turns(records: &[Record]) -> String {
     table(&header, rows)
 }
 
-/// Other programs beside Abide, and what makes their answers durable.
+/// Other programs compared with Abide, and what makes their answers durable.
 pub(super) fn peers(records: &[Record]) -> String {
     let disks = Disk::found(records);
     let of_disks: Vec<Vec<Record>> = disks.iter().map(|disk| disk.records(records)).collect();
@@ -196,7 +196,7 @@ fn probes<'a>(runs: impl Iterator<Item = &'a TurnsRecord> + Clone) -> String {
     }
 }
 
-/// Turns beside queries.
+/// Turns under queries.
 pub(crate) fn reads(records: &[Record]) -> String {
     let rates: BTreeSet<u64> =
         all_reads(records).map(|run| run.reads_due_per_second as u64).collect();

@@ -36,7 +36,7 @@ pub(super) enum Decided {
 }
 
 /// The answer to a question.
-enum Answer {
+enum UserDecision {
     Yes,
     No,
     /// An empty line.
@@ -58,7 +58,7 @@ enum Reply {
     None,
 }
 
-/// What a question has led to.
+/// The result of a question.
 enum Verdict<T> {
     Decided(T),
     Elsewhere,
@@ -74,18 +74,23 @@ impl Decider<'_> {
     }
 
     /// Asks about a call until the answer is yes, no or an empty line, or another client has decided.
-    async fn ask(&mut self, abide: &Abide, call_id: &str, ask: &str) -> Result<Answer, Failure> {
+    async fn ask(
+        &mut self,
+        abide: &Abide,
+        call_id: &str,
+        ask: &str,
+    ) -> Result<UserDecision, Failure> {
         loop {
             match self.read(abide, call_id, ask).await? {
                 Reply::Text(text) => match &*text.trim().to_lowercase() {
-                    "y" | "yes" => return Ok(Answer::Yes),
-                    "n" | "no" => return Ok(Answer::No),
-                    "" => return Ok(Answer::Open),
+                    "y" | "yes" => return Ok(UserDecision::Yes),
+                    "n" | "no" => return Ok(UserDecision::No),
+                    "" => return Ok(UserDecision::Open),
                     _ => note("answer y or n"),
                 },
-                Reply::Interrupted => return Ok(Answer::Interrupted),
-                Reply::Elsewhere => return Ok(Answer::Elsewhere),
-                Reply::None => return Ok(Answer::None),
+                Reply::Interrupted => return Ok(UserDecision::Interrupted),
+                Reply::Elsewhere => return Ok(UserDecision::Elsewhere),
+                Reply::None => return Ok(UserDecision::None),
             }
         }
     }
@@ -131,11 +136,11 @@ impl Decider<'_> {
         }
         let question = format!("{asked}  — approve? [y/N] ");
         Ok(match self.ask(abide, call_id, &question).await? {
-            Answer::Yes => Verdict::Decided(Decision::Approve),
-            Answer::No | Answer::Open => Verdict::Decided(Decision::Reject),
-            Answer::Interrupted => Verdict::Interrupted,
-            Answer::Elsewhere => Verdict::Elsewhere,
-            Answer::None => Verdict::Open,
+            UserDecision::Yes => Verdict::Decided(Decision::Approve),
+            UserDecision::No | UserDecision::Open => Verdict::Decided(Decision::Reject),
+            UserDecision::Interrupted => Verdict::Interrupted,
+            UserDecision::Elsewhere => Verdict::Elsewhere,
+            UserDecision::None => Verdict::Open,
         })
     }
 }
@@ -272,17 +277,17 @@ async fn settlement(
         SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
     };
     Ok(match decider.ask(abide, call_id, &question).await? {
-        Answer::Yes => Verdict::Decided(settle(Outcome::Succeeded)),
-        Answer::No => Verdict::Decided(
+        UserDecision::Yes => Verdict::Decided(settle(Outcome::Succeeded)),
+        UserDecision::No => Verdict::Decided(
             settle(Outcome::Failed).error("it was interrupted and did not take effect"),
         ),
-        Answer::Interrupted => Verdict::Interrupted,
-        Answer::Elsewhere => Verdict::Elsewhere,
-        Answer::Open | Answer::None => Verdict::Open,
+        UserDecision::Interrupted => Verdict::Interrupted,
+        UserDecision::Elsewhere => Verdict::Elsewhere,
+        UserDecision::Open | UserDecision::None => Verdict::Open,
     })
 }
 
-/// What a run without open calls waits for.
+/// The reason for which a run without open calls waits.
 fn waits_for(data: &Value, hint: &HintContext) -> Refusal {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     let (session, reason) = (text("session_id"), text("reason"));

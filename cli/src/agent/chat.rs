@@ -1,5 +1,5 @@
 //! `abide agent chat`: a conversation with an agent. Each message is a run of the session, so a conversation that was
-//! interrupted, also by a kill, continues with `--session`.
+//! interrupted, even by a kill, continues with `--session`.
 
 mod history;
 mod input;
@@ -18,7 +18,7 @@ use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
 use super::host::{AgentHost, FILE, check_folder_exists, open};
 use super::run::{ended, of_server, restarts, row, still_waits};
-use super::silence::Silence;
+use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
@@ -195,7 +195,7 @@ impl Conversation<'_> {
         }
         let detail = format!("there is no agent {}", self.agent);
         let refusal =
-            Refusal::new(Code::NotFound, detail).hint("abide agent list  lists the agents");
+            Refusal::new(Code::NotFound, detail).hint("`abide agent list` lists the agents");
         Err(of_server(self.options, refusal.into()))
     }
 
@@ -286,7 +286,7 @@ impl Conversation<'_> {
         let mut view = View::of_chat(self.options.json);
         view.omit(&restarts(abide, run_id).await?);
         let mut events = Events::of(abide, run_id, 0).await?;
-        let mut silence = Silence::new(self.options, abide);
+        let mut silence = StallNotice::new(self.options, abide);
         loop {
             let event = tokio::select! {
                 event = events.next() => event?,

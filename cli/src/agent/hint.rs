@@ -12,7 +12,7 @@ pub(super) const FOLDER: &str = ".abide";
 /// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
 pub(super) const FILE: &str = "agents.db";
 
-/// The options of this command line that the hints repeat. The token is left out: it belongs in `ABIDE_TOKEN`.
+/// The options of this command line that the hints repeat. The token is omitted: it belongs in `ABIDE_TOKEN`.
 pub(super) struct HintContext {
     where_to: String,
     again: String,
@@ -209,7 +209,7 @@ mod tests {
         options: Options,
     }
 
-    /// A conversation without the option uses a file, also if the server has the default address.
+    /// A conversation without the option uses a file, even if the server has the default address.
     #[test]
     fn the_address_that_is_named_is_repeated() {
         let url = crate::global_options::DEFAULT_URL;

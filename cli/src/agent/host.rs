@@ -78,11 +78,11 @@ pub(super) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
 pub(super) fn no_folder(folder: &Path) -> Refusal {
     let detail = format!("there is no folder {}", folder.display());
     let hint =
-        format!("abide agent init{}  creates it; --agents names another one", of_folder(folder));
+        format!("`abide agent init{}` creates it; --agents names another one", of_folder(folder));
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
-/// What a folder of agents contains, for the greeting of a server.
+/// The content of a folder of agents, for the greeting of a server.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct LoadedProject {
     /// The names of the agents.
@@ -96,9 +96,9 @@ pub(crate) struct LoadedProject {
     pub(crate) sandbox: Option<String>,
     /// The MCP servers, with the reason if one is down.
     pub(crate) mcp_servers: Vec<String>,
-    /// What cannot work, as `agent check` reports it.
+    /// Problems, as `agent check` reports them.
     pub(crate) errors: Vec<String>,
-    /// What cannot work in this environment.
+    /// Problems of this environment.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct AgentHost {
     worker: Option<JoinHandle<()>>,
 }
 
-/// What the interface of the server needs.
+/// The objects that the interface of the server needs.
 struct RegistryParts {
     catalog: Arc<Catalog>,
     tools: Tools,
@@ -167,7 +167,7 @@ impl AgentHost {
         .await
     }
 
-    /// What was loaded, and what failed.
+    /// The loaded definitions, and the failures.
     pub(crate) fn loaded(&self) -> &LoadedProject {
         &self.loaded
     }
@@ -344,7 +344,7 @@ impl LoadedProject {
         let failed = match self.errors.len() + self.warnings.len() {
             0 => String::new(),
             n => format!(
-                "\n  failed   {}:  abide agent check{}  shows {}",
+                "\n  failed   {}: `abide agent check{}` shows {}",
                 counted(n as u64, "problem"),
                 of_folder(folder),
                 if n == 1 { "it" } else { "them" },

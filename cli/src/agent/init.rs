@@ -87,7 +87,8 @@ pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), F
     let config = (CONFIG.0, CONFIG.1.replace("MODELS", &provider.models()));
     let texts = [AGENT, IGNORED].map(|(name, text)| (name, text.to_owned()));
     let script = (provider == Provider::Script).then(|| (SCRIPT.0, SCRIPT.1.to_owned()));
-    let (mut created, mut kept) = (Vec::new(), Vec::new());
+    let mut created = Vec::new();
+    let mut kept = Vec::new();
     for (name, text) in [config].into_iter().chain(script).chain(texts) {
         let path = folder.join(name);
         let is_new = create(&path, &text).map_err(|why| {

@@ -35,7 +35,7 @@ const CODE: &str = "36";
 /// The longest indentation that is held back.
 const INDENT: usize = 16;
 
-/// What the beginning of a line means.
+/// The meaning of the beginning of a line.
 enum Prefix {
     Unknown,
     Fence,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_markdown_stays() {
+    fn text_that_is_not_markdown_stays() {
         check("2 * 3 ** 4", "<>2 * 3 ** 4");
         check("#hashtag -x", "<>#hashtag -x");
         check("a*", "<>a*");

@@ -1,4 +1,4 @@
-//! What a folder of agents adds to the MCP server: the tools and reducers that `abide.yaml` exposes. A call of a tool is a
+//! The additions of a folder of agents to the MCP server: the tools and reducers that `abide.yaml` exposes. A call of a tool is a
 //! row of `tool_calls` in a session of its caller, with the rights of the caller. A worker of this process runs it, so the
 //! call continues without its client, and after a restart.
 
@@ -254,7 +254,7 @@ impl McpHandler for McpTools {
         Box::pin(async move {
             match request.method {
                 "tools/call" => self.call(request).await,
-                method => Err(McpFailure::invalid(format!("{method} is not answered"))),
+                method => Err(McpFailure::invalid(format!("{method} has no response"))),
             }
         })
     }

@@ -65,7 +65,9 @@ pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failur
 pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result<(), Failure> {
     let project = open_offline(options, folder).await?;
     let stored = prompt_store(options, &project.catalog).await?;
-    let (mut same, mut changed, mut failed) = (0, 0, 0);
+    let mut same = 0;
+    let mut changed = 0;
+    let mut failed = 0;
     for path in files(&args.recordings)? {
         let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
         let name = name.unwrap_or_default();
@@ -115,7 +117,7 @@ async fn repeat(
 
 /// The recordings, in the order of their names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let hint = "abide agent record RUN > FOLDER/NAME.jsonl  makes a recording";
+    let hint = "`abide agent record RUN > FOLDER/NAME.jsonl` makes a recording";
     if folder.is_file() {
         return Ok(vec![folder.to_owned()]);
     }
@@ -205,7 +207,7 @@ fn refused(error: RecordingError) -> Failure {
     match error {
         RecordingError::Abide(error) => error.into(),
         RecordingError::Missing(_) => {
-            let hint = "SELECT id, session_id, status FROM runs  lists them";
+            let hint = "`abide sql \"SELECT id, session_id, status FROM runs\"` lists them";
             Refusal::new(Code::NotFound, error.to_string()).hint(hint).into()
         }
         error => Refusal::new(Code::BadTransition, error.to_string()).into(),

@@ -79,7 +79,7 @@ fn refused(error: ReparseError) -> Failure {
     match error {
         ReparseError::Runtime(abide_agent::RuntimeError::Abide(error)) => error.into(),
         ReparseError::Missing(_) => {
-            let hint = "SELECT id, agent, status FROM runs  lists them";
+            let hint = "`abide sql \"SELECT id, agent, status FROM runs\"` lists them";
             Refusal::new(Code::NotFound, text).hint(hint).into()
         }
         ReparseError::Active(_) => Refusal::new(Code::BadTransition, text).into(),

@@ -11,7 +11,7 @@ use clap::Args;
 use super::approvals::{Decider, consent, decide, program_question};
 use super::hint::{HintContext, of_folder};
 use super::host::{AgentHost, FILE, check_folder_exists, open};
-use super::silence::Silence;
+use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -84,8 +84,7 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
             let of_folder = of_folder(folder);
             let (folder, file) = (folder.display(), folder.join(FILE));
             Failure::Unreachable(refusal.hint(format!(
-                "abide serve --agents {folder}  starts one;  \
-                 abide agent run --db {}{of_folder} …  needs none",
+                "`abide serve --agents {folder}` starts one; `abide agent run --db {}{of_folder} …` needs none",
                 file.display()
             )))
         }
@@ -101,8 +100,7 @@ pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
         {
             let url = &options.url;
             Failure::Refused(refusal.hint(format!(
-                "abide agent list --url {url}  lists the agents of this server;  \
-                 abide serve --agents FOLDER  adds those of a folder"
+                "`abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
             )))
         }
         failure => failure,
@@ -124,7 +122,7 @@ pub(super) async fn watch(
     let mut view = View::new(options.json);
     view.omit(&restarts(abide, run_id).await?);
     let mut events = Events::of(abide, run_id, 0).await?;
-    let mut silence = Silence::new(options, abide);
+    let mut silence = StallNotice::new(options, abide);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,

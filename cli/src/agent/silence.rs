@@ -21,16 +21,16 @@ const SILENT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Says once, on stderr, why a run is silent.
-pub(super) struct Silence<'a> {
+pub(super) struct StallNotice<'a> {
     options: &'a Options,
     abide: &'a Abide,
     /// When it is said; `None` afterwards.
     due: Option<Instant>,
 }
 
-impl<'a> Silence<'a> {
-    pub(super) fn new(options: &'a Options, abide: &'a Abide) -> Silence<'a> {
-        Silence { options, abide, due: Some(Instant::now() + SILENT) }
+impl<'a> StallNotice<'a> {
+    pub(super) fn new(options: &'a Options, abide: &'a Abide) -> StallNotice<'a> {
+        StallNotice { options, abide, due: Some(Instant::now() + SILENT) }
     }
 
     /// Waits until the run is silent, and says why if the reason is known. Completes once.
@@ -56,7 +56,7 @@ impl<'a> Silence<'a> {
         }
         Ok(match without_driver == 1 && drives_agents(self.options).await == Some(false) {
             true => Some(
-                "waiting: this server drives no agents: start it with  abide serve --agents FOLDER"
+                "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`"
                     .to_owned(),
             ),
             false => None,
@@ -70,8 +70,8 @@ impl<'a> Silence<'a> {
             return None;
         }
         let left = expires.duration_since(std::time::SystemTime::now()).ok()?;
-        let most = left.as_secs() + 1;
-        Some(format!("waiting for the lease of the process that ended (at most {most} s)"))
+        let max = left.as_secs() + 1;
+        Some(format!("waiting for the lease of the process that ended (at most {max} s)"))
     }
 }
 

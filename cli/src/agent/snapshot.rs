@@ -44,7 +44,7 @@ pub(super) struct Import {
     #[arg(long, value_name = "ID")]
     id: Option<String>,
 
-    /// Continue with the definitions of this file, also if they differ
+    /// Continue with the definitions of this file, even if they differ
     #[arg(long)]
     any_definition: bool,
 
@@ -85,7 +85,7 @@ pub(super) async fn export(options: &Options, args: Export) -> Result<(), Failur
     say_json(&snapshot)?;
     if !args.copy {
         note(format!(
-            "run {} has ended here; continue it with:  abide agent import FILE",
+            "run {} has ended here; continue it with: `abide agent import FILE`",
             snapshot.runs.first().map_or("", |run| &run.id)
         ));
     }
@@ -144,13 +144,13 @@ async fn follow(
 }
 
 fn read(file: &Path) -> Result<RunSnapshot, Failure> {
-    let hint = "abide agent export RUN > FILE  writes a snapshot";
+    let hint = "`abide agent export RUN > FILE` writes a snapshot";
     let mut text = String::new();
     // One byte more than allowed, so that a larger file is noticed without being read.
-    let most = limits::CALL_BYTES as u64 + 1;
+    let max = limits::CALL_BYTES as u64 + 1;
     let done = match file.to_str() {
-        Some("-") => io::stdin().take(most).read_to_string(&mut text),
-        _ => fs::File::open(file).and_then(|it| it.take(most).read_to_string(&mut text)),
+        Some("-") => io::stdin().take(max).read_to_string(&mut text),
+        _ => fs::File::open(file).and_then(|it| it.take(max).read_to_string(&mut text)),
     };
     let name = file.display();
     done.map_err(|why| Failure::usage(format!("{name} cannot be read: {why}"), hint))?;

@@ -1,4 +1,4 @@
-//! The output of `abide agent run`, for people and for programs. People see an answer once, also if it started again:
+//! The output of `abide agent run`, for people and for programs. People see an answer once, even if it started again:
 //! text that equals the text on the screen is not repeated.
 
 use std::ops::Range;
@@ -148,7 +148,7 @@ impl View {
         }
     }
 
-    /// What to write for a piece of the answer: nothing while it repeats the text of an answer that was cut off, then
+    /// The text to write for a piece of the answer: nothing while it repeats the text of an answer that was cut off, then
     /// what follows that text, or the whole answer if it differs.
     fn new_text(&mut self, piece: &str) -> Option<String> {
         self.answer.push_str(piece);

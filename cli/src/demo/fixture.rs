@@ -13,18 +13,18 @@ use crate::failure::Failure;
 /// 24 conversations; `tests/fixtures/README.md` has their origin and licences.
 const BUILT_IN: &[u8] = include_bytes!("../../../tests/fixtures/conversations.jsonl.zst");
 
-/// Reads at most `most` conversations, in order.
+/// Reads at most `max` conversations, in order.
 ///
 /// # Errors
 /// A file cannot be read, or a line of it is not a recorded conversation.
-pub(crate) fn read(data: Option<&Path>, most: Option<usize>) -> Result<Vec<Recording>, Failure> {
-    let most = most.unwrap_or(usize::MAX);
+pub(crate) fn read(data: Option<&Path>, max: Option<usize>) -> Result<Vec<Recording>, Failure> {
+    let max = max.unwrap_or(usize::MAX);
     let mut recordings = Vec::new();
     match data {
-        None => read_lines("the built-in data", unpack(BUILT_IN)?, most, &mut recordings)?,
+        None => read_lines("the built-in data", unpack(BUILT_IN)?, max, &mut recordings)?,
         Some(path) => {
             for file in files(path)? {
-                read_file(&file, most, &mut recordings)?;
+                read_file(&file, max, &mut recordings)?;
             }
         }
     }
@@ -56,13 +56,13 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-fn read_file(path: &Path, most: usize, into: &mut Vec<Recording>) -> Result<(), Failure> {
+fn read_file(path: &Path, max: usize, into: &mut Vec<Recording>) -> Result<(), Failure> {
     let name = path.display().to_string();
     let file = BufReader::new(File::open(path).map_err(|why| unreadable(path, &why))?);
     if name.ends_with(".zst") {
-        read_lines(&name, unpack(file)?, most, into)
+        read_lines(&name, unpack(file)?, max, into)
     } else {
-        read_lines(&name, file, most, into)
+        read_lines(&name, file, max, into)
     }
 }
 
@@ -76,11 +76,11 @@ fn unpack<R: Read>(packed: R) -> Result<impl BufRead, Failure> {
 fn read_lines(
     name: &str,
     lines: impl BufRead,
-    most: usize,
+    max: usize,
     into: &mut Vec<Recording>,
 ) -> Result<(), Failure> {
     for (at, line) in lines.lines().enumerate() {
-        if into.len() >= most {
+        if into.len() >= max {
             return Ok(());
         }
         let line = line.map_err(|why| unreadable(Path::new(name), &why))?;
@@ -107,9 +107,9 @@ mod tests {
     use expect_test::{Expect, expect};
 
     /// Checks the names of the conversations, or the error.
-    fn check(text: &str, most: usize, expected: Expect) {
+    fn check(text: &str, max: usize, expected: Expect) {
         let mut recordings = Vec::new();
-        let output = match read_lines("talk.jsonl", text.as_bytes(), most, &mut recordings) {
+        let output = match read_lines("talk.jsonl", text.as_bytes(), max, &mut recordings) {
             Ok(()) => {
                 let names = recordings.iter().map(|recording| recording.name.as_str());
                 names.collect::<Vec<_>>().join(" ")
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_packed_is_no_zst() {
+    fn data_that_is_not_compressed_is_not_read_as_zst() {
         assert!(unpack(&b"{}"[..]).is_err());
     }
 }

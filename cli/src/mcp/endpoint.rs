@@ -76,18 +76,18 @@ impl Endpoint {
         &self,
         message: &JsonValue,
         headers: HeaderMap,
-    ) -> Result<Answer, SendError> {
+    ) -> Result<HttpResponse, SendError> {
         let request = self.request(Method::POST, headers).body(message.to_string());
         let request = request
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream");
-        Answer::of(request.send().await?).await
+        HttpResponse::of(request.send().await?).await
     }
 
     /// Opens the stream of a session.
-    pub(super) async fn get(&self, headers: HeaderMap) -> Result<Answer, SendError> {
+    pub(super) async fn get(&self, headers: HeaderMap) -> Result<HttpResponse, SendError> {
         let request = self.request(Method::GET, headers).header(ACCEPT, "text/event-stream");
-        Answer::of(request.send().await?).await
+        HttpResponse::of(request.send().await?).await
     }
 
     /// Ends a session.
@@ -98,7 +98,7 @@ impl Endpoint {
 }
 
 /// The answer to a request: one message, or a stream of them.
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     /// The session that the server has started.
     pub(super) session: Option<String>,
     only: Option<JsonValue>,
@@ -106,15 +106,15 @@ pub(super) struct Answer {
     events: EventReader,
 }
 
-impl Answer {
-    async fn of(response: Response) -> Result<Answer, SendError> {
+impl HttpResponse {
+    async fn of(response: Response) -> Result<HttpResponse, SendError> {
         let header = |name: &str| response.headers().get(name).and_then(|it| it.to_str().ok());
         let session = header(SESSION_ID).map(str::to_owned);
         let is_stream =
             header(CONTENT_TYPE.as_str()).is_some_and(|it| it.starts_with("text/event-stream"));
         let status = response.status();
         let events = EventReader::new(MESSAGE_BYTES);
-        let mut answer = Answer { session, only: None, stream: None, events };
+        let mut answer = HttpResponse { session, only: None, stream: None, events };
         if is_stream {
             answer.stream = Some(response);
             return Ok(answer);
@@ -146,7 +146,7 @@ impl Answer {
             }
             let Some(part) = stream.chunk().await? else { return Ok(None) };
             let fed = self.events.feed(&part);
-            fed.map_err(|why| SendError::Refused(format!("the server's answer: {why}")))?;
+            fed.map_err(|why| SendError::Refused(format!("the server's response: {why}")))?;
         }
     }
 }
@@ -156,7 +156,7 @@ async fn body_of(mut response: Response) -> Result<Vec<u8>, SendError> {
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {
         if body.len() + part.len() > MESSAGE_BYTES {
-            let why = format!("the server's answer has more than {MESSAGE_BYTES} bytes");
+            let why = format!("the server's response has more than {MESSAGE_BYTES} bytes");
             return Err(SendError::Refused(why));
         }
         body.extend_from_slice(&part);

@@ -1,5 +1,5 @@
-//! The session of a client of 2025-11-25 or before. A server that was restarted has forgotten it; then a new one gets the
-//! same subscriptions, without notice of the client.
+//! The session of a client of 2025-11-25 or before. A restarted server has forgotten it;
+//! then the proxy opens a new session with the same subscriptions; the client does not notice.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ impl LegacySession {
         }
     }
 
-    /// What may have changed while there was no session.
+    /// Notifications of changes that are possible while there was no session.
     pub(super) fn missed(&self) -> Vec<JsonValue> {
         let subscribed = self.settings.values().filter(|it| it["method"] == "resources/subscribe");
         let resources = subscribed.map(|request| {

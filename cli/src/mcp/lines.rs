@@ -29,10 +29,11 @@ pub(super) fn of_stdin() -> mpsc::Receiver<io::Result<Line>> {
     receiver
 }
 
-/// The next line; `None` at the end. A line of more than `most` bytes is read to its end and not kept.
-fn next(from: &mut impl BufRead, most: usize) -> io::Result<Option<Line>> {
+/// The next line; `None` at the end. A line of more than `max` bytes is read to its end and not kept.
+fn next(from: &mut impl BufRead, max: usize) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
-    let (mut is_long, mut is_any) = (false, false);
+    let mut is_long = false;
+    let mut is_any = false;
     loop {
         let read = from.fill_buf()?;
         if read.is_empty() {
@@ -41,7 +42,7 @@ fn next(from: &mut impl BufRead, most: usize) -> io::Result<Option<Line>> {
         is_any = true;
         let end = read.iter().position(|byte| *byte == b'\n');
         let part = &read[..end.unwrap_or(read.len())];
-        is_long |= line.len() + part.len() > most;
+        is_long |= line.len() + part.len() > max;
         if is_long {
             line = Vec::new();
         } else {

@@ -226,7 +226,7 @@ impl Proxy {
                     sleep(PAUSE).await;
                     continue;
                 }
-                SendError::Lost(why) => format!("the server does not answer: {why}"),
+                SendError::Lost(why) => format!("the server does not respond: {why}"),
                 SendError::SessionGone => "the server does not keep the session".to_owned(),
                 SendError::Refused(why) => why,
             };
@@ -268,7 +268,7 @@ impl Proxy {
                 return Ok(Ok(()));
             }
         }
-        Err(SendError::Lost("the connection ended before the answer".to_owned()))
+        Err(SendError::Lost("the connection ended before the response".to_owned()))
     }
 
     /// Starts the session of the client again, unless another request has done so.

@@ -14,7 +14,7 @@ impl Subscription {
         (request["method"] == "subscriptions/listen").then(Subscription::default)
     }
 
-    /// What the client gets for a message of the server. The second acknowledgement follows a lost connection: anything
+    /// The messages for the client after a message of the server. The second acknowledgement follows a lost connection: anything
     /// may have changed, and the client is notified of that instead.
     pub(super) fn pass(&mut self, message: JsonValue) -> Vec<JsonValue> {
         if message["method"] != "notifications/subscriptions/acknowledged" {

@@ -13,14 +13,14 @@ use crate::failure::Failure;
 use crate::output::say_part;
 
 /// Makes this process the leader of a new session, so that the signals of a terminal (Ctrl-C, its end) do not reach an
-/// engine that others share. A leader of a process group, as a shell starts it, cannot do that: it starts this command
-/// again as a child, and prints what that prints. Then the result is that of the child.
+/// engine that others share. A process group leader cannot call setsid, so it starts itself
+/// again as a child and forwards the child's output. Then the result is that of the child.
 ///
 /// # Errors
 /// The child cannot be started.
 pub(super) fn from_terminal() -> Result<Option<Result<(), Failure>>, Failure> {
     // The group and the session are not looked up first: in a container their leaders can be processes outside, whose
-    // id is 0 inside, which `rustix` takes for impossible.
+    // id is 0 inside, which `rustix` rejects.
     match setsid() {
         Ok(_) => Ok(None),
         Err(Errno::PERM) => start_child().map(Some),

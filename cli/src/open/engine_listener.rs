@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 use tempfile::{Builder, TempDir};
 use uuid::Uuid;
 
-/// What the names of the folders begin with.
+/// The prefix of the names of the folders.
 const PREFIX: &str = "abide-";
 
 /// The name of the socket.
@@ -66,7 +66,7 @@ impl EngineListener {
         Ok(EngineListener { listener, holder, folder: Some(folder) })
     }
 
-    /// What the lock file says about this process.
+    /// The entry of this process in the lock file.
     pub(super) fn holder(&self) -> &Holder {
         &self.holder
     }

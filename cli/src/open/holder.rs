@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// The answer of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum OpenReply {
     /// It accepts connections.
     Ready,
     /// It is a process of another user.
@@ -20,14 +20,14 @@ pub(super) enum Answer {
 }
 
 /// Asks until a moment. A process that is opening the file answers when it has opened it.
-pub(super) async fn ask(holder: &Holder, until: Instant) -> Answer {
+pub(super) async fn ask(holder: &Holder, until: Instant) -> OpenReply {
     if !holder.is_shared() {
-        return Answer::None;
+        return OpenReply::None;
     }
     match timeout_at(until, request(holder)).await {
-        Ok(Ok(true)) => Answer::Ready,
-        Ok(Err(why)) if why.kind() == io::ErrorKind::PermissionDenied => Answer::OtherUser,
-        _ => Answer::None,
+        Ok(Ok(true)) => OpenReply::Ready,
+        Ok(Err(why)) if why.kind() == io::ErrorKind::PermissionDenied => OpenReply::OtherUser,
+        _ => OpenReply::None,
     }
 }
 

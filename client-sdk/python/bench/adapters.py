@@ -116,7 +116,7 @@ async def langgraph_memory(folder: Path, stack: AsyncExitStack) -> Turn:
 
 
 def openai_turn(session_of: Callable[[str], Any]) -> Turn:
-    """What the runner does with a session in one turn: read the history, add the input, add the output."""
+    """The operations of the runner on a session in one turn: read the history, add the input, add the output."""
     sessions: dict[str, Any] = {}
 
     async def turn(conversation: str, question: str, reply: str) -> None:
@@ -145,7 +145,7 @@ async def openai_sqlite(folder: Path, stack: AsyncExitStack) -> Turn:
 
 
 def adk_turn(service: Any) -> Turn:
-    """What the runner does with the service in one turn."""
+    """The operations of the runner on the service in one turn."""
     from google.adk.events.event import Event
     from google.genai import types
 

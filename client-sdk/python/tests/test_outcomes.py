@@ -1,4 +1,4 @@
-"""What is recorded of a step: results that cannot be stored, cancelled steps, settlements, and keys."""
+"""The records of a step: results that cannot be stored, cancelled steps, settlements, and keys."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_a_key_of_another_step(client: Abide) -> None:
             await step
 
 
-async def test_what_cannot_run_is_refused_before_anything_is_recorded(client: Abide) -> None:
+async def test_invalid_steps_are_refused_before_anything_is_recorded(client: Abide) -> None:
     session = await client.session("s1")
     for run in (None, "refund", lambda: 1, lambda a, b: 1):
         with pytest.raises(BadRequest):

@@ -1,4 +1,4 @@
-"""Durable steps, workers and supervisors: each step takes effect once, also when a process is killed in the middle."""
+"""Durable steps, workers and supervisors: each step takes effect once, even when a process is killed in the middle."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ impl Abide {
     /// reducers with [`Abide::call`], as the built-in ones.
     ///
     /// # Errors
-    /// As [`Abide::open`]; also if a table in the file differs from the declaration in a module.
+    /// As [`Abide::open`], even if a table in the file differs from the declaration in a module.
     #[cfg(feature = "embedded")]
     pub fn open_with(path: impl AsRef<Path>, config: Config) -> Result<Abide, Error> {
         let embedded = Embedded::open(path.as_ref(), config)?;
@@ -172,7 +172,7 @@ impl Abide {
         }
     }
 
-    /// What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller without a
+    /// The prefix of the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller without a
     /// scope. Calls accept ids without it; rows, answers and queries have it. `None` before the first message of the server:
     /// it is known after any answer.
     #[must_use]

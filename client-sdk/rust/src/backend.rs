@@ -144,7 +144,7 @@ pub(crate) trait Source: Send + Sync {
     fn restart(&mut self);
 }
 
-/// Retries until there is a reply or the deadline has passed; `overloaded` is retried.
+/// Retries until there is a reply or the deadline has passed; temporary refusals ([`Code::is_temporary`]) are retried.
 pub(crate) async fn persist<F: Future<Output = Attempt>>(
     ask: &BackendRequest,
     patience: Duration,
@@ -167,7 +167,7 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
         };
         uncertain |= attempt.uncertain;
         let error = match attempt.outcome {
-            Err(error) if error.code() == Some(Code::Overloaded) => error,
+            Err(error) if error.code().is_some_and(Code::is_temporary) => error,
             outcome => return outcome,
         };
         // If the caller's own rate limit refuses, the server knows when to retry.

@@ -46,7 +46,8 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        let (retention, buffers) = (Retention::default(), BufferLimits::default());
+        let retention = Retention::default();
+        let buffers = BufferLimits::default();
         let clock = Arc::new(SystemClock);
         Config { modules: Vec::new(), retention, buffers, timers: true, clock }
     }
@@ -197,7 +198,7 @@ impl Embedded {
 /// Maps a refusal after [`Abide::close`](crate::Abide::close) to [`Error::Closed`].
 fn closed_or(state: EngineState, refusal: Refusal) -> Error {
     match refusal.code {
-        Code::Overloaded if state > EngineState::Open => Error::Closed,
+        Code::Unavailable if state > EngineState::Open => Error::Closed,
         _ => Error::Refused(refusal),
     }
 }
@@ -261,7 +262,7 @@ impl SubscriptionStart {
     /// space: the consumer of a new one must hear why it has none.
     fn is_passing(&self, refusal: &Refusal, start: Start) -> bool {
         let passes = match refusal.code {
-            Code::Overloaded => true,
+            code if code.is_temporary() => true,
             Code::DiskFull => matches!(start, Start::After(_)),
             _ => false,
         };

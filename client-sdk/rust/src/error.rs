@@ -14,11 +14,11 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The address is not supported by this client.
-    #[error("{url:?} is not a server address: {why}")]
+    #[error("{url:?} is not a valid server URL: {why}")]
     Address {
         /// The address as given.
         url: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
     /// No server answers at the address. Nothing was sent.
@@ -64,9 +64,9 @@ pub enum Error {
     /// A result, a row or an argument does not have the requested type.
     #[error("{what}: {why}")]
     Decode {
-        /// What was read or written.
+        /// The value that was read or written.
         what: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
     /// The server sent a message that violates `abide.v1`.
@@ -112,10 +112,10 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Refused(refusal) => refusal.hint.as_deref(),
-            Error::Address { .. } => Some("an address looks like http://127.0.0.1:7341"),
-            Error::Unreachable { .. } => Some("is it running? abide serve starts one"),
+            Error::Address { .. } => Some("for example http://127.0.0.1:7341"),
+            Error::Unreachable { .. } => Some("is it running? `abide serve` starts one"),
             Error::EngineNotFound { .. } => {
-                Some("install it with  cargo install --path cli, or set ABIDE_BINARY to its path")
+                Some("install it with `cargo install --path cli`, or set ABIDE_BINARY to its path")
             }
             Error::IncompatibleVersion { .. } => {
                 Some("use the same version of abide in all programs that open the file")
@@ -126,9 +126,9 @@ impl Error {
             Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
             Error::Decode { .. } => Some("compare the type with the schema at GET /v1/schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
-            Error::UnknownOutcome { .. } => {
-                Some("find out whether it ran, then record that with  abide call settle_tool_call")
-            }
+            Error::UnknownOutcome { .. } => Some(
+                "find out whether it ran, then record the outcome with `abide call settle_tool_call`",
+            ),
             Error::ToolFailed { .. } | Error::Closed => None,
         }
     }

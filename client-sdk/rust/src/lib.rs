@@ -125,7 +125,7 @@ pub use rows::Positions;
 pub use secret::Secret;
 pub use sql::{Position, QueryResult, Sql};
 pub use steps::{
-    Answer, DecidedApproval, DurableSession, HandoffStep, MessageStep, OpenSession, Resolution,
-    Supervisor, ToolError, ToolStep, Worker,
+    DecidedApproval, DurableSession, HandoffResolution, HandoffStep, MessageStep, OpenSession,
+    Resolution, Supervisor, ToolError, ToolStep, Worker,
 };
 pub use subscription::{Subscribe, Subscription, Update};

@@ -48,7 +48,7 @@ pub struct Committed<T> {
     pub seq: Seq,
     /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,
-    /// What the reducer returned.
+    /// The result of the reducer.
     pub value: T,
 }
 
@@ -77,7 +77,7 @@ impl<T> DerefMut for Committed<T> {
 ///
 /// It has a request id, generated once and used for every attempt: however often the connection is lost
 /// and the call is sent again, it takes effect **at most once**. It is retried until it is answered or its
-/// deadline has passed; `overloaded` is retried after a pause.
+/// deadline has passed; temporary refusals are retried after a pause.
 ///
 /// `T` is what the reducer returns.
 #[must_use = "a call is sent when it is awaited"]

@@ -32,7 +32,7 @@ pub use approval::DecidedApproval;
 pub use handoff::{HandoffStep, Resolution};
 pub use message::MessageStep;
 pub use outcome::ToolError;
-pub use supervisor::{Answer, Supervisor};
+pub use supervisor::{HandoffResolution, Supervisor};
 pub use tool::ToolStep;
 pub use worker::Worker;
 

@@ -99,7 +99,7 @@ export interface SubscribeOptions extends RequestOptions {
 
 /** The answer to a call. */
 export interface Answer<Result> {
-  /** What the reducer returned. */
+  /** The result of the reducer. */
   result: Result;
   /** The call's position in the log, or that of the first call with the same request id. */
   seq: number;
@@ -109,7 +109,7 @@ export interface Answer<Result> {
 
 /** The answer to a batch. */
 export interface BatchAnswer<Results> {
-  /** What the reducers returned, in order. */
+  /** The results of the reducers, in order. */
   results: Results;
   /** The position of the last call in the log. */
   seq: number;
@@ -233,7 +233,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     checkOpen(options);
     const { token } = options as { token?: unknown };
     if (token !== undefined && typeof token !== "string")
-      throw wrong(`the token is ${kindOf(token)}, not a text`);
+      throw wrong(`the token is ${kindOf(token)}, not a string`);
     const target = targetOf(url, options);
     return await new Abide<S>(async () => target, options).#connect(1);
   }
@@ -249,7 +249,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   }
 
   /**
-   * What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller
+   * The prefix of the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller
    * without a scope. Calls accept ids without it; rows, answers and queries have it. `undefined` before the
    * first message of the server: it is known after any answer.
    */

@@ -16,7 +16,7 @@ export interface Credentials {
 export function targetOf(address: string, { token, scope }: Credentials = {}): Target {
   const wrong = (why: string) =>
     new AbideError("bad_address", `${JSON.stringify(address)} is not the address of a server: ${why}`, {
-      hint: "an address looks like http://127.0.0.1:7341",
+      hint: "for example http://127.0.0.1:7341",
     });
   let url: URL;
   try {

@@ -64,7 +64,7 @@ export interface BuiltinTables {
     name: string;
     /** Starts at 1; every change increments it. */
     version: number;
-    /** What it does, for the model. */
+    /** Its effect, for the model. */
     description: string | null;
     /** The JSON Schema of its arguments. JSON text. */
     input_schema: string | null;
@@ -324,7 +324,7 @@ export interface BuiltinTables {
     parent_id: string | null;
     /** Its status. */
     status: "running" | "waiting" | "done" | "failed" | "aborted";
-    /** What it waits for, or why it was aborted. */
+    /** The reason for which it waits, or why it was aborted. */
     reason: string | null;
     /** Its driver. */
     driver: string | null;
@@ -441,7 +441,7 @@ export interface BuiltinTables {
     /** The event of the last change. */
     seq: number;
   };
-  /** What a run has reserved for the answer that it waits for. */
+  /** The reservation of a run for the answer that it waits for. */
   reservations: {
     /** The run. */
     run_id: string;
@@ -485,7 +485,7 @@ export interface BuiltinTables {
     /** The event of the last change. */
     seq: number;
   };
-  /** What callers of a role may see of a table. The engine reads this table as the module declares. */
+  /** The rows and columns of a table that callers of a role may see. The engine reads this table as the module declares. */
   policies: {
     /** The table. */
     table_name: string;
@@ -594,7 +594,7 @@ export interface BuiltinTables {
   cleanups: {
     /** Its id. Each step has a new one, so that no two deadline calls have the same key. */
     id: string;
-    /** What it ends. */
+    /** The object that it ends. */
     kind: string;
     /** The session. */
     session_id: string;
@@ -617,7 +617,7 @@ export interface BuiltinTables {
   collections: {
     /** Its id, chosen by the caller. */
     id: string;
-    /** What it contains, as the application names it. */
+    /** The kind of its content, as the application names it. */
     kind: string;
     /** Application-defined keys, such as a tenant, that decide who can see its entries. JSON text. */
     scope: string;
@@ -773,9 +773,9 @@ export interface BuiltinTables {
     session_id: string | null;
     /** The scope that it belongs to. JSON text. */
     scope: string;
-    /** What it is about. A space has one fact with a key. */
+    /** The subject of the fact. A space has one fact with a key. */
     key: string;
-    /** What is known. */
+    /** The fact. */
     value: string;
     /** How certain it is, from 0 to 1. */
     confidence: number;
@@ -827,7 +827,7 @@ export interface BuiltinTables {
     signals: string;
     /** How many consecutive answers, up to this one, have reached a threshold. */
     unhealthy: number;
-    /** What the watchdog does about it. */
+    /** The action of the watchdog. */
     action: "none" | "compact" | "warn" | "stop";
     /** When it was recorded. */
     created_at: number;
@@ -869,7 +869,7 @@ export interface BuiltinTables {
     handoffs: string;
     /** How it was made: `model`, or `fallback` if the model gave no usable summary. */
     origin: string;
-    /** What the integrity check repaired: `{lost, revived}`; null if nothing. JSON text. */
+    /** The repairs of the integrity check: `{lost, revived}`; null if none. JSON text. */
     repaired: string | null;
     /** The size of the request in tokens before the compaction. */
     tokens_before: number;
@@ -934,7 +934,7 @@ export interface BuiltinTables {
     owner: string | null;
     /** When it counts as done. */
     exit_criteria: string | null;
-    /** What shows that it is done. */
+    /** The evidence that it is done. */
     evidence: string | null;
     /** The event of the last change. */
     seq: number;
@@ -960,13 +960,13 @@ export interface BuiltinTables {
     name: string;
     /** Application-defined keys, such as a tenant, that decide who can see it. JSON text. */
     scope: string;
-    /** What it is for. */
+    /** Its purpose. */
     description: string | null;
     /** The number of its newest version; the first is 1. */
     version: number;
     /** When it was created. */
     created_at: number;
-    /** When it last changed, also by a label. */
+    /** When it last changed, even by a label. */
     updated_at: number;
     /** The event of the last change. */
     seq: number;
@@ -1052,7 +1052,7 @@ export interface BuiltinTables {
     number: number;
     /** The call's session. */
     session_id: string;
-    /** What it records. */
+    /** Its kind. */
     kind: string;
     /** Its data. The tool defines the structure. JSON text. */
     data: string;
@@ -1259,7 +1259,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, with `overloaded` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
+  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
   claim_next_tool_call: {
     args: {
       lease_ms?: number | bigint | null | undefined;
@@ -1506,22 +1506,22 @@ export interface BuiltinReducers {
           /** The tool. */
           tool_name: string;
         })[];
-        /** What else belongs to the session and decides what the model sees. */
+        /** Other state of the session that determines the model's view. */
         context: {
           /** The facts that belong to the session alone, the one that changed last at the end. Facts that sessions share stay where they are. */
           facts?: ({
             /** How certain it is, from 0 to 1. */
             confidence: number;
-            /** What it is about. */
+            /** The subject of the fact. */
             key: string;
             /** The namespace. */
             namespace: string;
-            /** What is known. */
+            /** The fact. */
             value: string;
           })[] | undefined;
           /** The measurements of the newest answers of the run, oldest first. */
           health?: ({
-            /** What the watchdog did about it. */
+            /** The action of the watchdog. */
             action: "none" | "compact" | "warn" | "stop";
             /** The number of the answer in the run. */
             iteration: number;
@@ -1555,7 +1555,7 @@ export interface BuiltinReducers {
             steps: ({
               /** More details. */
               description: string | null;
-              /** What shows that it is done. */
+              /** The evidence that it is done. */
               evidence: string | null;
               /** When it counts as done. */
               exit_criteria: string | null;
@@ -1602,7 +1602,7 @@ export interface BuiltinReducers {
             number: number;
             /** How it was made. */
             origin: string;
-            /** What the integrity check repaired. */
+            /** Repairs of the integrity check. */
             repaired?: Json | undefined;
             /** The summary. */
             summary: Json;
@@ -1639,7 +1639,7 @@ export interface BuiltinReducers {
         output_tokens: number;
         /** The run that delegated it. */
         parent_id: string | null;
-        /** What it waits for. */
+        /** The reason for which it waits. */
         reason: string | null;
         /** The agent's revision at the origin. */
         revision: number;
@@ -1810,22 +1810,22 @@ export interface BuiltinReducers {
             /** The tool. */
             tool_name: string;
           })[];
-          /** What else belongs to the session and decides what the model sees. */
+          /** Other state of the session that determines the model's view. */
           context?: {
             /** The facts that belong to the session alone, the one that changed last at the end. Facts that sessions share stay where they are. */
             facts?: ({
               /** How certain it is, from 0 to 1. */
               confidence: number;
-              /** What it is about. */
+              /** The subject of the fact. */
               key: string;
               /** The namespace. */
               namespace: string;
-              /** What is known. */
+              /** The fact. */
               value: string;
             })[] | undefined;
             /** The measurements of the newest answers of the run, oldest first. */
             health?: ({
-              /** What the watchdog did about it. */
+              /** The action of the watchdog. */
               action: "none" | "compact" | "warn" | "stop";
               /** The number of the answer in the run. */
               iteration: number | bigint;
@@ -1859,7 +1859,7 @@ export interface BuiltinReducers {
               steps: ({
                 /** More details. */
                 description?: string | null | undefined;
-                /** What shows that it is done. */
+                /** The evidence that it is done. */
                 evidence?: string | null | undefined;
                 /** When it counts as done. */
                 exit_criteria?: string | null | undefined;
@@ -1906,7 +1906,7 @@ export interface BuiltinReducers {
               number: number | bigint;
               /** How it was made. */
               origin: string;
-              /** What the integrity check repaired. */
+              /** Repairs of the integrity check. */
               repaired?: unknown | undefined;
               /** The summary. */
               summary: unknown;
@@ -1943,7 +1943,7 @@ export interface BuiltinReducers {
           output_tokens: number | bigint;
           /** The run that delegated it. */
           parent_id?: string | null | undefined;
-          /** What it waits for. */
+          /** The reason for which it waits. */
           reason?: string | null | undefined;
           /** The agent's revision at the origin. */
           revision: number | bigint;
@@ -2073,7 +2073,7 @@ export interface BuiltinReducers {
       entries: ({
         /** Its data. */
         data: unknown;
-        /** What it records. */
+        /** Its kind. */
         kind: "asked" | "answered" | "task";
       })[];
       fencing_token: number | bigint;
@@ -2172,7 +2172,7 @@ export interface BuiltinReducers {
         answers: number | bigint;
         /** The model does not see messages up to this id. */
         folded_id: number | bigint;
-        /** What the compaction folds in the end. */
+        /** The last message that the compaction folds. */
         goal_folded_id: number | bigint;
         /** Where the compaction ends. */
         goal_id: number | bigint;
@@ -2184,7 +2184,7 @@ export interface BuiltinReducers {
         number: number | bigint;
         /** `model` or `fallback`. */
         origin: string;
-        /** What the integrity check repaired. */
+        /** Repairs of the integrity check. */
         repaired?: unknown | undefined;
         /** The summary. */
         summary: unknown;
@@ -2293,7 +2293,7 @@ export interface BuiltinReducers {
       approval: string | null;
       /** When it was first registered. */
       created_at: number;
-      /** What it does, for the model. */
+      /** Its effect, for the model. */
       description: string | null;
       /** Whether it can safely run twice. */
       effect: "read_only" | "idempotent" | "at_most_once";
@@ -2371,7 +2371,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Reserves an estimate of the usage of an answer in the budgets of the run and of the runs that delegated it, before the model is asked. It replaces the run's former reservation. `record_run` with `spent` settles it. Refused with `limit_exceeded` if a budget is used up, and with `overloaded` if reservations of other runs leave too little. */
+  /** Reserves an estimate of the usage of an answer in the budgets of the run and of the runs that delegated it, before the model is asked. It replaces the run's former reservation. `record_run` with `spent` settles it. Refused with `limit_exceeded` if a budget is used up, and with `rate_limited` if reservations of other runs leave too little. */
   reserve_usage: {
     args: {
       cost_micros?: number | bigint | null | undefined;
@@ -2451,11 +2451,11 @@ export interface BuiltinReducers {
       facts: ({
         /** How certain it is, from 0 to 1; 1 if omitted. */
         confidence?: number | null | undefined;
-        /** What it is about. */
+        /** The subject of the fact. */
         key: string;
         /** The event of the log in which it was learned; this call if omitted. */
         source_seq?: number | bigint | null | undefined;
-        /** What is known. */
+        /** The fact. */
         value: string;
       })[];
       fencing_token?: number | bigint | null | undefined;
@@ -2599,12 +2599,12 @@ export interface BuiltinReducers {
       entries?: ({
         /** Its data. */
         data: unknown;
-        /** What it records. */
+        /** Its kind. */
         kind: "asked" | "answered" | "task";
       })[] | null | undefined;
       fencing_token: number | bigint;
       inputs?: ({
-        /** What it asks, for a person. */
+        /** The question, for a person. */
         message: string;
         /** The JSON Schema of the answer, an object. */
         schema?: unknown | undefined;
@@ -2690,7 +2690,7 @@ export interface BuiltinReducers {
       steps: ({
         /** More details. */
         description?: string | null | undefined;
-        /** What shows that it is done. */
+        /** The evidence that it is done. */
         evidence?: string | null | undefined;
         /** When it counts as done. */
         exit_criteria?: string | null | undefined;
@@ -2723,7 +2723,9 @@ export type BuiltinErrorCode =
   | "request_id_conflict"
   | "lease_lost"
   | "limit_exceeded"
+  | "rate_limited"
   | "overloaded"
+  | "unavailable"
   | "resync_required"
   | "history_expired"
   | "disk_full"

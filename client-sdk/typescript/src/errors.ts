@@ -38,7 +38,7 @@ export type ClientErrorCode =
 /** All codes. A newer server may send others, so it is open for any text. */
 export type ErrorCode = ServerErrorCode | ClientErrorCode | (string & {});
 
-/** What an error has besides its code and its sentence. */
+/** The parts of an error other than its code and its sentence. */
 export interface ErrorDetails {
   /** How to fix it. */
   hint?: string | undefined;
@@ -65,7 +65,7 @@ export class AbideError extends Error {
     super(detail, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = "AbideError";
     this.code = code;
-    // What an error does not have is no property, so that a printed error does not list it.
+    // A part that an error does not have is not a property, so that a printed error does not list it.
     const { hint, retryAfterMs, requestId } = details;
     if (hint !== undefined) this.hint = hint;
     if (retryAfterMs !== undefined) this.retryAfterMs = retryAfterMs;
@@ -79,16 +79,19 @@ export interface Refusal {
   detail?: string;
   hint?: string;
   retry_after_ms?: number;
+  batch_position?: number;
 }
 
 /** The longest pause that a server can ask for, in milliseconds. */
 const MOST_RETRY_MS = 3_600_000;
 
 /** The error of a refusal. Fields of another type than expected do not count. */
-export function refusalError({ code, detail, hint, retry_after_ms: retry }: Refusal): AbideError {
+export function refusalError(refusal: Refusal): AbideError {
+  const { code, detail, hint, retry_after_ms: retry, batch_position: position } = refusal;
   const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : undefined);
   const isTime = typeof retry === "number" && retry >= 0;
-  return new AbideError(text(code) ?? "internal", text(detail) ?? "the server gives no reason", {
+  const place = typeof position === "number" ? `call ${position} of the batch: ` : "";
+  return new AbideError(text(code) ?? "internal", place + (text(detail) ?? "the server gives no reason"), {
     hint: text(hint),
     retryAfterMs: isTime ? Math.min(retry, MOST_RETRY_MS) : undefined,
   });
@@ -97,6 +100,11 @@ export function refusalError({ code, detail, hint, retry_after_ms: retry }: Refu
 /** Whether a value is an error of Abide, with this code if one is given. */
 export function isAbideError(error: unknown, code?: ErrorCode): error is AbideError {
   return error instanceof AbideError && (code === undefined || error.code === code);
+}
+
+/** Whether a code says that the request had no effect and may succeed after a pause. */
+export function isTemporary(code: string | undefined): boolean {
+  return code === "rate_limited" || code === "overloaded" || code === "unavailable";
 }
 
 /** The error of a closed client. */

@@ -1,4 +1,4 @@
-/** What passes between a connection and one subscription. */
+/** The messages between a connection and one subscription. */
 import type { AbideError } from "./errors.js";
 import type { Cell } from "./values.js";
 import type { Changes, Plan, Shape } from "./wire.js";

@@ -169,7 +169,7 @@ const LONE_SURROGATE = /\p{Surrogate}/u;
 
 /**
  * Writes JSON as Abide reads it: a `bigint` and a safe integer as an INTEGER, other numbers and {@link Real}
- * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are left out, in
+ * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are omitted, in
  * arrays they are `null`, and objects with `toJSON`, such as dates, are converted, as in `JSON.stringify`.
  *
  * @throws AbideError `bad_arguments` for what JSON cannot express, with the path of the value: functions,
@@ -208,7 +208,7 @@ function write(value: unknown, path: string, key: string, parents: object[]): st
         throw wrong(path, "an invalid Date is not JSON", "send null, or a valid date");
       }
       const plain: unknown = toJSON.call(value, key);
-      // What it returns is not converted again, so that it can return the object itself.
+      // Its result is not converted again, so that it can return the object itself.
       if (typeof plain === "object" && plain !== null) return writeObject(plain, path, parents);
       return write(plain, path, key, parents);
     }

@@ -4,7 +4,7 @@ import { isAbideError } from "./errors.js";
 /** The default lease in milliseconds. A heartbeat extends it while the work runs. */
 export const LEASE_MS = 30_000;
 
-/** What the work and its heartbeat need. */
+/** The options of the work and its heartbeat. */
 export interface LeasedWork<Result> {
   leaseMs: number;
   /** Does the work. It should stop when the signal aborts. */
@@ -13,7 +13,7 @@ export interface LeasedWork<Result> {
   heartbeat(): Promise<boolean>;
 }
 
-/** What the work itself did. */
+/** The result of the work itself. */
 export type WorkEnd<Result> = { result: Result } | { error: unknown };
 
 /** How leased work ended. After `lost`, `end` is what the work did without a lease. */
@@ -21,7 +21,7 @@ export type LeasedEnd<Result> =
   WorkEnd<Result> | { cancelled: true } | { lost: unknown; end: WorkEnd<Result> };
 
 /**
- * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, also if it was
+ * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, even if it was
  * cancelled: JavaScript cannot stop it.
  */
 export async function underLease<Result>(work: LeasedWork<Result>): Promise<LeasedEnd<Result>> {

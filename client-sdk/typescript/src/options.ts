@@ -5,7 +5,7 @@
 import { AbideError } from "./errors.js";
 import { wellFormed } from "./json.js";
 
-/** What an error message says about options. */
+/** Error messages about options. */
 type Names = readonly string[];
 
 /**
@@ -26,7 +26,7 @@ export function checkOptions(what: string, options: unknown, names: Names): void
     const isNumber = name === "asOf" || name === "after";
     if (isNumber && !Number.isSafeInteger(value)) throw wrong(`${name} of ${what} is not a whole number`);
     if (name === "requestId" && typeof value !== "string") {
-      throw wrong(`requestId of ${what} is ${kindOf(value)}, not a text`);
+      throw wrong(`requestId of ${what} is ${kindOf(value)}, not a string`);
     }
     const isTime = name.endsWith("Ms");
     if (isTime && (typeof value !== "number" || !(value >= 0))) {
@@ -95,7 +95,7 @@ export function kindOf(value: unknown): string {
   return typeof value === "object" ? "an object" : `a ${typeof value}`;
 }
 
-/** Whether it is a date, also of another realm. */
+/** Whether it is a date, including of another realm. */
 export function isDate(value: unknown): value is Date {
   return Object.prototype.toString.call(value) === "[object Date]";
 }

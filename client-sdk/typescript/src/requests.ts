@@ -4,7 +4,7 @@
  * which it takes effect at most once.
  */
 import { Backoff } from "./backoff.js";
-import { AbideError, refusalError } from "./errors.js";
+import { AbideError, isTemporary, refusalError } from "./errors.js";
 import { writeJson } from "./json.js";
 import { type Frame, MESSAGE_BYTES } from "./wire.js";
 
@@ -112,9 +112,9 @@ export class Requests {
       return true;
     }
     const error = refusalError(frame);
-    if (error.code === "overloaded" && this.#retryLater(request, error)) return true;
-    // If an earlier attempt may have had an effect, "overloaded" would deny that.
-    const isUncertain = request.isUncertain && error.code === "overloaded";
+    if (isTemporary(error.code) && this.#retryLater(request, error)) return true;
+    // If an earlier attempt may have had an effect, the code would deny that.
+    const isUncertain = request.isUncertain && isTemporary(error.code);
     this.#fail(request, isUncertain ? this.#timedOut(request, error.message) : error);
     return true;
   }

@@ -1,5 +1,5 @@
 /**
- * What the generated types of a database tell the client. `abide-types` writes them; `builtin.ts` has those
+ * The generated types of a database, as the client uses them. `abide-types` writes them; `builtin.ts` has those
  * of the built-in modules.
  */
 import type { BuiltinSchema } from "./builtin.js";

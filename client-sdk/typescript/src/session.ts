@@ -7,7 +7,7 @@
  */
 import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
-import { AbideError, closedError, isAbideError } from "./errors.js";
+import { AbideError, closedError, isAbideError, isTemporary } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
 import { findStoredId } from "./namespace.js";
 import { checkFunction, checkKey, checkOptions, isDate, kindOf, wrong } from "./options.js";
@@ -426,10 +426,10 @@ export class Session {
 
 /** The call cannot be claimed at the moment. */
 function isBusy(error: unknown): error is AbideError {
-  return isAbideError(error, "conflict") || isAbideError(error, "overloaded");
+  return isAbideError(error) && (error.code === "conflict" || isTemporary(error.code));
 }
 
-/** What the keys of each kind of step belong to. A tool step and an approval have the id of a tool call. */
+/** The owners of the keys of each kind of step. A tool step and an approval have the id of a tool call. */
 const OWNERS = {
   tool: "tool step or approval",
   message: "message",
@@ -456,14 +456,14 @@ async function inTermsOfStep<Result>(
         cause: error,
       });
     }
-    const isTooLong = /^(?:call \d+ of the batch \(\w+\): )?(?:call_id has|a request id must)/;
+    const isTooLong = /^(?:call \d+ of the batch: )?(?:call_id has|a request id must)/;
     if (isTooLong.test(error.message)) {
       const start = JSON.stringify(`${key?.slice(0, 20)}…`);
       throw wrong(`the key ${start} is too long`, "a key has at most 400 bytes", error);
     }
     // The step is one request for its caller, with arguments of its own.
     const detail = error.message
-      .replace(/^call \d+ of the batch(?: \(\w+\))?: /, "")
+      .replace(/^call \d+ of the batch: /, "")
       .replace(/^(?:\/calls\/\d+)?\/args\//, "/");
     if (detail === error.message) throw error;
     throw new AbideError(code, detail, { hint, retryAfterMs, requestId, cause: error });

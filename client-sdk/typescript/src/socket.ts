@@ -1,4 +1,4 @@
-/** What a platform provides: WebSockets, and the engine that `Abide.open` starts. */
+/** The parts that a platform provides: WebSockets, and the engine that `Abide.open` starts. */
 
 /** One open WebSocket. */
 export interface Socket {
@@ -10,7 +10,7 @@ export interface Socket {
   destroy(): void;
 }
 
-/** What a socket reports, after it is open. */
+/** The events of a socket after it is open. */
 export interface SocketEvents {
   /** A text message. */
   text(text: string): void;

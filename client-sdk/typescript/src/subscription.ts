@@ -183,7 +183,7 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
     return iterator;
   }
 
-  /** What `console.log` of Node, Bun and Deno shows. */
+  /** The text that `console.log` of Node, Bun and Deno shows. */
   [Symbol.for("nodejs.util.inspect.custom")](): object {
     const { seq, rows, isEnded, error } = this;
     return error === undefined ? { seq, rows, isEnded } : { seq, rows, isEnded, error };

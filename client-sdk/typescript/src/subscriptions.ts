@@ -224,7 +224,9 @@ export class Subscriptions {
       case "resync_required": // A snapshot follows.
         entry.parts = [];
         break;
+      case "rate_limited":
       case "overloaded":
+      case "unavailable":
         if (entry.state === "live") entry.seq = this.#position(entry);
         this.#byName.delete(name);
         this.#clear(entry);

@@ -7,7 +7,7 @@ import { underLease } from "./lease.js";
 import { visibleJson } from "./values.js";
 import { fieldOf, storedJson } from "./wire.js";
 
-/** What a tool gets besides its arguments. */
+/** The context of a tool call, in addition to its arguments. */
 export interface ToolContext {
   /** The id of the call: the same for each attempt, so it can be an idempotency key elsewhere. */
   callId: string;
@@ -44,7 +44,7 @@ export class UnknownOutcome extends AbideError {
   constructor(
     readonly callId: string,
     readonly toolName: string,
-    /** What the worker reported after it had lost the lease; the view `unknown_tool_calls` has it. */
+    /** The report of the worker after it had lost the lease; the view `unknown_tool_calls` has it. */
     readonly reported: "succeeded" | "failed" | null = null,
   ) {
     super(
@@ -55,7 +55,7 @@ export class UnknownOutcome extends AbideError {
       {
         hint:
           reported === null
-            ? "find out whether it ran, then record that with settle_tool_call"
+            ? "find out whether it ran, then record the outcome with settle_tool_call"
             : `what it reported is in the view unknown_tool_calls (${REPORTED_IN[reported]}): check it, then record it with settle_tool_call`,
       },
     );

@@ -9,7 +9,7 @@ import type { Update } from "./update.js";
 /** The most updates that wait for their reader. */
 const WAITING = 256;
 
-/** What the iterator needs of its subscription. */
+/** The part of a subscription that the iterator uses. */
 export interface UpdateSource<R extends object> {
   /** The current rows. */
   rows(): Row[];

@@ -3,7 +3,7 @@ import type { Row, RowFormat } from "./row.js";
 import type { Difference, Positions } from "./rows.js";
 import type { Cell, SqlRow, SqlValue } from "./values.js";
 
-/** What an update says besides its rows. */
+/** The parts of an update other than its rows. */
 export interface UpdateHead {
   from: number;
   seq: number;
@@ -75,7 +75,7 @@ export class Update<R extends object = SqlRow> {
     };
   }
 
-  /** What `console.log` of Node, Bun and Deno shows. */
+  /** The text that `console.log` of Node, Bun and Deno shows. */
   [Symbol.for("nodejs.util.inspect.custom")](): object {
     const { from, seq, reset, historyChanged, inserts, updates, deletes, positions } = this;
     const shown = { from, seq, reset, historyChanged, inserts, updates, deletes };

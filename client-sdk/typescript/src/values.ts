@@ -40,7 +40,7 @@ export function real(value: number): Real {
 /** A cell inside of this SDK: a `number` is a safe INTEGER, or a REAL that has a fraction or is infinite. */
 export type Cell = null | number | bigint | string | Uint8Array | Real;
 
-/** What parameters of a query can be: by name, or by position. */
+/** Parameters of a query: by name, or by position. */
 export type Params = Record<string, SqlParam> | readonly SqlParam[];
 
 /** A parameter of a query. */

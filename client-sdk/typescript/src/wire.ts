@@ -41,7 +41,7 @@ export interface Plan {
   statements?: string[];
 }
 
-/** What describes a result. */
+/** The description of a result. */
 export interface Shape {
   /** All columns, the hidden ones last. */
   columns: Column[];

@@ -1,6 +1,6 @@
 /** Workers: run the tool calls that other programs request. */
 import type { Abide } from "./abide.js";
-import { isAbideError, messageOf } from "./errors.js";
+import { isAbideError, isTemporary, messageOf } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
 import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
 import type { Subscription } from "./subscription.js";
@@ -132,8 +132,7 @@ export class Worker {
     } catch (error) {
       if (isAbideError(error, "not_found")) return "none";
       // A limit of a tool, or a server that is not reachable.
-      const isTemporary = isAbideError(error, "overloaded") || isAbideError(error, "timed_out");
-      if (isTemporary) return "later";
+      if (isAbideError(error) && (isTemporary(error.code) || error.code === "timed_out")) return "later";
       throw error;
     }
   }

@@ -155,7 +155,7 @@ test("a column named __proto__ is a column", async () => {
 const fragment = (opcode: number, isLast: boolean, payload: string): Buffer =>
   Buffer.concat([Buffer.from([(isLast ? 0x80 : 0) | opcode, payload.length]), Buffer.from(payload)]);
 
-/** What the process holds, in bytes. */
+/** The memory of the process, in bytes. */
 function held(): number {
   globalThis.gc?.();
   const { heapUsed, external } = process.memoryUsage();

@@ -22,7 +22,7 @@ test("JSON.parse and the lossless parser agree on texts without large integers a
     [1e15, -1e15],
   ];
   for (const value of values) {
-    // A fraction beside it selects the lossless parser.
+    // A fraction in the same value selects the lossless parser.
     const text = `[1.5, ${JSON.stringify(value, null, 1)}]`;
     assert.deepEqual(parseJson(text), [1.5, value], text);
     assert.deepEqual(parseJson(JSON.stringify(value)), value);
@@ -106,7 +106,7 @@ test("values are written as Abide reads them", () => {
   for (const [value, text] of cases) assert.equal(writeJson(value), text);
 });
 
-test("what JSON cannot express is refused with the path of the value", () => {
+test("values that JSON cannot express are refused with their path", () => {
   const circular: Record<string, unknown> = {};
   circular["self"] = circular;
   const numbers = [2n ** 63n, -(2n ** 63n) - 1n, NaN, Infinity];

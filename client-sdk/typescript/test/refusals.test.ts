@@ -1,5 +1,5 @@
 /**
- * What a program passes by mistake is refused at once, and nothing is written. The server closes a connection
+ * Wrong arguments of a program are refused at once, and nothing is written. The server closes a connection
  * with a message that it cannot read, so a text with half of a surrogate pair was sent again and again until
  * the deadline, and the result of a tool that must not run twice was lost. A step without a key had the key
  * "undefined", which it shared with all others.
@@ -180,7 +180,7 @@ test("a worker records a result that cannot be stored as a failure", async () =>
   assert.match(problems[0] ?? "", /the tool ran/);
 });
 
-test("a key that is no text, or empty, is refused for each kind of step", async () => {
+test("a key that is not a string, or empty, is refused for each kind of step", async () => {
   const session = await client.session({ agent: "a" });
   const at = await seqOf();
   for (const key of [undefined, null, "", 7, {}] as never[]) {
@@ -281,7 +281,7 @@ test("options and arguments of another type, and misspelt options, are refused",
       () => Abide.connect(server.url, untyped({ heartbeat: { pingMS: 1 } })),
     ],
     [/^integers is not number$/, () => Abide.connect(server.url, untyped({ integers: "number" }))],
-    [/^the token is null, not a text$/, () => Abide.connect(server.url, untyped({ token: null }))],
+    [/^the token is null, not a string$/, () => Abide.connect(server.url, untyped({ token: null }))],
     [/^connect has no option tokn$/, () => Abide.connect(server.url, untyped({ tokn: "t" }))],
   ];
   for (const [pattern, request] of cases) {
@@ -313,7 +313,7 @@ test("a tool that blocks longer than its lease ends with where its result is", a
 });
 
 /** The heartbeat noticed that the lease was lost, and the result of the tool was dropped. */
-test("a result after a lost lease is reported also if the heartbeat noticed the loss", async () => {
+test("a result after a lost lease is reported even if the heartbeat noticed the loss", async () => {
   const session = await client.session({ agent: "a" });
   const step = session.tool(
     "pay-slow",
@@ -353,7 +353,7 @@ test("a tool that throws lease_lost itself has failed", async () => {
   );
 });
 
-test("an answer of a supervisor that is no text releases the handoff, with the reason", async () => {
+test("an answer of a supervisor that is not a string releases the handoff, with the reason", async () => {
   for (const [answer, reason] of [
     [{ ok: 1 }, /must return a text, not an object/],
     [half, /half of a surrogate/],
@@ -385,7 +385,7 @@ function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => void } {
   return { promise, resolve };
 }
 
-/** Its microseconds are no safe integer, and were sent as a REAL, which the refusal named. */
+/** Its microseconds are not a safe integer, and were sent as a REAL, which the refusal named. */
 test("a timer that is too far in the future is refused as a time", async () => {
   const session = await client.session({ agent: "a" });
   const far = session.sleepUntil(new Date("2400-01-01T00:00:00Z"), { key: "far" });

@@ -24,7 +24,7 @@ export function readScenario(text: string): Scenario {
   return parseJson(text) as Scenario;
 }
 
-/** What clients of a scenario talk to. */
+/** The server of a scenario's clients. */
 interface Peer {
   url: string;
   step(step: Fields, variables: Map<string, unknown>): Promise<boolean>;

@@ -37,7 +37,7 @@ export class Folder {
   }
 }
 
-/** A child process that ends with this one, also after a failed test. */
+/** A child process that ends with this one, even after a failed test. */
 export function ownChild<Child extends ChildProcess>(child: Child): Child {
   const end = () => child.kill("SIGKILL");
   process.on("exit", end);

@@ -152,7 +152,7 @@ const HOSTILE = [
 ];
 
 /**
- * What the server sends is data: in the generated file it is a string or a comment. So the file compiles, declares
+ * Texts of the server are data: in the generated file it is a string or a comment. So the file compiles, declares
  * nothing with the names in the texts, and leads to no JavaScript.
  */
 test("no name, comment or value of a server becomes code", async () => {

@@ -30,7 +30,7 @@ pub enum StatementPurpose {
 }
 
 impl StatementPurpose {
-    /// The name of the part.
+    /// The name of the purpose.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ pub struct Scan {
     /// The columns to index to avoid the scan. Empty if no index helps.
     pub columns: Vec<&'static str>,
     /// The purpose of the statement.
-    pub part: StatementPurpose,
+    pub purpose: StatementPurpose,
     /// The statement.
     pub statement: String,
 }
@@ -74,8 +74,8 @@ impl Scan {
             self.columns.join(", ")
         );
         let hint = format!(
-            "declare  #[table(name = \"{table}\", {declare})]  which is  {create};  \
-             or run it once with  abide sql"
+            "declare `#[table(name = \"{table}\", {declare})]`, which is `{create}`, \
+             or run it once with `abide sql`"
         );
         Some(Refusal::new(Code::UnsupportedSql, detail).hint(hint))
     }
@@ -158,7 +158,7 @@ impl Template {
 
     fn scans_of(
         &self,
-        part: StatementPurpose,
+        purpose: StatementPurpose,
         statement: &Statement,
         sql: &mut dyn Sql,
     ) -> Result<Vec<Scan>, SqlError> {
@@ -175,7 +175,7 @@ impl Template {
                 }
             }
             let statement = statement.sql.clone();
-            scans.push(Scan { table: table.name, columns, part, statement });
+            scans.push(Scan { table: table.name, columns, purpose, statement });
         }
         Ok(scans)
     }

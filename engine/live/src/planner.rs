@@ -72,7 +72,8 @@ impl Planner {
 
     /// Binds a query to its parameters, by name without the sigil or by number.
     ///
-    /// # Errors `bad_sql` if it is not a SELECT of known tables and columns, `unsupported_sql` if
+    /// # Errors
+    /// `bad_sql` if it is not a SELECT of known tables and columns, `unsupported_sql` if
     /// it cannot be live, `limit_exceeded` if it is too long or nests too deeply, `bad_arguments`
     /// for missing, superfluous or invalid parameters.
     pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
@@ -253,7 +254,7 @@ fn no_select(once: bool) -> Refusal {
             .hint("one SELECT, VALUES or WITH; to change data, call a reducer");
     }
     Refusal::new(Code::BadSql, "only a SELECT can be watched")
-        .hint("change data through a reducer:  POST /v1/call/{reducer}")
+        .hint("change data through a reducer: POST /v1/call/{reducer}")
 }
 
 impl Parsed {
@@ -286,10 +287,10 @@ impl Parsed {
         let values: Vec<Value> = self.slots.iter().map(value).collect();
         // Without this check, a pattern that is too long would fail only if there is a row to
         // match.
-        let most = limits::PATTERN_BYTES;
-        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > most);
+        let max = limits::PATTERN_BYTES;
+        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > max);
         if principal.is_some() && self.matches && values.iter().any(too_long) {
-            let detail = format!("a LIKE or GLOB operand is longer than {most} bytes");
+            let detail = format!("a LIKE or GLOB operand is longer than {max} bytes");
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }
         Ok(values)

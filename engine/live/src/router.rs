@@ -169,7 +169,8 @@ impl Router {
 
     /// Attaches a binding. Equal bindings share one id, which must be detached as many times.
     ///
-    /// # Errors `limit_exceeded` if the query has no key and too many such queries are attached.
+    /// # Errors
+    /// `limit_exceeded` if the query has no key and too many such queries are attached.
     pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
         let hash = self.hasher.hash_one(binding);
         if let Some(id) = self.find(hash, binding) {
@@ -320,7 +321,8 @@ impl Router {
         if attached.binding.template().remembers() {
             state.get_or_insert_default();
         }
-        let (mut spent, mut dear) = (Cost::default(), Vec::new());
+        let mut spent = Cost::default();
+        let mut dear = Vec::new();
         let template = attached.binding.template();
         sql.allow(template.allowance(self.budget));
         let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
@@ -334,7 +336,7 @@ impl Router {
         let exceeded = delta == Err(LiveError::OverBudget);
         if exceeded {
             // An interrupted statement reports no steps, so it counts with its full allowance.
-            spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+            spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.max));
         }
         // A wanted group is filled later and cheap from then on.
         let exceeded_for_good = exceeded && dear.is_empty();
@@ -450,7 +452,7 @@ impl Router {
                 });
                 sql.allow(None);
                 if outcome == Err(LiveError::OverBudget) {
-                    spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+                    spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.max));
                 }
                 spent_before.add(spent);
                 self.meters.spend_on(template.text(), spent);
@@ -475,7 +477,8 @@ impl Router {
     /// Where to index a binding: for every source under each of its keys, or among the residual.
     fn places(&mut self, binding: &Binding) -> Result<Vec<RouteEntry>, Refusal> {
         let template = binding.template();
-        let (mut places, mut taken) = (BTreeSet::new(), Vec::new());
+        let mut places = BTreeSet::new();
+        let mut taken = Vec::new();
         for (at, source) in template.query.sources.iter().enumerate() {
             if let Some(place) = self.better_place(binding, at) {
                 places.extend(place);
@@ -541,7 +544,7 @@ impl Router {
                 "{RESIDUAL_BINDINGS_PER_TABLE} live queries already check every change of {name}"
             ),
         )
-        .hint("add a condition  column = value  to the query"))
+        .hint("add a condition `column = value` to the query"))
     }
 
     /// The keys of all alternatives; `None` if one is not certain.
@@ -569,7 +572,7 @@ impl Router {
             let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
             let mut columns: Vec<KeyColumn> = Vec::new();
             for equality in equalities {
-                // A column without certain cells is left out; the other columns still form the key.
+                // A column without certain cells is omitted; the other columns still form the key.
                 let kind = spec.columns[equality.column].kind;
                 let Some(cells) = equality.cells(kind, params) else { continue };
                 columns.push((equality.column, equality.collation));

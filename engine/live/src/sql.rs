@@ -12,7 +12,8 @@ pub trait Sql {
     /// are never more of them than the statement has. Returns its work, in steps of SQLite's
     /// virtual machine: about ten for each visited row, and the same on every machine.
     ///
-    /// # Errors [`SqlError`], which distinguishes an error of the query from one of the store.
+    /// # Errors
+    /// [`SqlError`], which distinguishes an error of the query from one of the store.
     fn run(
         &mut self,
         statement: &str,

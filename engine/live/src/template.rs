@@ -47,7 +47,7 @@ pub(crate) struct Template {
     pub(crate) advice: TemplateAnalysis,
 }
 
-/// What is known about a template, computed once.
+/// The facts about a template, computed once.
 #[derive(Debug, Default)]
 pub(crate) struct TemplateAnalysis {
     pub(crate) info: OnceLock<Arc<SubscriptionInfo>>,
@@ -119,7 +119,7 @@ impl Template {
     /// The limits of one delta.
     pub(crate) fn allowance(&self, budget: Option<Budget>) -> Option<StatementLimits> {
         let value_bytes = limits::value_bytes(limits::LIVE_ROW_BYTES, self.operations);
-        budget.map(|budget| StatementLimits { steps: budget.most, value_bytes })
+        budget.map(|budget| StatementLimits { steps: budget.max, value_bytes })
     }
 
     /// The lookup of bindings through another table, for the changes of a source.
@@ -432,7 +432,8 @@ impl Binding {
         sql: &mut dyn Sql,
     ) -> Result<Option<BackfilledGroup>, LiveError> {
         let template = self.template();
-        let (changes, mut spent) = (Changes::new(), Cost::default());
+        let changes = Changes::new();
+        let mut spent = Cost::default();
         let mut run = template.run(&self.0.params, &changes, sql, &mut spent);
         template.rule.fill(&mut run, group)
     }

@@ -15,7 +15,7 @@ pub struct Chain {
     pub hash: Hash,
 }
 
-/// What is wrong with an event.
+/// The error of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
@@ -41,7 +41,7 @@ pub enum Flaw {
 pub struct ChainBreak {
     /// Its seq.
     pub seq: Seq,
-    /// What is wrong.
+    /// The error.
     pub flaw: Flaw,
 }
 

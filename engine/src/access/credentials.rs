@@ -104,7 +104,7 @@ impl TokenEntry {
     }
 }
 
-/// What a role adds to its callers.
+/// The permissions that a role adds to its callers.
 #[derive(Clone, Debug, Default)]
 pub struct RoleEntry {
     /// Capabilities.

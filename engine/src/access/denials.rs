@@ -115,7 +115,8 @@ mod tests {
     fn a_flood_is_recorded_in_part_and_counted_completely() {
         let mut denials = denials();
         let start = Micros(1_000_000_000);
-        let (mut recorded, mut missed) = (0, 0);
+        let mut recorded = 0;
+        let mut missed = 0;
         // One per millisecond for an hour, and one more at the end.
         let moments = (0..3_600_000).chain([3_600_000 + limits::DENIAL_EVERY_MS]);
         for ms in moments {

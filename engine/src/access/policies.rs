@@ -34,7 +34,7 @@ const CLASSES: usize = 1_000;
 /// Maximum number of cached callers.
 const PRINCIPALS: usize = 1_000;
 
-/// What determines visibility: a role, and the keys of a scope.
+/// The inputs of visibility: a role, and the keys of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PrincipalClass {
     role: String,

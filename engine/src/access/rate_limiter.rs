@@ -31,8 +31,8 @@ impl RateLimiter {
     /// Charges a number of calls to a caller.
     ///
     /// # Errors
-    /// `overloaded` if the rate is exceeded, `limit_exceeded` if the quota is used up; both contain the time
-    /// until a retry can succeed, if it can.
+    /// `rate_limited` if the rate is exceeded or the quota is used up, with the time
+    /// until a retry can succeed; `limit_exceeded` for more calls than the limit ever allows.
     pub(crate) fn take(&self, caller: &Caller, calls: usize, now: Micros) -> Result<(), Refusal> {
         let allowed = caller.limits();
         if allowed.rate.is_none() && allowed.quota.is_none() {
@@ -63,21 +63,20 @@ impl RateLimiter {
 
 impl CallerUsage {
     fn pace(&mut self, rate: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
-        let RateLimit { calls: most, per_ms } = rate;
+        let RateLimit { calls: max, per_ms } = rate;
         let (now_ns, span_ns) = (i128::from(now.0) * 1_000, i128::from(per_ms) * 1_000_000);
-        if calls > most {
+        if calls > max {
             return Err(too_many(calls, rate));
         }
-        let taken_ns = span_ns * i128::from(calls) / i128::from(most);
+        let taken_ns = span_ns * i128::from(calls) / i128::from(max);
         let paced_to_ns = self.paced_to_ns.max(now_ns) + taken_ns;
         let over_ns = paced_to_ns - now_ns - span_ns;
         if over_ns > 0 {
-            let detail = format!("you have used up your limit of {most} calls in {per_ms} ms");
+            let detail = format!("you have used up your limit of {max} calls in {per_ms} ms");
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
-            return Err(Refusal::new(Code::Overloaded, detail)
+            return Err(Refusal::new(Code::RateLimited, detail)
                 .hint(
-                    "wait for retry_after_ms; an admin can raise the limit:  \
-                     abide identity change ID --rate …",
+                    "wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`",
                 )
                 .retry_after_ms(after_ms as u64));
         }
@@ -86,19 +85,18 @@ impl CallerUsage {
     }
 
     fn count(&mut self, quota: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
-        let RateLimit { calls: most, per_ms } = quota;
+        let RateLimit { calls: max, per_ms } = quota;
         let now_ms = now.0.div_euclid(1_000);
         let span = now_ms.div_euclid(per_ms);
         let so_far = if span == self.span { self.count } else { 0 };
-        if calls > most {
+        if calls > max {
             return Err(too_many(calls, quota));
         }
-        if so_far + calls > most {
-            let detail = format!("your quota of {most} calls in {per_ms} ms is used up");
+        if so_far + calls > max {
+            let detail = format!("your quota of {max} calls in {per_ms} ms is used up");
             let after_ms = (span + 1) * per_ms - now_ms;
-            let refusal = Refusal::new(Code::LimitExceeded, detail).hint(
-                "wait for retry_after_ms; an admin can raise the quota:  \
-                     abide identity change ID --quota …",
+            let refusal = Refusal::new(Code::RateLimited, detail).hint(
+                "wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`",
             );
             return Err(refusal.retry_after_ms(after_ms.unsigned_abs()));
         }
@@ -108,9 +106,9 @@ impl CallerUsage {
 }
 
 fn too_many(calls: i64, allowed: RateLimit) -> Refusal {
-    let RateLimit { calls: most, per_ms } = allowed;
+    let RateLimit { calls: max, per_ms } = allowed;
     let detail =
-        format!("a batch of {calls} calls exceeds your limit of {most} calls in {per_ms} ms");
+        format!("a batch of {calls} calls exceeds your limit of {max} calls in {per_ms} ms");
     Refusal::new(Code::LimitExceeded, detail).hint("send smaller batches")
 }
 
@@ -139,10 +137,10 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(ask(&all, &ann, 1, 5_000), None);
         }
-        assert_eq!(ask(&all, &ann, 1, 5_000), Some((Code::Overloaded, Some(101))));
-        assert_eq!(ask(&all, &ann, 1, 5_099), Some((Code::Overloaded, Some(2))));
+        assert_eq!(ask(&all, &ann, 1, 5_000), Some((Code::RateLimited, Some(101))));
+        assert_eq!(ask(&all, &ann, 1, 5_099), Some((Code::RateLimited, Some(2))));
         assert_eq!(ask(&all, &ann, 1, 5_100), None);
-        assert_eq!(ask(&all, &ann, 5, 5_100), Some((Code::Overloaded, Some(501))));
+        assert_eq!(ask(&all, &ann, 5, 5_100), Some((Code::RateLimited, Some(501))));
         assert_eq!(ask(&all, &ann, 5, 5_600), None);
         assert_eq!(ask(&all, &ann, 11, 60_000), Some((Code::LimitExceeded, None)));
         assert_eq!(ask(&all, &ann, 10, 60_000), None);
@@ -160,9 +158,9 @@ mod tests {
     fn a_quota_resets_with_its_period() {
         let (all, ann) = (RateLimiter::default(), caller(None, Some((3, 60_000))));
         assert_eq!(ask(&all, &ann, 2, 61_000), None);
-        assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::LimitExceeded, Some(58_000))));
+        assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::RateLimited, Some(58_000))));
         assert_eq!(ask(&all, &ann, 1, 62_000), None);
-        assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::LimitExceeded, Some(1))));
+        assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::RateLimited, Some(1))));
         assert_eq!(ask(&all, &ann, 3, 120_000), None);
     }
 
@@ -174,7 +172,7 @@ mod tests {
             assert!(ask(&all, &ann, 1, ms).is_some());
         }
         assert_eq!(ask(&all, &ann, 1, 500), None);
-        assert_eq!(ask(&all, &ann, 1, 5_000).map(|(code, _)| code), Some(Code::LimitExceeded));
+        assert_eq!(ask(&all, &ann, 1, 5_000).map(|(code, _)| code), Some(Code::RateLimited));
         assert_eq!(ask(&all, &Caller::new("bob"), 1_000, 0), None);
     }
 }

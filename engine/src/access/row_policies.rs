@@ -41,7 +41,8 @@ impl RowPolicies {
         owners: HashMap<&'static str, Vec<OwnerReference>>,
         copies: Vec<ColumnCopies>,
     ) -> RowPolicies {
-        let (rows, of_roles) = (PolicyRows::new(), HashMap::new());
+        let rows = PolicyRows::new();
+        let of_roles = HashMap::new();
         let stale = policy_tables.is_some();
         RowPolicies { tables, owners, copies, policy_tables, rows, of_roles, stale }
     }
@@ -118,7 +119,8 @@ impl RolePolicies {
         RowPolicies { tables, owners, copies, rows, .. }: &RowPolicies,
         role: &str,
     ) -> RolePolicies {
-        let (mut rules, mut hidden) = (HashMap::new(), Vec::new());
+        let mut rules = HashMap::new();
+        let mut hidden = Vec::new();
         let columns_of = |table: &TableSpec| -> BTreeSet<&'static str> {
             table.columns.iter().map(|column| column.name).collect()
         };

@@ -1,4 +1,4 @@
-//! What the declarations of all modules say about restricted callers: the owners of rows, references between tables,
+//! The declarations of all modules for restricted callers: the owners of rows, references between tables,
 //! guards, secrets, and the tables with policies.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::Value as JsonValue;
 use crate::access::row_owners::{RowOwners, references};
 use crate::access::row_policies::RowPolicies;
 
-/// What restricted callers may access. See the module.
+/// The access of restricted callers. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ScopeRules {
     pub(crate) owners: RowOwners,

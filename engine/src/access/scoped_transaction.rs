@@ -49,7 +49,8 @@ impl<'a> ScopedTransaction<'a> {
         caller: &'a Caller,
     ) -> Result<ScopedTransaction<'a>, Abort> {
         let role = rows.policies_of(caller).map_err(broken)?;
-        let (seen, judged) = (HashMap::new(), HashMap::new());
+        let seen = HashMap::new();
+        let judged = HashMap::new();
         Ok(ScopedTransaction {
             rows,
             scope_rules,
@@ -164,8 +165,8 @@ impl<'a> ScopedTransaction<'a> {
         let (before, left) =
             (store.steps(), limits::POLICY_STEPS.saturating_sub(self.policy_steps));
         let time = Duration::from_millis(limits::POLICY_MS);
-        let most = QueryLimits { time, of_processor: true, steps: left.max(1), ..WITHIN_CALL };
-        store.allow(Some(&most)).map_err(broken)?;
+        let max = QueryLimits { time, of_processor: true, steps: left.max(1), ..WITHIN_CALL };
+        store.allow(Some(&max)).map_err(broken)?;
         let done = read(store);
         store.allow(None).map_err(broken)?;
         self.policy_steps += store.steps() - before;

@@ -55,8 +55,8 @@ pub(crate) struct CheckpointConfig {
 }
 
 impl CheckpointConfig {
-    /// Starts the thread next to a writer.
-    pub(crate) fn beside(
+    /// The configuration for the thread of a writer.
+    pub(crate) fn of_writer(
         writer: &WriterThread,
         durable: &watch::Receiver<Seq>,
         wal_bytes: u64,

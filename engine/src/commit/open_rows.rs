@@ -128,11 +128,11 @@ impl OpenRows {
         let left = |from: Instant, time: Duration| {
             time.saturating_sub(now.saturating_duration_since(from))
         };
-        let most = left(self.since, limits::OPEN_TRANSACTION);
+        let max = left(self.since, limits::OPEN_TRANSACTION);
         match self.failure {
             // A full disk usually stays full for a while.
-            Some(_) => most,
-            None => most.min(left(self.last, limits::OPEN_TRANSACTION_IDLE)),
+            Some(_) => max,
+            None => max.min(left(self.last, limits::OPEN_TRANSACTION_IDLE)),
         }
     }
 

@@ -277,7 +277,7 @@ impl<T> Queue<T> {
 
 /// The refusal of items while the queues are closed.
 pub(crate) fn closing() -> Refusal {
-    Refusal::new(Code::Overloaded, "the engine is closing").hint("retry after the restart")
+    Refusal::new(Code::Unavailable, "the engine is closing").hint("retry after the restart")
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]

@@ -83,9 +83,8 @@ impl Registry {
         let call = (definition.decode)(arguments)?;
         let arguments = CanonicalArguments::of(members);
         if arguments.text.len() > limits::CALL_BYTES {
-            let (bytes, most) = (arguments.text.len(), limits::CALL_BYTES);
-            let detail =
-                format!("{reducer}: the arguments have {bytes} bytes; the limit is {most}");
+            let (bytes, max) = (arguments.text.len(), limits::CALL_BYTES);
+            let detail = format!("{reducer}: the arguments have {bytes} bytes; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("keep large content elsewhere and append a reference to it"));
         }

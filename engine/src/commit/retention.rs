@@ -90,9 +90,9 @@ impl ChangeLog {
         head: Seq,
         now: Micros,
     ) -> Result<(), StoreError> {
-        let most = Seq(self.floor.0.saturating_add(SLICE).min(head.0));
-        let by_age = self.past_its_age(store, now, most)?;
-        let floor = self.past_its_count(head).max(by_age).min(most);
+        let max = Seq(self.floor.0.saturating_add(SLICE).min(head.0));
+        let by_age = self.past_its_age(store, now, max)?;
+        let floor = self.past_its_count(head).max(by_age).min(max);
         if floor <= self.floor {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl ChangeLog {
     }
 
     /// The new floor by age; the current floor while only few entries are over the limit.
-    fn past_its_age(&mut self, store: &Writer, now: Micros, most: Seq) -> Result<Seq, StoreError> {
+    fn past_its_age(&mut self, store: &Writer, now: Micros, max: Seq) -> Result<Seq, StoreError> {
         let Some(age) = self.retention.age else { return Ok(self.floor) };
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let oldest_at = match self.oldest_at {
@@ -134,7 +134,7 @@ impl ChangeLog {
         }
         let sql = "SELECT seq FROM events WHERE seq > ?1 AND seq <= ?2 AND at <= ?3
             ORDER BY seq DESC LIMIT 1";
-        let last = integer(store, sql, &[self.floor.0, most.0, now.0.saturating_sub(age)])?;
+        let last = integer(store, sql, &[self.floor.0, max.0, now.0.saturating_sub(age)])?;
         Ok(last.map_or(self.floor, Seq))
     }
 }

@@ -270,8 +270,7 @@ fn fail(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> Unit
         }
     };
     if unit.calls.len() > 1 {
-        refusal.detail =
-            format!("call {} of the batch ({}): {}", position + 1, call.reducer, refusal.detail);
+        refusal.batch_position = Some(position + 1);
     }
     UnitFailure::Refused(refusal)
 }

@@ -87,8 +87,8 @@ impl DeadlineQueue {
         into: &mut Vec<DueRow>,
     ) -> Result<(), StoreError> {
         // The processed rows, the skipped ones, and one more to know when to look again.
-        let most = self.deadline.per_commit;
-        let rows = most + self.skipped.len() + 1;
+        let max = self.deadline.per_commit;
+        let rows = max + self.skipped.len() + 1;
         let mut found = Vec::new();
         store.run(&self.sql, &[Value::Integer(rows as i64)], &mut |row| {
             if let [Value::Integer(at), ..] = row {
@@ -117,7 +117,7 @@ impl DeadlineQueue {
             if self.skipped.iter().any(|skipped| skipped.arguments == arguments) {
                 continue;
             }
-            if at > now || taken == most {
+            if at > now || taken == max {
                 self.next = Some(at);
                 break;
             }

@@ -82,7 +82,7 @@ pub(crate) struct UnitResult {
     pub(crate) duplicate: bool,
 }
 
-/// What a transaction did with a unit.
+/// The outcome of a unit in its transaction.
 #[derive(Debug)]
 pub(crate) enum UnitOutcome {
     /// It ran, or it was answered from an earlier request.

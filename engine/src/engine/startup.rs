@@ -140,7 +140,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         guarded_groups: 0,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
-    let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());
+    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store.checkpoint_bytes());
     let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
     let syncer = syncer_behind(&writer, durable, &threads.to_publish);
     handles.extend(spawn_all(threads, writer, syncer));
@@ -166,7 +166,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     }))
 }
 
-/// What several parts of an engine use.
+/// State shared by several parts of an engine.
 struct Shared {
     store: Arc<Store>,
     catalog: Arc<Catalog>,
@@ -276,7 +276,7 @@ fn live_queries(
     }
 }
 
-/// What runs the calls of the writer.
+/// The executor of the writer's calls.
 fn executor(
     shared: &Shared,
     writer: Writer,

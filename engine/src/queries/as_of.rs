@@ -27,8 +27,8 @@ pub(crate) fn find_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, Refusal
 
 /// The refusal of a past state with too many later changes.
 pub(crate) fn too_far(table: &str, past: Seq) -> Refusal {
-    let most = limits::RESUME_CHANGES;
-    let detail = format!("more than {most} rows of {table} changed since {past}");
+    let max = limits::RESUME_CHANGES;
+    let detail = format!("more than {max} rows of {table} changed since {past}");
     Refusal::new(Code::LimitExceeded, detail).hint("use a later seq")
 }
 

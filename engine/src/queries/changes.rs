@@ -33,7 +33,7 @@ pub(crate) fn changes_since(
     Ok(Ok(changes))
 }
 
-/// Whether any row of a table, or one row, changed since; also if there were too many to check.
+/// Whether any row of a table, or one row, changed since, or there were too many to check.
 pub(crate) fn changed_since(
     state: &Snapshot<'_>,
     table: &'static TableSpec,

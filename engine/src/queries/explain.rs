@@ -118,14 +118,14 @@ pub(crate) fn restricted(
         return refusal;
     }
     Refusal::new(refusal.code, "every change would have to scan a whole table")
-        .hint("run it once with  abide sql, or ask an administrator for an index")
+        .hint("run it once with `abide sql`, or ask an administrator for an index")
 }
 
 fn table_scan(scan: &Scan) -> TableScan {
     TableScan {
         table: scan.table.to_owned(),
         columns: scan.columns.iter().map(|column| (*column).to_owned()).collect(),
-        part: scan.part.name().to_owned(),
+        part: scan.purpose.name().to_owned(),
         statement: scan.statement.clone(),
         declare: scan.declare(),
         create: scan.create(),

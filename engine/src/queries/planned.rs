@@ -55,8 +55,8 @@ pub(crate) fn error_for(binding: &Binding, refusal: Refusal) -> Refusal {
         return refusal;
     }
     tracing::debug!(%refusal, "a query of a restricted caller failed");
-    Refusal::new(Code::BadSql, "the query failed while evaluating a row")
-        .hint("invalid argument to an expression: check json_extract(), sum(), abs()")
+    Refusal::new(Code::BadSql, "an expression failed: invalid argument")
+        .hint("check json_extract(), sum() and abs()")
 }
 
 /// One query of a restricted caller, now or as of a seq. Columns that only determine the order are removed.

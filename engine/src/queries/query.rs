@@ -19,8 +19,8 @@ pub(crate) fn prepare(
     params: &Map<String, JsonValue>,
 ) -> Result<(String, Params), Refusal> {
     if sql.len() > limits::SQL_BYTES {
-        let (bytes, most) = (sql.len(), limits::SQL_BYTES);
-        let detail = format!("the statement has {bytes} bytes; the limit is {most}");
+        let (bytes, max) = (sql.len(), limits::SQL_BYTES);
+        let detail = format!("the statement has {bytes} bytes; the limit is {max}");
         return Err(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
         );
@@ -42,13 +42,13 @@ pub(crate) fn bare_name(name: &str) -> &str {
 fn parameter(name: &str, value: &JsonValue) -> Result<Value, Refusal> {
     Value::from_json(value).map_err(|why| {
         Refusal::new(Code::BadArguments, format!("parameter {name} is {why}"))
-            .hint("a parameter is null, a number, a text or {\"$blob\": \"<base64>\"}")
+            .hint("a parameter is null, a number, a string or {\"$blob\": \"<base64>\"}")
     })
 }
 
 fn of_the_present() -> Refusal {
     Refusal::new(Code::BadSql, "a query with as_of reads a table that has no history")
-        .hint("use table names without  main.;  GET /v1/schema lists the tables")
+        .hint("use table names without `main.`; GET /v1/schema lists the tables")
 }
 
 /// The answer to a restricted query, from the rows found by [`planned::once`](crate::queries::planned::once).

@@ -69,7 +69,8 @@ struct Reserved {
 
 impl Buffers {
     pub(crate) fn new(limits: BufferLimits) -> Buffers {
-        let (fallen, fewer) = (Notify::new(), Notify::new());
+        let fallen = Notify::new();
+        let fewer = Notify::new();
         Buffers(Arc::new(Shared { limits, held: Mutex::default(), fallen, fewer }))
     }
 
@@ -124,7 +125,7 @@ struct Bytes {
     /// Counted in the total; zero if they are shared and another caller's share already counts them.
     total: usize,
     /// Bytes already counted for the same data: the new bytes are a part or a copy of it.
-    beside: usize,
+    original: usize,
 }
 
 impl Account {
@@ -141,11 +142,11 @@ impl Account {
         let mut held = self.buffers.lock();
         let before = held.callers.get(&self.caller).copied().unwrap_or(0);
         let own = before + bytes.own;
-        if before > bytes.beside && own > limits.per_caller {
+        if before > bytes.original && own > limits.per_caller {
             return Err(full("too many of your bytes wait to be sent or received"));
         }
         let total = held.total + bytes.total;
-        if bytes.total > 0 && held.total > bytes.beside && total > limits.total_for(own) {
+        if bytes.total > 0 && held.total > bytes.original && total > limits.total_for(own) {
             return Err(full("too many bytes wait to be sent or received"));
         }
         if bytes.own > 0 {
@@ -188,26 +189,26 @@ impl Reservation {
     /// # Errors
     /// `overloaded` if the caller, or all callers together, have too much buffered; then nothing more is counted.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        self.grow_beside(bytes, 0)
+        self.grow_copy(bytes, 0)
     }
 
-    /// The same, if `beside` bytes are already counted for the original of these bytes.
-    fn grow_beside(&mut self, bytes: usize, beside: usize) -> Result<(), Refusal> {
-        let beside = self.bytes + beside;
-        self.account.add(Bytes { own: bytes, total: bytes, beside })?;
+    /// The same, if `original` bytes are already counted for the original of these bytes.
+    fn grow_copy(&mut self, bytes: usize, original: usize) -> Result<(), Refusal> {
+        let original = self.bytes + original;
+        self.account.add(Bytes { own: bytes, total: bytes, original })?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Counts more bytes as soon as there is room for them. They are a copy of data for which `beside` bytes are
+    /// Counts more bytes as soon as there is room for them. They are a copy of data for which `original` bytes are
     /// already counted.
-    pub async fn wait_to_grow(&mut self, bytes: usize, beside: usize) {
+    pub async fn wait_to_grow(&mut self, bytes: usize, original: usize) {
         let buffers = self.account.buffers.clone();
         loop {
             let mut fewer = pin!(buffers.0.fewer.notified());
             // Registers the waiter before the attempt, so that no release is missed.
             fewer.as_mut().enable();
-            if self.grow_beside(bytes, beside).is_ok() {
+            if self.grow_copy(bytes, original).is_ok() {
                 return;
             }
             fewer.await;
@@ -261,7 +262,7 @@ impl SharedBytes {
             Some(count) => *count += 1,
             None => {
                 let total = if shares.is_empty() { self.bytes } else { 0 };
-                account.add(Bytes { own: self.bytes, total, beside: 0 })?;
+                account.add(Bytes { own: self.bytes, total, original: 0 })?;
                 shares.insert(Arc::clone(&account.caller), 1);
             }
         }

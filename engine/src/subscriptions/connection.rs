@@ -236,8 +236,8 @@ impl Connection {
             );
         }
         if self.subscriptions.len() >= limits::SUBSCRIPTIONS_PER_CONNECTION {
-            let most = limits::SUBSCRIPTIONS_PER_CONNECTION;
-            let detail = format!("a connection has at most {most} subscriptions");
+            let max = limits::SUBSCRIPTIONS_PER_CONNECTION;
+            let detail = format!("a connection has at most {max} subscriptions");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("open another connection"));
         }
         Ok(())

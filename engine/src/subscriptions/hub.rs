@@ -136,7 +136,8 @@ impl Hub {
     /// Without subscribers. This engine publishes nothing up to this seq.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
         let published = watch::Sender::new(seq);
-        let (listeners, wakeups) = (Mutex::default(), Arc::default());
+        let listeners = Mutex::default();
+        let wakeups = Arc::default();
         Hub { listeners, published, wakeups, ended: OnceLock::new() }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use abide_live::Binding;
 use abide_schema::caller::Caller;
-use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
+use abide_schema::{Refusal, Row, Seq, Value, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -49,7 +49,7 @@ pub(crate) struct RerunResult {
 #[derive(Debug, Default)]
 pub(crate) struct SharedReruns(Mutex<HashMap<Binding, Weak<SharedRerun>>>);
 
-/// One of them. It is removed when its last user drops it.
+/// A query that is run again. Removed with its last subscriber.
 #[derive(Debug)]
 pub(crate) struct SharedRerun {
     binding: Binding,
@@ -125,7 +125,7 @@ impl SharedRerun {
             match self.run(queries, last).await {
                 // Waiters are notified when the engine closes, and then stop waiting.
                 Err(QueryFailure::Refused(refusal))
-                    if refusal.code == Code::Overloaded && queries.strong_count() > 0 =>
+                    if refusal.code.is_temporary() && queries.strong_count() > 0 =>
                 {
                     last.not_before = Instant::now() + pause;
                     pause = (pause * 2).min(LONGEST_PAUSE);

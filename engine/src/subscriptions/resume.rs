@@ -158,8 +158,8 @@ fn resume_in(
             Ok(ResumeResult::Delta { from, seq, delta, checksum: None })
         }
         Err(too_many) => {
-            let (most, table) = (limits::RESUME_CHANGES, name_for(binding, &too_many));
-            let why = format!("more than {most} rows of {table} changed since {from}");
+            let (max, table) = (limits::RESUME_CHANGES, name_for(binding, &too_many));
+            let why = format!("more than {max} rows of {table} changed since {from}");
             whole_snapshot(state, binding, Some(resync(why)), shared)
         }
     }

@@ -8,7 +8,7 @@ use abide_schema::{Checksum, Refusal, limits};
 
 use crate::subscriptions::buffers::{Account, Share, SharedBytes};
 
-/// What commits, or a rerun, did to the result of a live query.
+/// The changes that commits, or a rerun, made to the result of a live query.
 #[derive(Debug)]
 pub enum ResultChange {
     /// These rows changed.

@@ -74,7 +74,8 @@ mod tests {
 
     /// Wakes `number` subscribers, of which `look` read at each count; returns the number of pauses.
     fn slept(number: u64, look: u64) -> u64 {
-        let (wakeups, mut slept) = (WakeupCounter::default(), 0);
+        let wakeups = WakeupCounter::default();
+        let mut slept = 0;
         let mut pace = PacedWakeups::new(&wakeups);
         for _ in 0..number {
             pace.woke(&mut |_| {

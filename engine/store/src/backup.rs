@@ -12,7 +12,8 @@ use crate::private;
 
 /// Copies the current state of a file. The copy is complete without a WAL.
 ///
-/// # Errors [`OpenError`], also if the target exists: nothing is overwritten.
+/// # Errors
+/// [`OpenError`], even if the target exists: nothing is overwritten.
 pub fn backup(from: &Path, to: &Path) -> Result<(), OpenError> {
     let source = open_read_only(from)?;
     let to = &private::create(to)?;

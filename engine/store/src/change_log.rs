@@ -107,7 +107,7 @@ pub(crate) struct Undo {
     rows: Vec<UndoneRow>,
 }
 
-/// What is known of a row's state before the commits.
+/// The known state of a row before the commits.
 #[derive(Debug)]
 struct UndoneRow {
     key: Vec<Value>,

@@ -6,7 +6,7 @@ use abide_schema::seeded::{SeededBug, makes};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use crate::companions::beside;
+use crate::companions::companion;
 use crate::disk::Disk;
 use crate::error::StoreError;
 
@@ -14,7 +14,7 @@ use crate::error::StoreError;
 /// No process may write to the WAL meanwhile.
 pub(crate) fn sync_wal(database: &Path, disk: &dyn Disk) -> std::io::Result<()> {
     // SQLite holds no lock on the WAL that closing this handle could drop.
-    let wal = disk.open(&beside(database, "-wal"))?;
+    let wal = disk.open(&companion(database, "-wal"))?;
     if !makes(SeededBug::WalNotRewritten) {
         wal.rewrite()?;
     }

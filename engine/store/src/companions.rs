@@ -1,29 +1,30 @@
-//! Names of the files beside a database.
+//! Names of the files next to a database.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The path of a companion file: `abide.db-wal` and the like.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// What follows the name of the database in the names of its segments, before a number.
+/// The text between the name of the database and the number in the name of a segment.
 const SEGMENT: &str = "-redo-";
 
 /// The path of a segment of the journal.
 pub(crate) fn segment(database: &Path, number: u64) -> PathBuf {
-    beside(database, &format!("{SEGMENT}{number}"))
+    companion(database, &format!("{SEGMENT}{number}"))
 }
 
-/// The segments beside a database.
+/// The segments next to a database.
 ///
-/// # Errors An I/O error of the system.
+/// # Errors
+/// An I/O error of the system.
 pub(crate) fn segments_of(database: &Path) -> io::Result<Vec<PathBuf>> {
-    let prefix = beside(database, SEGMENT);
+    let prefix = companion(database, SEGMENT);
     let Some(prefix) = prefix.file_name().map(|name| name.as_encoded_bytes().to_vec()) else {
         return Ok(Vec::new());
     };

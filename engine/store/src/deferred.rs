@@ -6,7 +6,8 @@ use rusqlite::{Connection, ffi};
 /// one: <https://www.sqlite.org/c3ref/c_dbstatus_options.html>, `SQLITE_DBSTATUS_DEFERRED_FKS`.
 #[expect(unsafe_code, reason = "rusqlite has no function for the status of a connection")]
 pub(crate) fn violates_foreign_keys(connection: &Connection) -> bool {
-    let (mut current, mut highest) = (0, 0);
+    let mut current = 0;
+    let mut highest = 0;
     // SAFETY: the handle is that of an open connection, which this thread borrows; both results are valid places.
     let answered = unsafe {
         let status = ffi::SQLITE_DBSTATUS_DEFERRED_FKS;

@@ -18,23 +18,27 @@ pub trait Disk: Send + Sync + fmt::Debug {
 
     /// Opens an existing file.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     /// Creates a file of zeros that only its owner can access. The file and its name are durable, and later writes
     /// within its length allocate nothing.
     ///
-    /// # Errors An I/O error of the system; [`io::ErrorKind::StorageFull`] if there is no space.
+    /// # Errors
+    /// An I/O error of the system; [`io::ErrorKind::StorageFull`] if there is no space.
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>>;
 
     /// Removes a file. A crash may undo the removal.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// The bytes that files beside this one can still take.
+    /// The bytes that files next to this one can still take.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     fn free_bytes(&self, path: &Path) -> io::Result<u64>;
 }
 
@@ -42,24 +46,28 @@ pub trait Disk: Send + Sync + fmt::Debug {
 pub trait DiskFile: Send + Sync + fmt::Debug {
     /// The whole visible content.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     fn read(&self) -> io::Result<Vec<u8>>;
 
     /// Writes bytes at an offset.
     ///
-    /// # Errors An I/O error of the system. Some of the bytes may be written.
+    /// # Errors
+    /// An I/O error of the system. Some of the bytes may be written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Returns when every write that was complete before the call is on the disk.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Rewrites the whole visible content of the file, so that the next sync writes it to the disk
     /// regardless of earlier failures. After a failed sync the system considers dirty pages clean,
     /// also for a later process.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     fn rewrite(&self) -> io::Result<()>;
 }
 

@@ -114,6 +114,10 @@ fn with_code(error: rusqlite::Error) -> rusqlite::Error {
     }
 }
 
+/// Messages of triggers in released schemas, which cannot change, and the sentence for the caller.
+const REWORDED: [(&str, &str); 1] =
+    [("what a run has told stands", "an event of a run cannot be changed")];
+
 impl StoreError {
     /// Whether only the statement is at fault, so that the transaction can continue without it.
     #[must_use]
@@ -131,13 +135,16 @@ impl StoreError {
                     .split_once(": ")
                     .and_then(|(code, detail)| Some((Code::parse(code)?, detail)));
                 match named {
-                    Some((code, detail)) => Refusal::new(code, detail),
+                    Some((code, detail)) => {
+                        let current = REWORDED.iter().find(|(old, _)| *old == detail);
+                        Refusal::new(code, current.map_or(detail, |(_, new)| *new))
+                    }
                     None => Refusal::new(Code::Conflict, lowercase_first(message)),
                 }
             }
-            StoreError::Busy => Refusal::new(Code::Overloaded, self.to_string())
+            StoreError::Busy => Refusal::new(Code::Unavailable, self.to_string())
                 .hint("another program has a write transaction open on the file; end it"),
-            StoreError::Unavailable(_) => Refusal::new(Code::Overloaded, self.to_string())
+            StoreError::Unavailable(_) => Refusal::new(Code::Unavailable, self.to_string())
                 .hint("raise the limit of open files (ulimit -n)"),
             StoreError::Full => Refusal::new(Code::DiskFull, self.to_string())
                 .hint("nothing was written; free some space and try again"),
@@ -165,7 +172,7 @@ fn hint(message: &str, offset: Option<usize>) -> Option<String> {
         ("no such column", "GET /v1/schema lists the columns; write text in single quotes"),
         ("more than one statement", "send one statement at a time"),
         ("incomplete input", "the statement ends too early"),
-        ("the statement contains a NUL", "pass text with a NUL character as a parameter"),
+        ("the statement contains a NUL", "pass a string with a NUL character as a parameter"),
     ];
     let known = known.iter().find(|(begins, _)| message.starts_with(begins));
     let place = offset.map(|offset| format!("at byte {offset} of the statement"));
@@ -216,7 +223,7 @@ pub enum OpenError {
     NotAFile {
         /// Its path.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         kind: &'static str,
     },
     /// It is not a SQLite database.
@@ -271,12 +278,12 @@ pub enum OpenError {
     /// The database is missing, or empty, and a WAL or a journal of it is there.
     #[error("{} is missing or empty, but its -wal or -redo- files are there", _0.display())]
     Lost(PathBuf),
-    /// The journal beside the file does not fit the file.
+    /// The journal next to the file does not fit the file.
     #[error("{}: {why}", path.display())]
     Journal {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         why: String,
     },
     /// An error of SQLite.
@@ -301,7 +308,7 @@ impl OpenError {
         };
         let (code, hint) = match self {
             OpenError::Missing(_) => {
-                (Code::NotFound, "check the path;  abide init  creates a file")
+                (Code::NotFound, "check the path; `abide init` creates a file")
             }
             OpenError::Dangling(_) => {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
@@ -310,7 +317,7 @@ impl OpenError {
             OpenError::LeftBehind { companions, .. } => {
                 let names = companions.iter().map(|path| path.display().to_string());
                 let names = names.collect::<Vec<_>>().join(" ");
-                let hint = format!("name another file, or remove these first:  {names}");
+                let hint = format!("name another file, or remove these first: {names}");
                 return Refusal::new(Code::Conflict, detail).hint(hint);
             }
             OpenError::InMemory(_) => {
@@ -364,8 +371,7 @@ fn in_use_hint(holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => "wait until that command ends; to use a file with several programs, start  \
-              abide serve  and omit --db"
+        _ => "wait until that command ends; to use a file with several programs, start `abide serve` and omit --db"
             .to_owned(),
     }
 }

@@ -57,7 +57,7 @@ impl ToSql for Text {
 /// could not be interrupted. `value_bytes` is the default limit of a value.
 pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result<Interrupt> {
     let interrupt = Interrupt::install(connection, value_bytes)?;
-    let work = FunctionContext {
+    let state = FunctionContext {
         interrupt: interrupt.clone(),
         own: Arc::default(),
         index: search::TextIndex::default(),
@@ -67,8 +67,8 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
         | FunctionFlags::SQLITE_INNOCUOUS;
     macro_rules! define {
         ($name:literal, $arguments:literal, $flags:expr, $function:expr) => {{
-            let work = work.clone();
-            let function = move |context: &Context<'_>| ($function)(&work, context);
+            let state = state.clone();
+            let function = move |context: &Context<'_>| ($function)(&state, context);
             connection.create_scalar_function($name, $arguments, $flags, function)?;
         }};
     }
@@ -77,21 +77,21 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     define!("like", 2, flags, FunctionContext::like);
     define!("like", 3, flags, FunctionContext::like);
     define!("glob", 2, flags, FunctionContext::glob);
-    define!("trim", 2, flags, |work: &FunctionContext, context: &_| work
+    define!("trim", 2, flags, |state: &FunctionContext, context: &_| state
         .trim(context, (true, true)));
-    define!("ltrim", 2, flags, |work: &FunctionContext, context: &_| work
+    define!("ltrim", 2, flags, |state: &FunctionContext, context: &_| state
         .trim(context, (true, false)));
-    define!("rtrim", 2, flags, |work: &FunctionContext, context: &_| work
+    define!("rtrim", 2, flags, |state: &FunctionContext, context: &_| state
         .trim(context, (false, true)));
     define!("unhex", 2, flags, FunctionContext::unhex);
     let json = flags | FunctionFlags::SQLITE_RESULT_SUBTYPE;
-    define!("json_patch", 2, json, |work: &FunctionContext, context: &_| {
-        let patched = work.patch("SELECT json_patch(?1, ?2)", context)?;
+    define!("json_patch", 2, json, |state: &FunctionContext, context: &_| {
+        let patched = state.patch("SELECT json_patch(?1, ?2)", context)?;
         let subtype: SubType = Some(JSON).filter(|_| patched.is_some());
         Ok((patched.map(Text), subtype))
     });
-    define!("jsonb_patch", 2, flags, |work: &FunctionContext, context: &_| {
-        work.patch("SELECT jsonb_patch(?1, ?2)", context)
+    define!("jsonb_patch", 2, flags, |state: &FunctionContext, context: &_| {
+        state.patch("SELECT jsonb_patch(?1, ?2)", context)
     });
     define!("fts_match", 2, flags, FunctionContext::fts_match);
     define!("fts_rank", 2, flags, FunctionContext::fts_rank);

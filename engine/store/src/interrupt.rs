@@ -100,7 +100,7 @@ struct Budgets {
     /// The time of the last memory check, in microseconds after the epoch.
     looked_us: AtomicU64,
     /// The maximum memory in bytes; 0 until the first check determines it.
-    most: AtomicU64,
+    max: AtomicU64,
     held: ProcessMemory,
     closing: AtomicBool,
     cancelled: AtomicBool,
@@ -128,7 +128,7 @@ impl Interrupt {
             worked: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             looked_us: AtomicU64::new(0),
-            most: AtomicU64::new(0),
+            max: AtomicU64::new(0),
             held: ProcessMemory::new(),
             closing: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
@@ -183,7 +183,7 @@ impl Interrupt {
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
         // Most statements end before the first check.
         state.looked_us.store(us(now), Ordering::Relaxed);
-        state.most.store(0, Ordering::Relaxed);
+        state.max.store(0, Ordering::Relaxed);
         let cpu =
             if limits.of_processor { cpu_us().saturating_add(us(limits.time)) } else { u64::MAX };
         state.cpu_until_us.store(cpu, Ordering::Relaxed);
@@ -281,12 +281,12 @@ impl Budgets {
         }
         self.looked_us.store(now_us, Ordering::Relaxed);
         let Some(held) = self.held.bytes() else { return false };
-        match self.most.load(Ordering::Relaxed) {
+        match self.max.load(Ordering::Relaxed) {
             0 => {
-                self.most.store(held + memory, Ordering::Relaxed);
+                self.max.store(held + memory, Ordering::Relaxed);
                 false
             }
-            most => held > most,
+            max => held > max,
         }
     }
 }

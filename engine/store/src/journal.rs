@@ -76,7 +76,8 @@ pub struct Segment {
 impl Segment {
     /// Returns when every record that was appended before the call is on the disk.
     ///
-    /// # Errors An I/O error of the system. The durable state is then unknown: do not retry.
+    /// # Errors
+    /// An I/O error of the system. The durable state is then unknown: do not retry.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -113,7 +114,8 @@ impl Journal {
 
     /// Appends the record of a group. It is durable once the returned segment is synced.
     ///
-    /// # Errors [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was appended, and a later append can succeed. Any other error is final.
+    /// # Errors
+    /// [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was appended, and a later append can succeed. Any other error is final.
     pub fn append(
         &mut self,
         position: &RecordPosition,

@@ -1,4 +1,4 @@
-//! What a file contains: its format, and the tables of the engine and of its modules.
+//! The content of a file: its format, and the tables of the engine and of its modules.
 
 use abide_schema::{Module, TableSpec};
 

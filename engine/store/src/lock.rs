@@ -15,7 +15,7 @@ const LOCK_TRY_APART: Duration = Duration::from_millis(10);
 
 /// A lock on a database file, held until this is dropped or the process ends.
 ///
-/// It is a file beside the database. SQLite's locks on the database itself are per process, and
+/// It is a file next to the database. SQLite's locks on the database itself are per process, and
 /// closing any handle of ours would drop them.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
@@ -119,7 +119,7 @@ impl LockState {
     /// The state of the file at this moment. It changes nothing on the disk.
     ///
     /// # Errors
-    /// An I/O error of the system. A lock file that does not exist is no error: the file is free.
+    /// An I/O error of the system. A lock file that does not exist is not an error: the file is free.
     pub fn of(path: &Path) -> io::Result<LockState> {
         let Ok(path) = private::resolved(path) else { return Ok(LockState::Free(None)) };
         let file = match private::read_lock(&path) {
@@ -146,7 +146,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::companions::beside;
+    use crate::companions::companion;
 
     /// A reopen failed with "in use" while another thread of the same process was starting a
     /// program. The child has a copy of every handle until exec; the test makes such a copy.
@@ -201,9 +201,9 @@ mod tests {
         assert!(!format!("{:?}", state()).contains("secret"));
         drop(lock);
         assert_eq!(state(), LockState::Free(None));
-        assert_eq!(fs::read(beside(&path, "-lock")).expect("it is there"), b"");
+        assert_eq!(fs::read(companion(&path, "-lock")).expect("it is there"), b"");
 
-        fs::write(beside(&path, "-lock"), serde_json::to_string(&holder()).expect("JSON"))
+        fs::write(companion(&path, "-lock"), serde_json::to_string(&holder()).expect("JSON"))
             .expect("it can be written");
         assert_eq!(state(), LockState::Free(Some(holder())), "of a process that was killed");
         let lock = lock_once(&path, None).expect("the lock is free");
@@ -216,7 +216,7 @@ mod tests {
     fn an_address_counts_only_if_no_other_user_can_write_it() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
-        let lock = beside(&path, "-lock");
+        let lock = companion(&path, "-lock");
         fs::write(&lock, serde_json::to_string(&holder()).expect("JSON")).expect("it is written");
         fs::set_permissions(&lock, Permissions::from_mode(0o620)).expect("it is ours");
         let believed = holder_of(&path).expect("it can be read");
@@ -228,7 +228,7 @@ mod tests {
     fn a_token_is_written_only_to_a_private_lock_file() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
-        let file = beside(&path, "-lock");
+        let file = companion(&path, "-lock");
         fs::write(&file, "").expect("it is written");
         fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("it is ours");
         let lock = lock_once(&path, Some(&holder())).expect("the lock is free");
@@ -242,7 +242,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
         // No function of the standard library creates one.
-        let made = std::process::Command::new("mkfifo").arg(beside(&path, "-lock")).status();
+        let made = std::process::Command::new("mkfifo").arg(companion(&path, "-lock")).status();
         assert!(made.is_ok_and(|status| status.success()), "mkfifo is here");
         assert!(LockState::of(&path).is_err());
         assert!(matches!(lock_once(&path, None), Err(OpenError::Io { .. })));
@@ -254,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let (path, other) = (folder.path().join("abide.db"), folder.path().join("other"));
         fs::write(&other, "kept").expect("it is written");
-        fs::hard_link(&other, beside(&path, "-lock")).expect("it is linked");
+        fs::hard_link(&other, companion(&path, "-lock")).expect("it is linked");
         assert!(matches!(lock_once(&path, Some(&holder())), Err(OpenError::Io { .. })));
         assert_eq!(fs::read(&other).expect("it is there"), b"kept");
     }

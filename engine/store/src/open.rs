@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
-use crate::companions::{beside, segments_of};
+use crate::companions::{companion, segments_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::holder::Holder;
@@ -64,7 +64,7 @@ pub struct Tuning {
     pub disk: Arc<dyn Disk>,
     /// The id of the timeline that this opening starts. `None` for a random one; a simulation sets it.
     pub timeline: Option<String>,
-    /// What the lock file says about this process, so that other processes can reach it. `None`: nothing.
+    /// The entry of this process in the lock file, so that other processes can reach it. `None`: no entry.
     pub holder: Option<Holder>,
 }
 
@@ -102,7 +102,8 @@ pub struct Store {
 impl Store {
     /// Opens a file, creates it if it does not exist, and migrates its tables.
     ///
-    /// # Errors [`OpenError`]. A file of another program is not changed.
+    /// # Errors
+    /// [`OpenError`]. A file of another program is not changed.
     pub fn open(path: &Path, layout: Layout, tuning: Tuning) -> Result<Store, OpenError> {
         Store::open_as(path, layout, tuning, None)
     }
@@ -125,16 +126,16 @@ impl Store {
             Some(_) if makes_files => private::create(path)?,
             _ => private::resolved(path)?,
         };
-        let lock_was_there = beside(path, "-lock").exists();
+        let lock_was_there = companion(path, "-lock").exists();
         if makes_files {
             check_not_lost(path)?;
         }
         let lock = lock(path, tuning.holder.as_ref())?;
         if let Err(error) = identify(path, &*tuning.disk) {
-            // Leave no lock file beside a file of another program. But keep one that existed: if it
+            // Leave no lock file next to a file of another program. But keep one that existed: if it
             // were removed, a newer Abide could be started twice.
             if !lock_was_there {
-                let _ = std::fs::remove_file(beside(path, "-lock"));
+                let _ = std::fs::remove_file(companion(path, "-lock"));
             }
             return Err(error);
         }
@@ -248,7 +249,8 @@ impl Store {
 
     /// Removes the journal. Everything must be durable in the database file.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     pub fn remove_journal(&self) -> std::io::Result<()> {
         let segments = segments_of(&self.path)?;
         segments.iter().try_for_each(|segment| self.tuning.disk.remove(segment))
@@ -257,7 +259,8 @@ impl Store {
     /// Makes the whole content of the WAL durable, whatever a previous process has synced. The WAL must exist: open the
     /// writer first.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     pub fn sync_wal(&self) -> std::io::Result<()> {
         sync_wal(&self.path, &*self.tuning.disk)
     }
@@ -273,14 +276,14 @@ impl Store {
     }
 }
 
-/// Refuses a missing or empty database beside a journal or a WAL: SQLite would remove the WAL, which may hold calls that
+/// Refuses a missing or empty database next to a journal or a WAL: SQLite would remove the WAL, which may hold calls that
 /// were answered.
 fn check_not_lost(path: &Path) -> Result<(), OpenError> {
     let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
     if bytes(path) > 0 {
         return Ok(());
     }
-    let has_rows = bytes(&beside(path, "-wal")) > 0
+    let has_rows = bytes(&companion(path, "-wal")) > 0
         || !segments_of(path)
             .map_err(|why| OpenError::Io { path: path.to_owned(), why })?
             .is_empty();
@@ -395,7 +398,9 @@ fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenErr
         return Err(OpenError::Missing(path.to_owned()));
     }
     check_kind(path)?;
-    if !beside(path, "-wal").exists() && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+    if !companion(path, "-wal").exists()
+        && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0)
+    {
         return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
     }
     let connection =
@@ -453,7 +458,7 @@ fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
     }
-    if beside(path, "-journal").exists() {
+    if companion(path, "-journal").exists() {
         // Power failed while the file was created, or while another program wrote it. The content
         // is known once SQLite has rolled that back, as it does at any next open.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
@@ -464,10 +469,10 @@ fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
 }
 
 fn look(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
-    if beside(path, "-wal").exists() {
+    if companion(path, "-wal").exists() {
         return open_read_only_on(path, disk).map(drop);
     }
-    // Opening a file in WAL mode would create a WAL and an index beside it. This file is complete
+    // Opening a file in WAL mode would create a WAL and an index next to it. This file is complete
     // without them, so it can be opened as immutable.
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let connection = connect(&immutable(path), flags, disk).map_err(|why| broken(path, why))?;

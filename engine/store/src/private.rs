@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use crate::companions::{beside, segments_of};
+use crate::companions::{companion, segments_of};
 use crate::error::OpenError;
 
 /// Read and write for the owner.
@@ -35,9 +35,9 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 }
 
 /// Creates an empty file. Fails if the file, a symlink of that name, or one of the files that
-/// SQLite puts beside it exists. Returns its path without symlinks.
+/// SQLite puts next to it exists. Returns its path without symlinks.
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
-    let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| beside(path, suffix));
+    let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| companion(path, suffix));
     let is_there = |companion: &PathBuf| fs::symlink_metadata(companion).is_ok();
     if is_there(&path.to_owned()) {
         return Err(OpenError::Exists(path.to_owned()));
@@ -70,10 +70,10 @@ pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// Opens the lock file beside a database for reading, if it exists. Other kinds of files are refused, as in [`open_lock`].
+/// Opens the lock file next to a database for reading, if it exists. Other kinds of files are refused, as in [`open_lock`].
 pub(crate) fn read_lock(path: &Path) -> io::Result<File> {
     let file =
-        OpenOptions::new().read(true).custom_flags(lock_flags()).open(beside(path, "-lock"))?;
+        OpenOptions::new().read(true).custom_flags(lock_flags()).open(companion(path, "-lock"))?;
     checked_lock(file)
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn is_private(file: &File) -> io::Result<bool> {
     Ok(meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0)
 }
 
-/// Refuses a segment of a journal that another user may have put beside a database: its records would become rows.
+/// Refuses a segment of a journal that another user may have put next to a database: its records would become rows.
 ///
 /// # Errors
 /// As [`check_companions`], and a segment that is too large.
@@ -118,15 +118,15 @@ pub(crate) fn check_segment(database: &Path, segment: &Path) -> io::Result<()> {
     check_writers(database, segment, &meta)
 }
 
-/// Refuses files of SQLite that another user may have put beside a database: SQLite would copy the pages of a WAL or a
+/// Refuses files of SQLite that another user may have put next to a database: SQLite would copy the pages of a WAL or a
 /// rollback journal into the database, and the user could read what is written to them.
 ///
 /// # Errors
-/// `InvalidData` for a file that is no regular file, that belongs to a user who cannot write the database, or that more
+/// `InvalidData` for a file that is not a regular file, that belongs to a user who cannot write the database, or that more
 /// users can write; and the errors of the system.
 pub(crate) fn check_companions(database: &Path) -> io::Result<()> {
     for suffix in ["-wal", "-shm", "-journal"] {
-        let path = beside(database, suffix);
+        let path = companion(database, suffix);
         match fs::symlink_metadata(&path) {
             Ok(meta) => check_writers(database, &path, &meta)?,
             Err(why) if why.kind() == io::ErrorKind::NotFound => {}
@@ -170,11 +170,11 @@ pub(crate) fn restrict(file: &File) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(OWNER))
 }
 
-/// Opens the lock file beside a database. A symlink is refused: it could create or lock any file.
+/// Opens the lock file next to a database. A symlink is refused: it could create or lock any file.
 pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(lock_flags());
-    let path = beside(database, "-lock");
+    let path = companion(database, "-lock");
     match options.clone().create_new(true).mode(OWNER).open(&path) {
         Ok(file) => {
             file.set_permissions(Permissions::from_mode(OWNER))?;
@@ -198,6 +198,6 @@ pub(crate) fn warn_if_open(path: &Path) {
     let mode = meta.mode() & 0o777;
     if mode & OTHERS != 0 {
         let file = path.display();
-        tracing::warn!("{file} has mode {mode:o}: other users can read it; run  chmod 600 {file}");
+        tracing::warn!("{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`");
     }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::leave_wal_on_close;
-use crate::companions::beside;
+use crate::companions::companion;
 use crate::error::StoreError;
 
-/// A read-only connection. SQLite creates a WAL and its index beside a file even to read it, and a read-only
+/// A read-only connection. SQLite creates a WAL and its index next to a file even to read it, and a read-only
 /// connection cannot remove them.
 #[derive(Debug)]
 pub(crate) struct ReadOnlyFile {
@@ -19,9 +19,9 @@ pub(crate) struct ReadOnlyFile {
     complete: Option<PathBuf>,
 }
 
-/// Whether a file is complete without the files beside it.
+/// Whether a file is complete without the files next to it.
 pub(crate) fn is_complete(path: &Path) -> bool {
-    ["-wal", "-shm", "-journal"].iter().all(|suffix| !beside(path, suffix).exists())
+    ["-wal", "-shm", "-journal"].iter().all(|suffix| !companion(path, suffix).exists())
 }
 
 impl ReadOnlyFile {

@@ -29,7 +29,7 @@ pub struct Rows {
     pub rows: Vec<Row>,
 }
 
-/// What the authorizer allows while a statement is prepared.
+/// The operations that the authorizer allows while a statement is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum AuthorizerMode {
@@ -61,7 +61,7 @@ fn allowed(context: &AuthContext<'_>, past: bool) -> bool {
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
-    /// What the authorizer allows; a [`AuthorizerMode`].
+    /// The mode of the authorizer; an [`AuthorizerMode`].
     guard: Arc<AtomicU8>,
     interrupt: Interrupt,
 }
@@ -160,7 +160,8 @@ impl Snapshot<'_> {
 
     /// Runs one statement of a caller. It can only read.
     ///
-    /// # Errors A [`Refusal`] for the caller.
+    /// # Errors
+    /// A [`Refusal`] for the caller.
     pub fn query(
         &self,
         sql: &str,
@@ -202,8 +203,8 @@ impl Snapshot<'_> {
         bytes: usize,
         work: impl FnOnce() -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let most = abide_schema::limits::QUERY_VALUE_BYTES;
-        if bytes >= most {
+        let max = abide_schema::limits::QUERY_VALUE_BYTES;
+        if bytes >= max {
             return work();
         }
         let set = |bytes| {
@@ -212,7 +213,7 @@ impl Snapshot<'_> {
         };
         set(bytes)?;
         let done = work();
-        set(most)?;
+        set(max)?;
         done
     }
 
@@ -231,7 +232,7 @@ impl Snapshot<'_> {
         statement.map_err(|error| match StoreError::from(error) {
             StoreError::Sql { message, .. } if message.contains("is prohibited") => {
                 Refusal::new(Code::BadSql, "past queries can only read registered tables")
-                    .hint("use table names without  main.  and not the engine's own tables")
+                    .hint("use table names without `main.` and not the engine's own tables")
             }
             StoreError::Sql { message, .. } if message == "not authorized" => {
                 Refusal::new(Code::BadSql, "the statement is not read-only")
@@ -254,7 +255,8 @@ impl Snapshot<'_> {
         };
         let columns = statement.column_names().take(limits.columns);
         let columns: Vec<String> = columns.map(str::to_owned).collect();
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut bytes = 0;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next().map_err(refuse)? {
             let row = cell::read_row(row, columns.len()).map_err(refuse)?;
@@ -283,11 +285,11 @@ impl Snapshot<'_> {
                 (detail, "sort, group or join fewer rows; add LIMIT to subqueries")
             }
             InterruptReason::Closing => {
-                return Refusal::new(Code::Overloaded, "the engine is closing")
+                return Refusal::new(Code::Unavailable, "the engine is closing")
                     .hint("retry after the restart");
             }
             InterruptReason::Cancelled => {
-                return Refusal::new(Code::Overloaded, "the query was cancelled");
+                return Refusal::new(Code::Unavailable, "the query was cancelled");
             }
             InterruptReason::Time | InterruptReason::Nothing => {
                 let ms = limits.time.as_millis();
@@ -347,7 +349,8 @@ impl Snapshot<'_> {
             "SELECT images FROM main.change_log WHERE table_name = ?1 AND seq > ?2 ORDER BY seq",
         )?;
         let mut rows = statement.query((table.name, from.0))?;
-        let (mut undo, mut count) = (Undo::default(), 0);
+        let mut undo = Undo::default();
+        let mut count = 0;
         while let Some(row) = rows.next()? {
             let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             for image in change_log::decode(table, bytes)? {

@@ -10,7 +10,7 @@ use abide_schema::Seq;
 /// The number of timelines that a file keeps. A client of an older one fetches whole results again.
 const KEPT: usize = 256;
 
-/// The digits of an id. They distinguish histories, and are no secret.
+/// The digits of an id. They distinguish histories, and are not a secret.
 const DIGITS: usize = 16;
 
 /// The timelines of a file, the current one last.

@@ -75,7 +75,8 @@ impl VerifyError {
 
 /// Verifies the whole log of a file, and checks the rest of it.
 ///
-/// # Errors [`VerifyError`], with the seq of the first invalid event.
+/// # Errors
+/// [`VerifyError`], with the seq of the first invalid event.
 pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
     let log = LogFile::open(path)?;
     let chain = log.walk::<VerifyError>(&mut |event| {
@@ -134,7 +135,8 @@ impl LogFile {
 
     /// Shows every event, each checked before it is shown. Returns where the chain ends.
     ///
-    /// # Errors [`VerifyError`] at the first invalid event, or an error of `each`.
+    /// # Errors
+    /// [`VerifyError`] at the first invalid event, or an error of `each`.
     pub fn walk<E: From<VerifyError>>(
         &self,
         each: &mut dyn FnMut(&Event) -> Result<(), E>,

@@ -175,14 +175,16 @@ impl Writer {
 
     /// Starts a transaction, with the write lock from the start.
     ///
-    /// # Errors [`StoreError::Busy`] if another process writes.
+    /// # Errors
+    /// [`StoreError::Busy`] if another process writes.
     pub fn begin(&self) -> Result<(), StoreError> {
         self.execute("BEGIN IMMEDIATE", &[])
     }
 
     /// Commits the transaction: its pages are in the WAL, not yet on the disk.
     ///
-    /// # Errors [`StoreError`]; the transaction is then still open, or rolled back. After [`StoreError::Full`] its
+    /// # Errors
+    /// [`StoreError`]; the transaction is then still open, or rolled back. After [`StoreError::Full`] its
     /// pages can be complete in the WAL without being in the WAL's index, which SQLite writes last: a crash then makes
     /// them part of the file. That is harmless, because the journal has the same groups.
     pub fn commit(&self) -> Result<(), StoreError> {
@@ -193,7 +195,8 @@ impl Writer {
     /// recorded. With a savepoint, a rollback of the group leaves the groups before it; but SQLite then copies every
     /// page that the group changes.
     ///
-    /// # Errors [`StoreError::Busy`] if another process writes.
+    /// # Errors
+    /// [`StoreError::Busy`] if another process writes.
     pub fn begin_group(&self, has_savepoint: bool) -> Result<(), StoreError> {
         if self.connection.is_autocommit() {
             self.begin()?;
@@ -208,7 +211,8 @@ impl Writer {
 
     /// Takes the row operations of the open group, for the journal.
     ///
-    /// # Errors [`StoreError::Constraint`] if a deferred constraint is violated: SQLite itself would check it only at
+    /// # Errors
+    /// [`StoreError::Constraint`] if a deferred constraint is violated: SQLite itself would check it only at
     /// COMMIT, after the group was acknowledged.
     pub fn take_operations(&self) -> Result<Vec<u8>, StoreError> {
         if deferred::violates_foreign_keys(&self.connection) {
@@ -330,7 +334,7 @@ impl Writer {
     pub fn rollback_to_savepoint(&self) -> Result<(), StoreError> {
         if let Some(group) = &mut *self.group.borrow_mut() {
             group.operations.rollback_to_savepoint();
-            // What was written before it is still recorded.
+            // Earlier writes are still recorded.
             group.has_written = !group.operations.is_empty();
         }
         self.execute("ROLLBACK TO call", &[])?;
@@ -374,7 +378,8 @@ impl Writer {
 
     /// Inserts a row and returns it. A NULL key of a numbered table becomes the next number.
     ///
-    /// # Errors [`StoreError::Constraint`] and the other variants.
+    /// # Errors
+    /// [`StoreError::Constraint`] and the other variants.
     pub fn insert(&self, table: &TableSpec, mut row: Vec<Value>) -> Result<Row, StoreError> {
         self.execute(&self.sql(table).insert, &row)?;
         if table.numbered() {
@@ -387,7 +392,8 @@ impl Writer {
     /// Updates a row, keeping its key. Only changed columns are written, so that indexes and
     /// triggers on other columns do no work.
     ///
-    /// # Errors [`StoreError::Constraint`] and the other variants.
+    /// # Errors
+    /// [`StoreError::Constraint`] and the other variants.
     pub fn update(
         &self,
         table: &TableSpec,
@@ -413,7 +419,8 @@ impl Writer {
 
     /// Deletes the row with a key.
     ///
-    /// # Errors [`StoreError::Constraint`] and the other variants.
+    /// # Errors
+    /// [`StoreError::Constraint`] and the other variants.
     pub fn delete(&self, table: &TableSpec, key: &[Value]) -> Result<(), StoreError> {
         self.execute(&self.sql(table).delete, key)?;
         self.record(|group| group.delete(table.name, key));

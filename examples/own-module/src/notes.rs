@@ -25,7 +25,7 @@ pub fn add_note(
     ctx.insert(Note { id: 0, session_id, body })
 }
 
-/// What the program registers.
+/// The module of the program.
 pub fn module() -> Module {
     Module::new("notes").table::<Note>().reducer(add_note::definition())
 }

@@ -110,7 +110,7 @@ pub fn create_identity(
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
         let detail = format!("identity {} already exists with other attributes", before.id);
-        let hint = "abide identity change  changes it";
+        let hint = "`abide identity change` changes it";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     ctx.insert(identity).map(ReducerResult::Fresh)
@@ -190,7 +190,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
     let identity = ctx.get::<Identity>(id)?;
     Ok(identity.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no identity {id}"))
-            .hint("abide identity list  lists them;  abide identity create  creates one")
+            .hint("`abide identity list` lists them; `abide identity create` creates one")
     })?)
 }
 
@@ -258,7 +258,8 @@ fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
     if caller.scope().is_empty() || !is_issued(own) {
         return Ok(());
     }
-    let detail = format!("{own} is the id of an issuer's subject, which your scope excludes");
+    let detail =
+        format!("{own} belongs to the token issuer; an admin with a scope cannot manage it");
     Err(Refusal::new(Code::Denied, detail)
         .hint("ask an admin without a scope to create an identity with that id and disable it"))
 }

@@ -17,7 +17,7 @@ use crate::check;
 /// The default name of a policy.
 const ONLY: &str = "default";
 
-/// What callers of a role may see of a table. The engine reads this table as the module declares.
+/// The rows and columns of a table that callers of a role may see. The engine reads this table as the module declares.
 #[table(name = "policies")]
 pub struct Policy {
     /// The table.
@@ -135,7 +135,7 @@ pub fn drop_policy(
     let policy = ctx.get::<Policy>(key)?.ok_or_else(|| {
         let detail = format!("there is no policy {name} of {table} for {role}");
         Refusal::new(Code::NotFound, detail)
-            .hint("abide sql \"SELECT table_name, role, name FROM policies\"")
+            .hint_query("SELECT table_name, role, name FROM policies")
     })?;
     ctx.delete::<Policy>((&*table, &*role, &*name))?;
     Ok(policy)
@@ -158,9 +158,9 @@ fn require_room(
     let of_both = [Value::from(&**table), Value::from(&**role)];
     let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
     if count >= limits::POLICIES_OF_ONE {
-        let most = limits::POLICIES_OF_ONE;
+        let max = limits::POLICIES_OF_ONE;
         let detail =
-            format!("table {table} has {count} policies for role {role}, the maximum is {most}");
+            format!("table {table} has {count} policies for role {role}, the maximum is {max}");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
         return Err(refusal.hint("combine conditions with OR in one policy").into());
     }
@@ -170,6 +170,6 @@ fn require_room(
     }
     let detail = format!("there are {count} policies already");
     Err(Refusal::new(Code::LimitExceeded, detail)
-        .hint("delete one with  abide call drop_policy")
+        .hint("delete one with `abide call drop_policy`")
         .into())
 }

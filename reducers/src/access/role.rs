@@ -243,7 +243,7 @@ fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
     let names: Vec<&str> = names.chain(own.iter().map(|role| &*role.name)).collect();
     let hint = match nearest(name, names.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),
-        None => format!("the roles are {};  abide role set  creates others", names.join(", ")),
+        None => format!("the roles are {}; `abide role set` creates others", names.join(", ")),
     };
     Ok(Refusal::new(Code::NotFound, format!("there is no role {name}")).hint(hint))
 }
@@ -278,7 +278,7 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("the role {name} may not call {reducer}");
-    let hint = "abide role list  shows what each role may call; an admin can assign another role";
+    let hint = "`abide role list` shows what each role may call; an admin can assign another role";
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
 }
 

@@ -90,7 +90,7 @@ pub fn create_token(
             "identity {identity_id} is a subject of an issuer and cannot have tokens in the database"
         );
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("get tokens from its issuer;  abide identity disable  disables it")
+            .hint("get tokens from its issuer; `abide identity disable` disables it")
             .into());
     }
     if let Some(before) = ctx.get::<Token>(&id)? {
@@ -98,7 +98,7 @@ pub fn create_token(
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
         return Err(Refusal::new(Code::Conflict, format!("token {id} already exists"))
-            .hint("create a token with another id;  abide token create  generates one")
+            .hint("create a token with another id; `abide token create` generates one")
             .into());
     }
     let token = Token {
@@ -121,7 +121,7 @@ pub fn create_token(
 pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<ReducerResult<Token>, Abort> {
     let missing = || {
         Refusal::new(Code::NotFound, format!("there is no token {id}"))
-            .hint("abide token list  lists them")
+            .hint("`abide token list` lists them")
     };
     let mut token = ctx.get::<Token>(&id)?.ok_or_else(missing)?;
     let identity = identity::find(ctx, &token.identity_id)?;
@@ -140,11 +140,11 @@ fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
     let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let is_hash = hash.len() == 64 && lower(hash) && hash.bytes().all(|b| b.is_ascii_hexdigit());
     let wrong = if !(8..=32).contains(&id.len()) || !lower(id) {
-        "id is not 8 to 32 lower-case letters and digits"
+        "id must be 8 to 32 lower-case letters and digits"
     } else if !is_hash {
-        "hash is not a SHA-256 in 64 lower-case hexadecimal digits"
+        "hash must be a SHA-256 in 64 lower-case hexadecimal digits"
     } else if last_four.len() != 4 || !last_four.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        "last_four is not four letters or digits"
+        "last_four must be four letters or digits"
     } else {
         return Ok(());
     };

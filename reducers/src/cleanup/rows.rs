@@ -5,7 +5,7 @@ use abide_schema::{Abort, Context, Micros, Seq, TextEnum, table};
 use crate::run::Run;
 use crate::tool_call::ToolCall;
 
-/// What a cleanup ends.
+/// The objects that a cleanup ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum CleanupKind {
     /// Calls and timers of an ended session.
@@ -23,7 +23,7 @@ pub struct Cleanup {
     /// Its id. Each step has a new one, so that no two deadline calls have the same key.
     #[column(key)]
     pub id: String,
-    /// What it ends.
+    /// The object that it ends.
     pub kind: CleanupKind,
     /// The session.
     #[column(references = "sessions(id)")]
@@ -55,7 +55,7 @@ pub struct CleanupStep {
 
 pub(super) const MODULE: &str = "cleanup";
 
-/// What is left of a cleanup: its row without id and times.
+/// The remaining work of a cleanup: its row without id and times.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(super) kind: CleanupKind,

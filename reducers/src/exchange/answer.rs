@@ -41,7 +41,7 @@ pub(crate) fn accepted(
             let what = "the arguments do not fit tool_input";
             let detail = refusal.detail.replacen(what, "the answer does not fit the form", 1);
             let hint = format!(
-                "approve with  approved_arguments='{{\"answer\": {{…}}}}'  that fits the schema in \
+                "approve with `approved_arguments='{{\"answer\": {{…}}}}'` that fits the schema in \
                  the arguments of {}",
                 question.call_id
             );

@@ -8,7 +8,7 @@ use crate::tool_call::{self, ToolCall, ToolCallStatus};
 /// The tool whose calls stand for questions of other tools.
 pub const INPUT_TOOL: &str = "tool_input";
 
-/// What an entry records.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum ExchangeKind {
     /// The server has asked for input.
@@ -36,7 +36,7 @@ pub struct ToolExchange {
     /// The call's session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
-    /// What it records.
+    /// Its kind.
     pub kind: ExchangeKind,
     /// Its data. The tool defines the structure.
     pub data: Json,
@@ -54,7 +54,7 @@ pub fn input_id(call_id: &str, step: i64, index: usize) -> String {
     format!("{}{INPUT}{step}.{index}", inputs_of(call_id))
 }
 
-/// What the ids of a call's questions begin with.
+/// The prefix of the ids of a call's questions.
 fn inputs_of(call_id: &str) -> String {
     // An id of a run has a separator already: only the holder of the run can make others that begin with it.
     let separator = if call_id.contains(DERIVED) { INSIDE } else { DERIVED };
@@ -85,7 +85,7 @@ pub(crate) fn asker(call: &ToolCall) -> Option<&str> {
     asked_by(&call.call_id).filter(|_| call.tool_name == INPUT_TOOL)
 }
 
-/// What the exchange of a call means for its next attempt.
+/// The state of a call's exchange for its next attempt.
 pub(crate) struct Progress {
     /// Whether the server continues the call as a task that has not ended.
     pub(crate) has_task: bool,

@@ -57,7 +57,7 @@ pub fn claim_run(
     }
     if delegation::is_cut_off(ctx, &id)? {
         let detail = format!("run {id} is being aborted with the run that delegated it");
-        let hint = "claim another run with  abide call claim_next_run";
+        let hint = "claim another run with `abide call claim_next_run`";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if let Some(holder) = &run.driver {
@@ -92,8 +92,8 @@ pub fn claim_next_run(
             take(ctx, run, driver, lease_ms)
         }
         None => {
-            let hint = "watch for runs:  abide watch \"SELECT id, agent FROM runs \
-                        WHERE status = 'running' AND driver IS NULL\"";
+            let hint = "watch for runs: `abide watch \"SELECT id, agent FROM runs \
+                        WHERE status = 'running' AND driver IS NULL\"`";
             Err(Refusal::new(Code::NotFound, "there is no run to claim").hint(hint).into())
         }
     }
@@ -102,8 +102,8 @@ pub fn claim_next_run(
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
     // The first is nearly always one that no policy hides.
-    for most in [1, limits::LOOKS_OF_A_CLAIM as i64] {
-        for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[most.into()]))? {
+    for max in [1, limits::LOOKS_OF_A_CLAIM as i64] {
+        for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[max.into()]))? {
             if let Some(run) = candidate(ctx, &run.id)? {
                 return Ok(Some(run));
             }

@@ -110,7 +110,7 @@ pub struct Run {
     pub parent_id: Option<String>,
     /// Its status.
     pub status: RunStatus,
-    /// What it waits for, or why it was aborted.
+    /// The reason for which it waits, or why it was aborted.
     pub reason: Option<String>,
     /// Its driver.
     pub driver: Option<String>,
@@ -221,7 +221,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
 
 pub(crate) fn missing(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no run {id}"))
-        .hint("SELECT id, session_id, status FROM runs  lists them")
+        .hint_query("SELECT id, session_id, status FROM runs")
 }
 
 /// The active run of a session, if any.

@@ -121,7 +121,7 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
         Some(run) => format!("session {session_id} has run {}, which is {}", run.id, run.status),
         None => format!("session {session_id} has a run"),
     };
-    let hint = "wait until it ends, or end it with  abide agent abort";
+    let hint = "wait until it ends, or end it with `abide agent abort`";
     Ok(Refusal::new(Code::Conflict, detail).hint(hint))
 }
 

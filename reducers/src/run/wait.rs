@@ -56,10 +56,10 @@ pub(crate) fn limit_wait(
     })
 }
 
-/// What a run waits for while its session is suspended.
+/// The reason for which a run waits while its session is suspended.
 const RESUME: &str = "resume";
 
-/// What a session's run has to wait for before it can continue, if anything.
+/// The reason for which a session's run has to wait before it can continue, if any.
 fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
     for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
@@ -73,7 +73,7 @@ fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, A
     })
 }
 
-/// What a run has to wait for because a run that it delegated waits, if one does.
+/// The reason for which a run has to wait because a run that it delegated waits, if one does.
 fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abort> {
     if is_former(ctx) {
         return Ok(None);
@@ -89,7 +89,7 @@ fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abo
     }))
 }
 
-/// What a run waits for while the session of a run that it delegated is suspended.
+/// The reason for which a run waits while the session of a run that it delegated is suspended.
 const DELEGATION: &str = "delegation";
 
 /// Continues the runs above a run that no longer waits: their drivers look at what else they wait for.

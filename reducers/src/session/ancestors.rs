@@ -44,13 +44,13 @@ pub(crate) fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(),
     if parent.parent_id.is_none() {
         return Ok(());
     }
-    let most = limits::SESSION_DEPTH;
-    let params = [parent.id.as_str().into(), most.into()];
+    let max = limits::SESSION_DEPTH;
+    let params = [parent.id.as_str().into(), max.into()];
     let above = ctx.count_everywhere::<Session>(&format!("WHERE id IN ({ABOVE})"), &params)?;
-    if above <= most {
+    if above <= max {
         return Ok(());
     }
-    let detail = format!("session {} already has {most} ancestors", parent.id);
+    let detail = format!("session {} already has {max} ancestors", parent.id);
     let hint = "omit parent_id, or give the id of an ancestor of that session";
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }

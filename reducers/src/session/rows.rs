@@ -116,7 +116,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = ctx.get::<Session>(id)?;
     let session = session.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {id}"))
-            .hint("create it with  abide call create_session")
+            .hint("create it with `abide call create_session`")
     })?;
     ctx.about(id);
     Ok(session)
@@ -141,15 +141,15 @@ pub(crate) fn next_made_for(
     Ok(made_for(ctx, parent_id, after, 1)?.pop())
 }
 
-/// At most `most` child sessions after an id, in the order of ids.
+/// At most `max` child sessions after an id, in the order of ids.
 pub(crate) fn made_for(
     ctx: &mut Context<'_>,
     parent_id: &str,
     after: &str,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<Session>, Abort> {
     let next = "WHERE parent_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
-    ctx.find::<Session>(next, &[parent_id.into(), after.into(), (most as i64).into()])
+    ctx.find::<Session>(next, &[parent_id.into(), after.into(), (max as i64).into()])
 }
 
 /// Records activity in a session without changing anything else.

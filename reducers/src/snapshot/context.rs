@@ -1,4 +1,4 @@
-//! What belongs to a session besides its messages and calls, and decides what its model sees: the newest summary with
+//! State of a session in addition to its messages and calls that determines the model's view: the newest summary with
 //! the results that it archives, the plan, the facts that belong to the session alone, and the newest measurements of the
 //! run. A copy has them, so its next request is the one of the original.
 //!
@@ -21,7 +21,7 @@ use crate::run::Run;
 use crate::session::Session;
 use crate::summary::{ArchivedResult, ContextSummary};
 
-/// What belongs to a session besides its messages and calls.
+/// State of a session in addition to its messages and calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SnapshotContext {
@@ -64,7 +64,7 @@ pub struct SnapshotSummary {
     pub handoffs: Vec<JsonValue>,
     /// How it was made.
     pub origin: String,
-    /// What the integrity check repaired.
+    /// Repairs of the integrity check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repaired: Option<JsonValue>,
     /// The size of the request in tokens before the compaction.
@@ -108,9 +108,9 @@ pub struct SnapshotPlan {
 pub struct SnapshotFact {
     /// The namespace.
     pub namespace: String,
-    /// What it is about.
+    /// The subject of the fact.
     pub key: String,
-    /// What is known.
+    /// The fact.
     pub value: String,
     /// How certain it is, from 0 to 1.
     pub confidence: f64,
@@ -124,11 +124,11 @@ pub struct SnapshotHealth {
     pub iteration: i64,
     /// The measurements.
     pub measured: NewHealth,
-    /// What the watchdog did about it.
+    /// The action of the watchdog.
     pub action: HealthAction,
 }
 
-/// What is read of a session, and the runs that made it.
+/// The rows that are read of a session, and the runs that made it.
 pub(super) struct SessionContext {
     pub(super) context: SnapshotContext,
     /// The run that made the summary.
@@ -285,8 +285,8 @@ impl SnapshotContext {
             summary.check(messages as i64)?;
         }
         if self.health.len() as i64 > HEALTH_ROWS {
-            let most = HEALTH_ROWS;
-            return Err(wrong(format!("it has measurements of more than {most} answers")));
+            let max = HEALTH_ROWS;
+            return Err(wrong(format!("it has measurements of more than {max} answers")));
         }
         let mut before = 0;
         for row in &self.health {

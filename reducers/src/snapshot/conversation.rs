@@ -1,4 +1,4 @@
-//! What a copy reads of the messages of a runtime: the ids of runs and calls in their data. An assistant message has
+//! The references in messages of a runtime that a copy rewrites: the ids of runs and calls in their data. An assistant message has
 //! `run_id` and `calls: [{call_id}]`, a tool message `call_id` and for a change of the agent `handoff: {run_id, agent,
 //! revision}`. Messages of other authors can have any data; these members are then ids, too, or have no effect.
 
@@ -21,7 +21,8 @@ pub(super) fn each_message(
     up_to: i64,
     mut each: impl FnMut(&mut Context<'_>, AgentState) -> Result<(), Abort>,
 ) -> Result<(), Abort> {
-    let (mut after, mut count) = (0, 0);
+    let mut after = 0;
+    let mut count = 0;
     loop {
         let next = "WHERE session_id = ?1 AND id > ?2 AND seq <= ?3 ORDER BY id LIMIT ?4";
         let id = session.id.as_str();

@@ -105,7 +105,7 @@ fn check_status(run: &Run) -> Result<(), Refusal> {
     let detail = format!("run {} is {}; only a run that waits can be exported", run.id, run.status);
     let hint = match run.status.is_terminal() {
         true => "fork_session copies the history of a session",
-        false => "pause it first:  abide agent pause RUN",
+        false => "pause it first: `abide agent pause RUN`",
     };
     Err(Refusal::new(Code::BadTransition, detail).hint(hint))
 }
@@ -191,8 +191,10 @@ impl Export {
             return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
         }
         self.add_agent(ctx, &run.agent, run.revision)?;
-        let (mut messages, mut named) = (Vec::new(), NamedCalls::default());
-        let (mut ids, mut spaces) = (Vec::new(), BTreeSet::new());
+        let mut messages = Vec::new();
+        let mut named = NamedCalls::default();
+        let mut ids = Vec::new();
+        let mut spaces = BTreeSet::new();
         each_message(ctx, &session, i64::MAX, |ctx, entry| {
             ids.push(entry.id);
             spaces.extend(
@@ -415,8 +417,8 @@ fn of_run(
 }
 
 fn too_large(bytes: usize) -> Refusal {
-    let most = limits::SNAPSHOT_BYTES;
-    let detail = format!("the snapshot has {bytes} bytes or more; the limit is {most}");
-    let hint = "copy the file with  abide backup  to continue a long run elsewhere";
+    let max = limits::SNAPSHOT_BYTES;
+    let detail = format!("the snapshot has {bytes} bytes or more; the limit is {max}");
+    let hint = "copy the file with `abide backup` to continue a long run elsewhere";
     Refusal::new(Code::LimitExceeded, detail).hint(hint)
 }

@@ -98,7 +98,7 @@ fn checked(ctx: &Context<'_>, at: Option<i64>) -> Result<i64, Refusal> {
         return Ok(at);
     }
     let detail = format!("at is {at}, not between 1 and {newest}, the newest event");
-    let hint = "at is a seq of the log:  abide events --session SESSION  lists them";
+    let hint = "at is a seq of the log: `abide events --session SESSION` lists them";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
 
@@ -287,8 +287,8 @@ impl Fork {
         if self.bytes <= limits::FORK_BYTES {
             return Ok(());
         }
-        let most = limits::FORK_BYTES;
-        let detail = format!("the history has more than {most} bytes");
+        let max = limits::FORK_BYTES;
+        let detail = format!("the history has more than {max} bytes");
         let hint = "fork the session at an earlier event";
         Err(Refusal::new(Code::LimitExceeded, detail).hint(hint))
     }

@@ -101,7 +101,7 @@ pub struct SnapshotRun {
     pub scope: Map<String, JsonValue>,
     /// The metadata of its session.
     pub metadata: Map<String, JsonValue>,
-    /// What it waits for.
+    /// The reason for which it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The turn that has ended with its wait. It continues with the next one.
@@ -139,7 +139,7 @@ pub struct SnapshotRun {
     pub messages: Vec<SnapshotMessage>,
     /// The tool calls that its messages name and that have an outcome or started a run, in order.
     pub calls: Vec<SnapshotCall>,
-    /// What else belongs to the session and decides what the model sees.
+    /// Other state of the session that determines the model's view.
     #[serde(default, skip_serializing_if = "SnapshotContext::is_empty")]
     pub context: SnapshotContext,
 }
@@ -235,8 +235,8 @@ impl SnapshotCallStatus {
 pub(super) fn check_tag(tag: Option<&str>) -> Result<(), Refusal> {
     match tag {
         Some(tag) if tag.len() > limits::REASON_BYTES => {
-            let (bytes, most) = (tag.len(), limits::REASON_BYTES);
-            let detail = format!("the tag has {bytes} bytes; the limit is {most}");
+            let (bytes, max) = (tag.len(), limits::REASON_BYTES);
+            let detail = format!("the tag has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
         _ => Ok(()),
@@ -249,7 +249,7 @@ impl RunSnapshot {
     pub(super) fn check(&self, ctx: &Context<'_>) -> Result<(), Refusal> {
         if self.format != FORMAT {
             let detail = format!("format is {:?}, not {FORMAT:?}", self.format);
-            return Err(wrong(detail).hint("abide agent export  makes a snapshot"));
+            return Err(wrong(detail).hint("`abide agent export` makes a snapshot"));
         }
         if !(FIRST_VERSION..=VERSION).contains(&self.version) {
             let detail = format!(
@@ -265,9 +265,9 @@ impl RunSnapshot {
         if rows > limits::SNAPSHOT_ROWS {
             return Err(too_many(rows));
         }
-        let most = limits::RUN_DESCENDANTS as usize + 1;
-        if self.runs.is_empty() || self.runs.len() > most {
-            let detail = format!("the snapshot has {} runs, not 1 to {most}", self.runs.len());
+        let max = limits::RUN_DESCENDANTS as usize + 1;
+        if self.runs.is_empty() || self.runs.len() > max {
+            let detail = format!("the snapshot has {} runs, not 1 to {max}", self.runs.len());
             return Err(wrong(detail));
         }
         for (at, run) in self.runs.iter().enumerate() {

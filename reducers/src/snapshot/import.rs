@@ -38,7 +38,7 @@ pub fn import_run(
     /// The id of its session here; the id of the run if omitted.
     #[id(new, Session)]
     session_id: Option<String>,
-    /// Continues with the definitions of this file, also if they differ from those of the snapshot.
+    /// Continues with the definitions of this file, even if they differ from those of the snapshot.
     any_definition: Option<bool>,
 ) -> Result<ReducerResult<Run>, Abort> {
     snapshot.check(ctx)?;
@@ -112,7 +112,7 @@ fn check_free(ctx: &mut Context<'_>, id: &str, session_id: &str) -> Result<(), A
     // The default id comes from the snapshot and can be anything.
     check_chosen(id)?;
     check_chosen(session_id)?;
-    let hint = "give another id:  abide agent import FILE --id ID";
+    let hint = "give another id: `abide agent import FILE --id ID`";
     if ctx.get::<Run>(id)?.is_some() {
         let detail = format!("there is already a run {id}");
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());

@@ -10,7 +10,7 @@ pub(super) fn wrong(detail: String) -> Refusal {
 
 /// More rows than one call copies.
 pub(super) fn too_many(rows: usize) -> Refusal {
-    let most = limits::SNAPSHOT_ROWS;
-    let detail = format!("it has {rows} messages and calls or more; the limit is {most}");
+    let max = limits::SNAPSHOT_ROWS;
+    let detail = format!("it has {rows} messages and calls or more; the limit is {max}");
     Refusal::new(Code::LimitExceeded, detail).hint("fork the session at an earlier event")
 }

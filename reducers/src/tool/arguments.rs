@@ -81,15 +81,15 @@ impl Work for Validation {
                 }
             },
         };
-        let most = limits::TOOL_SCHEMA_STEPS;
-        match schema.check(arguments, steps.min(most)) {
+        let max = limits::TOOL_SCHEMA_STEPS;
+        match schema.check(arguments, steps.min(max)) {
             Ok(()) => Some(Ok(())),
             Err(Failure::Mismatch { path, what }) => Some(Err(self.mismatch(&path, &what))),
             // It may also exceed the depth limit, and then fails with any budget.
-            Err(Failure::OverBudget) if steps < most => None,
+            Err(Failure::OverBudget) if steps < max => None,
             Err(Failure::OverBudget) => {
                 let detail =
-                    format!("validating the arguments of {tool} takes more than {most} steps");
+                    format!("validating the arguments of {tool} takes more than {max} steps");
                 Some(Err(Refusal::new(Code::LimitExceeded, detail)
                     .hint("send smaller arguments, or register a schema with fewer alternatives")))
             }
@@ -104,8 +104,8 @@ impl Validation {
         let why: String = what.chars().take(WHY_CHARS).collect();
         let detail = format!("the arguments do not fit {tool}: {place}{why}");
         let hint = format!(
-            "see  abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
-             WHERE name = '{tool}' AND version = {version}\""
+            "see `abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
+             WHERE name = '{tool}' AND version = {version}\"`"
         );
         Refusal::new(Code::BadArguments, detail).hint(hint)
     }
@@ -118,15 +118,15 @@ fn is_small(schema: &Json) -> bool {
 }
 
 fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
-    let (bytes, most) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
-    if bytes > most {
-        let detail = format!("the input_schema of {tool} has {bytes} bytes; the limit is {most}");
+    let (bytes, max) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
+    if bytes > max {
+        let detail = format!("the input_schema of {tool} has {bytes} bytes; the limit is {max}");
         let hint = "shorten descriptions, or register several tools";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
-    let most = limits::TOOL_SCHEMA_DEPTH;
-    if depth(schema.as_str()) > most {
-        let detail = format!("the input_schema of {tool} is nested more than {most} levels deep");
+    let max = limits::TOOL_SCHEMA_DEPTH;
+    if depth(schema.as_str()) > max {
+        let detail = format!("the input_schema of {tool} is nested more than {max} levels deep");
         let hint = "move nested schemas to $defs and refer to them with #/$defs/…";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
@@ -194,8 +194,8 @@ impl<'a> SchemaWalk<'a> {
     /// A description of the problem in the schema.
     fn see(&mut self, schema: &'a JsonValue) -> Result<(), String> {
         let Some(left) = self.left.checked_sub(1) else {
-            let most = limits::TOOL_SCHEMA_NODES;
-            return Err(format!("with its references expanded it has more than {most} subschemas"));
+            let max = limits::TOOL_SCHEMA_NODES;
+            return Err(format!("with its references expanded it has more than {max} subschemas"));
         };
         self.left = left;
         match schema {

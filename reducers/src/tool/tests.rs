@@ -9,10 +9,10 @@ fn delays_double_up_to_a_limit() {
     assert_eq!(waits(Retry::default()), unsaid);
     let retry = Retry { backoff_ms: Some(10), backoff_max_ms: Some(25), max_attempts: None };
     assert_eq!(waits(retry), [0, 0, 10, 20, 25, 25, 25, 25]);
-    let most = *limits::AHEAD_MS.end();
+    let max = *limits::AHEAD_MS.end();
     let longest =
-        Retry { backoff_ms: Some(most), backoff_max_ms: Some(most), max_attempts: Some(1_000) };
-    assert_eq!(waits(longest)[2..], [most; 6]);
+        Retry { backoff_ms: Some(max), backoff_max_ms: Some(max), max_attempts: Some(1_000) };
+    assert_eq!(waits(longest)[2..], [max; 6]);
     let none = Retry { backoff_ms: Some(0), ..Retry::default() };
     assert_eq!(waits(none), [0; 8]);
 }

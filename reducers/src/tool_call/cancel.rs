@@ -42,7 +42,7 @@ pub fn cancel_tool_call(
                 "call {call_id} cannot be cancelled: its worker disappeared, and it may have run"
             );
             Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out whether it ran, then record that with  abide call settle_tool_call")
+                .hint("find out whether it ran, then record the outcome with `abide call settle_tool_call`")
                 .into())
         }
         status => {
@@ -82,20 +82,20 @@ pub fn acknowledge_cancel(
 }
 
 /// Asks workers to stop that run calls of a session, and cancels its unclaimed calls, if an event up to `up_to`
-/// requested them: at most `most`; returns their number. Running calls come first: a call whose worker was asked to
+/// requested them: at most `max`; returns their number. Running calls come first: a call whose worker was asked to
 /// stop is not retried.
 pub(crate) fn some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
     up_to: Seq,
-    most: usize,
+    max: usize,
 ) -> Result<usize, Abort> {
     use ToolCallStatus::{AwaitingApproval, Claimed, Pending};
     let open = "WHERE session_id = ?1 AND status = ?2 AND cancel_requested_at IS NULL
         ORDER BY rowid LIMIT ?3";
     let mut done = 0;
     for status in [Claimed, Pending, AwaitingApproval] {
-        let params = [session_id.into(), status.as_str().into(), ((most - done) as i64).into()];
+        let params = [session_id.into(), status.as_str().into(), ((max - done) as i64).into()];
         let calls = ctx.find::<ToolCall>(open, &params)?;
         for call in calls.into_iter().take_while(|call| call.created_seq <= up_to) {
             done += 1;

@@ -50,7 +50,7 @@ pub fn claim_tool_call(
     if !is_wanted(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
         let detail = format!("call {call} is being cancelled with its run or session {session}");
-        let hint = "claim another call with  abide call claim_next_tool_call";
+        let hint = "claim another call with `abide call claim_next_tool_call`";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
@@ -61,7 +61,7 @@ pub fn claim_tool_call(
 }
 
 /// Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found`
-/// if there is none, with `overloaded` if the limits hold back all of them, and with `denied` if the caller
+/// if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller
 /// lacks the capability.
 #[reducer]
 pub fn claim_next_tool_call(
@@ -76,9 +76,9 @@ pub fn claim_next_tool_call(
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
-        let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
+        let (count, max) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
         let detail =
-            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {most}");
+            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {max}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -241,10 +241,11 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
     }
     let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
         AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-    let (mut looked_at, mut closing) = (0, false);
+    let mut looked_at = 0;
+    let mut closing = false;
     // The first is nearly always one that the caller may claim.
-    for most in [1, limits::LOOKS_OF_A_CLAIM] {
-        let params = [tool.into(), (most as i64).into()];
+    for max in [1, limits::LOOKS_OF_A_CLAIM] {
+        let params = [tool.into(), (max as i64).into()];
         let calls = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
         let found = calls.len();
         for call in calls.into_iter().skip(looked_at) {
@@ -254,7 +255,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
                 found => return Ok(found),
             }
         }
-        if found < most {
+        if found < max {
             break;
         }
         looked_at = found;
@@ -294,13 +295,13 @@ fn closing(tool: &str) -> Refusal {
     let detail = format!(
         "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );
-    Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
+    Refusal::new(Code::RateLimited, detail).hint("claim again in a moment")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {
     let detail = format!("there is no pending call of {}", tools.join(", "));
-    let hint = "watch for calls:  abide watch \"SELECT call_id, tool_name FROM tool_calls \
-                WHERE status = 'pending' AND retry_at IS NULL\"";
+    let hint = "watch for calls: `abide watch \"SELECT call_id, tool_name FROM tool_calls \
+                WHERE status = 'pending' AND retry_at IS NULL\"`";
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
@@ -313,8 +314,9 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
              unknown, and {} must not run twice",
             call.tool_name
         );
-        return Refusal::new(Code::Conflict, detail)
-            .hint("find out whether it ran, then record that with  abide call settle_tool_call");
+        return Refusal::new(Code::Conflict, detail).hint(
+            "find out whether it ran, then record the outcome with `abide call settle_tool_call`",
+        );
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {
@@ -327,7 +329,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
         (status, ..) => format!("call {id} is {status}"),
     };
     let hint = format!(
-        "watch it with  abide watch \"SELECT status FROM tool_calls WHERE call_id = '{id}'\""
+        "watch it with `abide watch \"SELECT status FROM tool_calls WHERE call_id = '{id}'\"`"
     );
     Refusal::new(Code::Conflict, detail).hint(hint)
 }

@@ -6,8 +6,8 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, reducer};
 use serde_json::Value as JsonValue;
 
 use super::{
-    LostLease, Outcome, ToolCall, ToolCallStatus, find, is_held, lease_lost, lost_lease, pinned,
-    refusal, save,
+    LostLease, MODULE, Outcome, ToolCall, ToolCallStatus, find, holder, is_held, lost_lease,
+    pinned, refusal, save,
 };
 use crate::exchange::rows::{self, Progress};
 use crate::tool::{self, Tool};
@@ -194,8 +194,8 @@ pub(super) fn after_lapse(
         after = put_back(after, &retry, now);
         ToolCallStatus::Pending
     } else {
-        let most = retry.max_attempts();
-        after.error = Some(format!("the worker vanished in attempt {} of {most}", call.attempt));
+        let max = retry.max_attempts();
+        after.error = Some(format!("the worker vanished in attempt {} of {max}", call.attempt));
         ToolCallStatus::Failed
     };
     after
@@ -261,12 +261,8 @@ fn after_the_end(
     }
     let (id, status, lost_at) = (&call.call_id, call.status, lost.lost_at);
     let detail = format!("the lease on call {id} ran out at {lost_at}; the call is {status}");
-    let refusal = match status {
-        ToolCallStatus::Unknown => Refusal::new(Code::LeaseLost, detail).hint(
-            "what was reported is kept in unknown_tool_calls; settle_tool_call makes it count",
-        ),
-        _ => lease_lost(detail),
-    };
+    let hint = late_hint(status, ctx.is_before(MODULE, 5));
+    let refusal = Refusal::new(Code::LeaseLost, detail).hint(hint);
     if lost.reported_at.is_some() {
         return Err(refusal.into());
     }
@@ -277,4 +273,18 @@ fn after_the_end(
     lost.seq = ctx.seq;
     ctx.without_policies(|ctx| ctx.update(&lost))?;
     Ok(ReducerResult::Refused(refusal))
+}
+
+/// The hint of a late result, which its event records. Events before version 5 of the module have other words.
+fn late_hint(status: ToolCallStatus, is_before: bool) -> &'static str {
+    match (status, is_before) {
+        (ToolCallStatus::Unknown, true) => {
+            "what was reported is kept in unknown_tool_calls; settle_tool_call makes it count"
+        }
+        (ToolCallStatus::Unknown, false) => {
+            "the report is stored in unknown_tool_calls; record an outcome with settle_tool_call"
+        }
+        (_, true) => "what this attempt did may be done again by another; do not report it as done",
+        (_, false) => holder::DISCARD,
+    }
 }

@@ -83,7 +83,9 @@ fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
     }
 }
 
-pub(super) fn lease_lost(detail: String) -> Refusal {
-    Refusal::new(Code::LeaseLost, detail)
-        .hint("what this attempt did may be done again by another; do not report it as done")
+/// The hint of a lost lease.
+pub(super) const DISCARD: &str = "another worker may repeat this call; discard this result";
+
+fn lease_lost(detail: String) -> Refusal {
+    Refusal::new(Code::LeaseLost, detail).hint(DISCARD)
 }

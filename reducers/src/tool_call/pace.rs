@@ -31,16 +31,16 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
         return Ok(None);
     }
     let (name, limits) = (&tool.name, tool.limits());
-    if let Some(most) = limits.concurrency {
+    if let Some(max) = limits.concurrency {
         // Reads at most as many as the limit, even if more run because the limit was higher before.
         let running = "WHERE rowid IN (SELECT rowid FROM tool_calls
             WHERE status = 'claimed' AND tool_name = ?1 LIMIT ?2)";
-        let params = [Value::from(name.as_str()), most.into()];
+        let params = [Value::from(name.as_str()), max.into()];
         let running = ctx.count_everywhere::<ToolCall>(running, &params)?;
-        if running >= most {
-            let detail = format!("{name} allows {most} concurrent calls, and all are running");
+        if running >= max {
+            let detail = format!("{name} allows {max} concurrent calls, and all are running");
             let hint = "claim again when one of them has ended";
-            return Ok(Some(Refusal::new(Code::Overloaded, detail).hint(hint)));
+            return Ok(Some(Refusal::new(Code::RateLimited, detail).hint(hint)));
         }
     }
     let Some(Rate { calls, per_ms }) = limits.rate else { return Ok(None) };
@@ -51,7 +51,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
         let detail =
             format!("{name} allows {calls} attempts in {per_ms} ms, the next at {free_at}");
-        Refusal::new(Code::Overloaded, detail).hint("claim again at that time")
+        Refusal::new(Code::RateLimited, detail).hint("claim again at that time")
     }))
 }
 

@@ -161,20 +161,20 @@ fn taken(abort: Abort) -> Abort {
 
 /// Checks a tool's limit of calls per session.
 fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(), Abort> {
-    let Some(most) = tool.limits().calls_per_session else { return Ok(()) };
-    let params = [Value::from(session_id), Value::from(tool.name.as_str()), most.into()];
+    let Some(max) = tool.limits().calls_per_session else { return Ok(()) };
+    let params = [Value::from(session_id), Value::from(tool.name.as_str()), max.into()];
     // Reads at most as many as the limit, even if there are more because the limit was higher before. The session
     // belongs to the caller, so all of them do.
     let of_both = "WHERE rowid IN (SELECT rowid FROM tool_calls
         WHERE session_id = ?1 AND tool_name = ?2 LIMIT ?3)";
     let count = ctx.count_everywhere::<ToolCall>(of_both, &params)?;
-    if count < most {
+    if count < max {
         return Ok(());
     }
     let name = &tool.name;
     let detail = format!("session {session_id} has already requested {name} {count} times");
     let hint =
-        format!("the limit is {most} calls per session; abide call register_tool  changes it");
+        format!("the limit is {max} calls per session; `abide call register_tool` changes it");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
 

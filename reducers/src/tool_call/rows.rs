@@ -175,7 +175,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abo
     let call = ctx.get::<ToolCall>(call_id)?;
     let call = call.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool call {call_id}"))
-            .hint("SELECT call_id, session_id, status FROM tool_calls  lists them")
+            .hint_query("SELECT call_id, session_id, status FROM tool_calls")
     })?;
     ctx.about(&call.session_id);
     Ok(call)

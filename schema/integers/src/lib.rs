@@ -124,14 +124,14 @@ fn after_number(text: &[u8], begin: usize) -> usize {
 
 /// Whether a number is an integer beyond signed 64 bits.
 fn is_out_of_range(number: &[u8]) -> bool {
-    let (digits, most): (&[u8], &[u8]) = match number.strip_prefix(b"-") {
+    let (digits, max): (&[u8], &[u8]) = match number.strip_prefix(b"-") {
         Some(digits) => (digits, b"9223372036854775808"),
         None => (number, b"9223372036854775807"),
     };
     // Digit strings of equal length sort like the numbers.
-    digits.len() >= most.len()
+    digits.len() >= max.len()
         && digits.iter().all(u8::is_ascii_digit)
-        && (digits.len() > most.len() || digits > most)
+        && (digits.len() > max.len() || digits > max)
 }
 
 /// A step of the path to a value.

@@ -34,8 +34,11 @@ enum Draft {
 
 pub(crate) fn compile(root: &Value) -> Result<Schema, String> {
     let draft = draft(root)?;
-    let (ids, nodes, todo) = (HashMap::new(), Vec::new(), VecDeque::new());
-    let (room, anchors) = (PATTERNS_BYTES, None);
+    let ids = HashMap::new();
+    let nodes = Vec::new();
+    let todo = VecDeque::new();
+    let room = PATTERNS_BYTES;
+    let anchors = None;
     let mut compiler = Compiler { root, draft, ids, nodes, todo, room, anchors };
     compiler.place(root);
     while let Some((id, schema)) = compiler.todo.pop_front() {
@@ -301,7 +304,8 @@ impl<'a> Compiler<'a> {
         members: &'a Map<String, Value>,
         into: &mut Vec<Keyword>,
     ) -> Compiled<()> {
-        let (mut required, mut schemas) = (Vec::new(), Vec::new());
+        let mut required = Vec::new();
+        let mut schemas = Vec::new();
         // Later drafts keep it for compatibility.
         for (name, value) in object(members, "dependencies")? {
             match value {

@@ -304,7 +304,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         value: &'v Value,
         enough: usize,
     ) -> Result<(usize, Vec<Vec<Mismatch>>), BudgetExhausted> {
-        let (mut found, mut branches) = (0, Vec::new());
+        let mut found = 0;
+        let mut branches = Vec::new();
         // One is left for the mismatch with all.
         let detailed = self.collects && self.quiet == 0 && self.room > 1;
         if !detailed {
@@ -495,7 +496,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let mut unexpected = Vec::new();
         let fits = self.all(members.iter().enumerate(), |this, (at, (name, member))| {
             this.budget.spend(1)?;
-            let (mut fits, mut known) = (true, false);
+            let mut fits = true;
+            let mut known = false;
             if let Some(id) = named.get(name) {
                 known = true;
                 fits &= this.within(Part::Name(name), *id, member)?;

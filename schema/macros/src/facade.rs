@@ -3,7 +3,7 @@
 use proc_macro2::{Group, Ident, Literal, Spacing, Span, TokenStream, TokenTree};
 use quote::quote;
 
-/// Replaces `::abide_schema` by `::abide::schema`, also in strings such as `serde`'s path to itself.
+/// Replaces `::abide_schema` by `::abide::schema`, even in strings such as `serde`'s path to itself.
 pub(crate) fn with_facade_path(output: TokenStream) -> TokenStream {
     let mut replaced: Vec<TokenTree> = Vec::new();
     for token in output {

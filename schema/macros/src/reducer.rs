@@ -256,7 +256,7 @@ fn definition(name: &Ident, doc: &str, answer: &Type) -> TokenStream {
             type Result = <#answer as ::abide_schema::reducer::ReducerReturn>::Result;
         }
 
-        /// What to register: `Module::reducer(…::definition())`.
+        /// The registration: `Module::reducer(…::definition())`.
         #[must_use]
         pub fn definition() -> ::abide_schema::reducer::Definition {
             ::abide_schema::reducer::Definition {

@@ -25,7 +25,7 @@ use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::auth::jwt::UniqueObject;
 use crate::auth::protected_resource;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::connections::pending::PendingConnection;
+use crate::connections::unauthenticated::UnauthenticatedConnection;
 use crate::problem::Problem;
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
@@ -83,11 +83,10 @@ fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
         _ => {
             let keys = limits::SCOPE_KEYS;
             let detail = format!(
-                "the header {SCOPE_HEADER} is not one JSON object of at most {keys} texts, each \
-                 under a name of its own"
+                "the header {SCOPE_HEADER} must be one JSON object of at most {keys} strings without duplicate keys"
             );
             Err(Refusal::new(Code::BadRequest, detail)
-                .hint(r#"for example  Abide-Scope: {"tenant": "acme"}"#))
+                .hint(r#"for example `Abide-Scope: {"tenant": "acme"}`"#))
         }
     }
 }
@@ -145,7 +144,7 @@ pub(crate) async fn guard(
         admit(&app.authenticator, request.method(), request.uri(), request.headers()).await;
     match admitted {
         Ok(session) => {
-            if let Some(pending) = request.extensions().get::<Arc<PendingConnection>>() {
+            if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
                 pending.admitted();
             }
             if let Some(place) = request.extensions().get::<ConnectionPermit>() {
@@ -207,7 +206,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         if !is_loopback_host(host) {
             let detail = format!("requests to the host {host:?} need a token");
             return Err(Refusal::new(Code::Denied, detail).hint(
-                "use http://127.0.0.1, or create a token with  abide token create NAME --role ROLE",
+                "use http://127.0.0.1, or create a token with `abide token create NAME --role ROLE`",
             ));
         }
     }
@@ -221,7 +220,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
             Code::Denied,
             "requests from web pages of another site need a token",
         )
-        .hint("create a token with  abide token create NAME --role ROLE  and send it"));
+        .hint("create a token with `abide token create NAME --role ROLE` and send it"));
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
@@ -230,7 +229,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         return Ok(());
     }
     Err(Refusal::new(Code::Denied, format!("requests from the origin {origin:?} need a token"))
-        .hint("create a token with  abide token create NAME --role ROLE  and send it"))
+        .hint("create a token with `abide token create NAME --role ROLE` and send it"))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.
@@ -318,6 +317,15 @@ mod tests {
                 assert_eq!(heard, expected, "{method} {pairs:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_page_about_security_names_every_open_path() {
+        let page = include_str!("../../../docs/security.md");
+        let row = page.lines().find(|line| line.starts_with("| no credential |"));
+        let cell = row.and_then(|row| row.split('|').nth(2)).expect("the page has the row");
+        let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert_eq!(named, OPEN);
     }
 
     #[tokio::test]

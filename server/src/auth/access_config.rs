@@ -50,14 +50,14 @@ impl AccessConfig {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             let detail = "the token is empty or has characters that are not allowed in a header";
             return Err(Refusal::new(Code::BadArguments, detail).hint(
-                "use visible ASCII without spaces, such as the output of  openssl rand -base64 24",
+                "use visible ASCII without spaces, such as the output of `openssl rand -base64 24`",
             ));
         }
         Ok(AccessConfig { token: Some(token.into()), ..AccessConfig::loopback() })
     }
 
     /// Access to a Unix socket that only the user of this process can connect to. A caller without a credential is the
-    /// local admin, also if the file has tokens, because it could open the file as well. A credential still counts.
+    /// local admin, even if the file has tokens, because it could open the file as well. A credential still counts.
     pub(crate) fn of_socket() -> AccessConfig {
         AccessConfig { of_socket: true, ..AccessConfig::loopback() }
     }
@@ -109,7 +109,7 @@ impl AccessConfig {
             "cannot listen on {listens}: without a token only loopback addresses are allowed"
         );
         Err(Refusal::new(Code::Denied, detail).hint(
-            "create a token with  abide token create root --role admin  or listen on 127.0.0.1",
+            "create a token with `abide token create root --role admin` or listen on 127.0.0.1",
         ))
     }
 }

@@ -171,7 +171,7 @@ impl CredentialStore {
         entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
-    /// What a role adds; `None` for a built-in role.
+    /// The permissions of a role; `None` for a built-in role.
     pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
         let rows = self.ask(self.spec.role, named("name", name)).await?;
         let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
@@ -187,7 +187,8 @@ impl CredentialStore {
     async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
         let answer = self.engine.look_up(sql, &params).await;
         answer.map(|answer| answer.rows).map_err(|why| match why.code {
-            Code::Overloaded | Code::EngineFailed | Code::DiskFull => why,
+            Code::EngineFailed | Code::DiskFull => why,
+            code if code.is_temporary() => why,
             _ => {
                 tracing::error!(%why, "credentials cannot be looked up");
                 Refusal::new(Code::Internal, "the credentials cannot be looked up")

@@ -161,8 +161,8 @@ impl Jwt {
     /// `unauthenticated`.
     pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<VerifiedClaims, Refusal> {
         if token.len() > limits::JWT_BYTES {
-            let (bytes, most) = (token.len(), limits::JWT_BYTES);
-            return Err(refused(format!("the token has {bytes} bytes; the limit is {most}")));
+            let (bytes, max) = (token.len(), limits::JWT_BYTES);
+            return Err(refused(format!("the token has {bytes} bytes; the limit is {max}")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
         let key = self.key(header.kid.as_deref(), now)?;
@@ -203,8 +203,8 @@ impl Jwt {
             (None, [only]) => Some(only.clone()),
             (None, _) => None,
         };
-        let found = find(&self.keys(now, limits::KEYS_LOOK_US));
-        let found = found.or_else(|| find(&self.keys(now, limits::KEYS_LOOK_SOON_US)));
+        let found = find(&self.keys(now, limits::KEY_FILE_CHECK_US));
+        let found = found.or_else(|| find(&self.keys(now, limits::UNKNOWN_KEY_CHECK_US)));
         found.ok_or_else(|| refused("the token names an unknown key"))
     }
 
@@ -243,8 +243,8 @@ impl Jwt {
         // no `#`, so that no two pairs of issuer and subject give the same id.
         let id = format!("{}{}#{}", Caller::ISSUED, self.config.issuer, text(claims, id)?);
         if id.len() > bounds::NAME_BYTES {
-            let most = bounds::NAME_BYTES;
-            return Err(refused(format!("issuer and subject have more than {most} bytes")));
+            let max = bounds::NAME_BYTES;
+            return Err(refused(format!("issuer and subject have more than {max} bytes")));
         }
         let named = role.as_ref().filter(|claim| claims.contains_key(*claim));
         let role = match (named, &self.config.role) {
@@ -258,7 +258,7 @@ impl Jwt {
                 several.split_whitespace().map(str::to_owned).collect()
             }
             Some(several) => serde_json::from_value(several.clone())
-                .map_err(|_| refused("the token's capabilities are not texts"))?,
+                .map_err(|_| refused("the capabilities of the token must be strings"))?,
         };
         let in_scope = |(key, claim): (&String, &String)| Ok((key.clone(), text(claims, claim)?));
         let scope = scope.iter().map(in_scope).collect::<Result<Scope, Refusal>>()?;
@@ -328,7 +328,7 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
         }
-        _ => Err(refused(format!("the token has no text claim {name}"))),
+        _ => Err(refused(format!("claim {name} is missing or not a string"))),
     }
 }
 
@@ -340,7 +340,8 @@ fn moment(
 ) -> Result<Option<Micros>, Refusal> {
     let Some(claim) = claims.get(name) else { return Ok(None) };
     let seconds = claim.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
-    let seconds = seconds.ok_or_else(|| refused(format!("the token's {name} is not a time")))?;
+    let seconds = seconds
+        .ok_or_else(|| refused(format!("claim {name} must be a number of seconds since 1970")))?;
     Ok(Some(Micros((seconds * 1e6) as i64 + i64::from(leeway_s) * 1_000_000)))
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn connections() -> u32 {
     if fit < limits::CONNECTIONS {
         tracing::warn!(
             connections = fit,
-            "the limit of open files is low; raise it with  ulimit -n  or LimitNOFILE="
+            "the limit of open files is low; raise it with `ulimit -n` or LimitNOFILE="
         );
     }
     fit

@@ -15,7 +15,7 @@ use crate::limits;
 pub(crate) async fn run(buffers: &Buffers) -> Infallible {
     loop {
         buffers.fallen().await;
-        sleep(limits::RECLAIM_AFTER).await;
+        sleep(limits::RECLAIM_DELAY).await;
         // First, so that a drop during the release triggers the next one.
         buffers.restart_peak();
         if spawn_blocking(abide_heap::release).await.is_err() {

@@ -41,7 +41,7 @@ impl WriteTimeoutStream {
             self.stalled = None;
             return written;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limits::STALL)));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limits::STALL_TIMEOUT)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
@@ -113,7 +113,7 @@ mod tests {
             }
         };
         assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
-        assert!(begun.elapsed() >= limits::STALL, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= limits::STALL_TIMEOUT, "{:?}", begun.elapsed());
         drop(peer);
     }
 }

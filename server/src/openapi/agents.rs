@@ -206,7 +206,7 @@ fn import() -> JsonValue {
             "id": text("The id of the run here; that of the origin if omitted."),
             "session_id": text("The id of its session here; that of the run if omitted."),
             "any_definition": {"type": "boolean",
-                "description": "Continue with the definitions here, also if they differ."},
+                "description": "Continue with the definitions here, even if they differ."},
         }),
         &["snapshot"],
     );

@@ -12,11 +12,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::json as as_json;
+use super::response::json as as_json;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::routes::exchange::{hidden, idempotency_key};
+use crate::routes::idempotency_key::idempotency_key;
+use crate::routes::rows::hidden;
 
 /// Number of characters of a prompt that are shown.
 const PROMPT_CHARS: usize = 500;
@@ -98,7 +99,7 @@ pub(super) async fn change(
     if definition.is_null() {
         let detail = format!("a policy hides the definition of agent {name}");
         return Err(Refusal::new(Code::Denied, detail)
-            .hint("send the whole definition:  POST /agents")
+            .hint("send the whole definition: POST /agents")
             .into());
     }
     let newest = agent["revision"].as_i64().unwrap_or_default();
@@ -234,7 +235,7 @@ async fn refuse_without_permission(
     }
 }
 
-const NO_AGENTS: &str = "start it with  abide serve --agents FOLDER";
+const NO_AGENTS: &str = "start it with `abide serve --agents FOLDER`";
 
 /// Queries [`COLUMNS`]: without the definition if a policy hides it from the caller.
 async fn ask(

@@ -5,7 +5,7 @@ use axum::response::Response;
 
 use crate::app_state::{AppState, CallerExtension};
 use crate::connections::read_limiter::ReadPermit;
-use crate::routes::exchange::json;
+use crate::routes::response::json;
 use crate::{limits, openapi};
 
 /// A description takes as long as a large message to process, so it waits for the same turns.

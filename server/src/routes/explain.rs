@@ -9,7 +9,7 @@ use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::frames;
 use crate::problem::Problem;
-use crate::routes::exchange::json;
+use crate::routes::response::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! What the handlers of protocols take from a request with a body.
+//! The parts of a request with a body that handlers of protocols use.
 
 use axum::RequestPartsExt as _;
 use axum::extract::{Extension, FromRequest, Request};

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 
 /// The process is running. `/ready` says whether it accepts calls.
 pub(super) async fn health() -> Response {
-    super::exchange::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
+    super::response::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
 }
 
 /// Calls are accepted.
@@ -20,8 +20,8 @@ pub(super) async fn ready(
     app.engine.ready()?;
     if session.is_none() {
         // The length of the log is not public.
-        return Ok(super::exchange::json(json!({"status": "ready"}).to_string()));
+        return Ok(super::response::json(json!({"status": "ready"}).to_string()));
     }
     let seq = app.engine.durable_seq();
-    Ok(super::exchange::json(json!({"status": "ready", "seq": seq}).to_string()))
+    Ok(super::response::json(json!({"status": "ready", "seq": seq}).to_string()))
 }

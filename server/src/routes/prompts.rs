@@ -11,13 +11,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
-use super::exchange::json as as_json;
 use super::reducer_route::{ReducerRoute, arguments};
+use super::response::json as as_json;
 use super::rows::{Object, rows, stored_ids};
 use super::runs::path;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
+use crate::query_string;
 
 /// Prompts in one answer.
 const PAGE: usize = 500;
@@ -93,7 +94,7 @@ pub(in crate::routes) fn rendered(
     let text = prompt.get("text").and_then(JsonValue::as_str).unwrap_or_default();
     template::render(text, values).map_err(|why| {
         Refusal::new(Code::BadArguments, why.to_string())
-            .hint("give each variable of the prompt a text, and nothing else")
+            .hint("give each variable of the prompt a string, and no other keys")
     })
 }
 
@@ -214,15 +215,14 @@ pub(super) async fn unlabel(
 
 fn both(names: Result<Path<(String, String)>, PathRejection>) -> Result<(String, String), Refusal> {
     let refused = |_| {
-        Refusal::new(Code::NotFound, "a name in the address is not UTF-8")
+        Refusal::new(Code::NotFound, "a name in the URL is not UTF-8")
             .hint("percent-encode the name as UTF-8")
     };
     names.map(|Path(names)| names).map_err(refused)
 }
 
 fn named<T>(query: Result<Query<T>, QueryRejection>, shape: &str) -> Result<T, Refusal> {
-    query.map(|Query(query)| query).map_err(|_| {
-        Refusal::new(Code::BadArguments, "the query of the address is not one of this route")
-            .hint(format!("omit it, or send {shape}"))
+    query.map(|Query(query)| query).map_err(|why| {
+        query_string::invalid(Code::BadArguments, &why).hint(format!("omit it, or send {shape}"))
     })
 }

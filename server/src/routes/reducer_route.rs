@@ -5,7 +5,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::{idempotency_key, json as as_json};
+use super::idempotency_key::idempotency_key;
+use super::response::json as as_json;
 use super::runs::call;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;

@@ -2,10 +2,8 @@
 
 use abide_engine::{Engine, QueryResult};
 use abide_schema::reducer::Caller;
-use abide_schema::{Refusal, Seq, Value};
+use abide_schema::{Code, Refusal, Seq, Value};
 use serde_json::{Map, Value as JsonValue};
-
-use super::exchange::hidden;
 
 /// A row as an object.
 pub(in crate::routes) type Object = Map<String, JsonValue>;
@@ -49,4 +47,16 @@ pub(in crate::routes) fn stored_ids(by: &Caller, id: &str) -> Vec<String> {
         ids.push(format!("{}{id}", by.namespace()));
     }
     ids
+}
+
+/// Maps the refusal of a route's own query. Such a query names only existing tables and columns, so an
+/// unknown one is hidden from the caller.
+pub(super) fn hidden(refusal: Refusal) -> Refusal {
+    match refusal.code {
+        Code::BadSql => {
+            Refusal::new(Code::Denied, "a policy hides rows or columns that this route needs")
+                .hint("ask an admin for access to them, or read the visible ones with POST /v1/sql")
+        }
+        _ => refusal,
+    }
 }

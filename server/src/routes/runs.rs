@@ -16,13 +16,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::exchange::json as as_json;
+use super::response::json as as_json;
 use super::rows::{rows, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
 use crate::problem::Problem;
-use crate::routes::exchange::idempotency_key;
+use crate::routes::idempotency_key::idempotency_key;
 
 /// A request for a run.
 #[derive(Debug, Deserialize)]
@@ -46,7 +46,7 @@ struct StartRunBody {
 
 /// The input of a run. An agent gets JSON as JSON text.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text, an object or a list as input")]
+#[serde(untagged, expecting = "input must be a string, an object or a list")]
 enum RunInput {
     Text(String),
     Object(Map<String, JsonValue>),
@@ -96,7 +96,7 @@ struct Begun<T> {
     seq: Seq,
     run: JsonValue,
     duplicate: bool,
-    /// What the request says about waiting.
+    /// The part of the request about waiting.
     wait: T,
 }
 
@@ -248,7 +248,7 @@ pub(super) async fn find(
         }
     }
     Err(Refusal::new(Code::NotFound, format!("there is no run {id}"))
-        .hint("SELECT id, session_id, status FROM runs  lists them"))
+        .hint_query("SELECT id, session_id, status FROM runs"))
 }
 
 /// Encodes an id as one path segment.

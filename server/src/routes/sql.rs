@@ -19,7 +19,7 @@ use serde_json::{Map, Value as JsonValue};
 use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::routes::exchange::json;
+use crate::routes::response::json;
 use crate::{frames, limits};
 
 #[derive(Deserialize)]

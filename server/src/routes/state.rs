@@ -10,12 +10,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
-use super::exchange::{idempotency_key, json as as_json};
+use super::idempotency_key::idempotency_key;
+use super::response::json as as_json;
 use super::rows::{rows, stored_ids};
 use super::runs::{abort_reason, call, find, path};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
+use crate::query_string;
 
 const SESSION: &str = "SELECT * FROM sessions WHERE id = :id";
 
@@ -43,12 +45,12 @@ const CHECKPOINTS: usize = 500;
 
 /// Messages in a state without `last`, and at most.
 const LAST: usize = 100;
-const LAST_AT_MOST: usize = 10_000;
+const LAST_MAX: usize = 10_000;
 
 /// Columns that are JSON values, stored as text.
 const JSON_COLUMNS: [&str; 6] = ["scope", "metadata", "result", "output", "data", "interrupt"];
 
-/// What to read.
+/// The query string.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StateQuery {
@@ -66,10 +68,12 @@ pub(super) async fn get(
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let id = path(id, "session")?;
-    let Query(StateQuery { at, last }) = query.map_err(|_| odd_query())?;
+    let Query(StateQuery { at, last }) =
+        query.map_err(|why| query_string::invalid(Code::BadArguments, &why).hint(state_hint()))?;
     let last = last.unwrap_or(LAST);
-    if last > LAST_AT_MOST || at.is_some_and(|at| at < 0) {
-        return Err(odd_query().into());
+    if last > LAST_MAX || at.is_some_and(|at| at < 0) {
+        let detail = "invalid query string: at or last is out of range";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(state_hint()).into());
     }
     let (seq, session) = session(&app.engine, &by, &id, at.map(Seq)).await?;
     // The other queries read the same point in time.
@@ -84,10 +88,8 @@ pub(super) async fn get(
     Ok(as_json(reply.to_string()))
 }
 
-fn odd_query() -> Refusal {
-    Refusal::new(Code::BadArguments, "the query of the address is not one of this route").hint(
-        format!("omit it, or send ?at=SEQ of a checkpoint and &last= of at most {LAST_AT_MOST}"),
-    )
+fn state_hint() -> String {
+    format!("omit it, or send ?at=SEQ of a checkpoint and &last= of at most {LAST_MAX}")
 }
 
 /// Where a page of checkpoints begins.
@@ -106,10 +108,9 @@ pub(super) async fn checkpoints(
     query: Result<Query<CheckpointsQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
-    let Query(CheckpointsQuery { after }) = query.map_err(|_| {
-        let detail = "the query of the address is not one of this route";
-        let hint = "omit it, or send ?after= with next of the last answer";
-        Refusal::new(Code::BadArguments, detail).hint(hint)
+    let Query(CheckpointsQuery { after }) = query.map_err(|why| {
+        let hint = "omit it, or send ?after= with next of the previous page";
+        query_string::invalid(Code::BadArguments, &why).hint(hint)
     })?;
     let (_, run) = find(&app.engine, &by, &id).await?;
     let of_run = [
@@ -184,5 +185,5 @@ async fn session(
         }
     }
     Err(Refusal::new(Code::NotFound, format!("there is no session {id}"))
-        .hint("SELECT id, status FROM sessions  lists them"))
+        .hint_query("SELECT id, status FROM sessions"))
 }

@@ -25,7 +25,7 @@ impl TestListener {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let lifecycle = Lifecycle::new(connections);
-        let admitted = |Extension(pending): Extension<Arc<PendingConnection>>| async move {
+        let admitted = |Extension(pending): Extension<Arc<UnauthenticatedConnection>>| async move {
             pending.admitted();
             "in"
         };
@@ -82,7 +82,10 @@ async fn an_incomplete_head_times_out() {
     let begun = Instant::now();
     heard(&mut slow).await;
     let waited = begun.elapsed();
-    assert!(waited >= limits::NEWCOMER && waited < limits::HEAD, "{waited:?}");
+    assert!(
+        waited >= limits::UNAUTHENTICATED_TIMEOUT && waited < limits::HEAD_TIMEOUT,
+        "{waited:?}"
+    );
     listener.lifecycle.empty().await;
 }
 
@@ -100,7 +103,10 @@ async fn incomplete_heads_make_room_for_complete_ones() {
     whole.write_all(LAST).await.expect("it reads");
     let begun = Instant::now();
     assert!(heard(&mut whole).await.ends_with("\r\n\r\nin"));
-    assert!(begun.elapsed() < limits::NEWCOMER, "it does not wait for the end of a head");
+    assert!(
+        begun.elapsed() < limits::UNAUTHENTICATED_TIMEOUT,
+        "it does not wait for the end of a head"
+    );
 }
 
 /// The accept loop waited for a place of a crowded address, a tenth of a second for every two of its connections, and
@@ -120,6 +126,6 @@ async fn a_crowded_address_delays_no_other() {
     let mut other = other.connect(listener.address).await.expect("it listens");
     other.write_all(LAST).await.expect("it reads");
     assert!(heard(&mut other).await.ends_with("\r\n\r\nin"));
-    assert!(begun.elapsed() < 10 * limits::NEWCOMER_CHANCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 10 * limits::UNAUTHENTICATED_MIN_TIME, "{:?}", begun.elapsed());
     drop(slow);
 }

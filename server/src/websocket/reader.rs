@@ -30,7 +30,7 @@ use crate::connections::read_limiter::ReadLimiter;
 use crate::{frames, limits, unsent};
 
 /// The text of an answer, and what counts it if it is large.
-type Answer = (String, Option<Reservation>);
+type ResponseFrame = (String, Option<Reservation>);
 
 /// The writer has ended, and with it the connection.
 struct WriterGone;
@@ -81,7 +81,7 @@ impl Reader<'_> {
                 }
                 refusal = &mut invalid => return self.put_out(&refusal).await,
                 () = self.full.notified() => return SessionEnd::Close(close_code::AGAIN, UNREAD),
-                message = timeout(limits::SILENCE, stream.next()) => message,
+                message = timeout(limits::SILENCE_TIMEOUT, stream.next()) => message,
             };
             let message = match message {
                 Err(_) if self.moved.swap(false, Ordering::Relaxed) => continue,
@@ -245,8 +245,8 @@ impl Reader<'_> {
     fn cancellable(
         &self,
         id: &str,
-        query: impl Future<Output = Answer> + Send + 'static,
-    ) -> impl Future<Output = Option<Answer>> + Send + 'static {
+        query: impl Future<Output = ResponseFrame> + Send + 'static,
+    ) -> impl Future<Output = Option<ResponseFrame>> + Send + 'static {
         let (running, answers) = (self.running.begin(id), self.answers.clone());
         async move {
             tokio::select! {
@@ -277,7 +277,7 @@ impl Reader<'_> {
         weight: usize,
         bytes: usize,
         id: String,
-        work: impl Future<Output = Option<Answer>> + Send + 'static,
+        work: impl Future<Output = Option<ResponseFrame>> + Send + 'static,
     ) -> Result<(), WriterGone> {
         let weight = weight.min(limits::IN_FLIGHT) as u32;
         let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
@@ -332,7 +332,7 @@ impl Reader<'_> {
             }
             Some(SocketError::Utf8(_)) => {
                 let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8")
-                    .hint("encode texts as UTF-8");
+                    .hint("encode text as UTF-8");
                 (close_code::INVALID, refusal, "a message was not UTF-8")
             }
             Some(SocketError::Io(why)) if let Some(refusal) = refusal_of(why) => {

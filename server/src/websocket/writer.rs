@@ -68,7 +68,7 @@ enum WriterEvent {
     Command(Command),
 }
 
-/// What to send besides updates.
+/// Messages to send in addition to updates.
 enum Outgoing {
     Answer(OutgoingMessage),
     Ping,
@@ -196,7 +196,7 @@ impl<'a> SocketSender<'a> {
         moved: &'a AtomicBool,
         account: Account,
     ) -> SocketSender<'a> {
-        let mut pings = interval_at(Instant::now() + limits::PING, limits::PING);
+        let mut pings = interval_at(Instant::now() + limits::PING_INTERVAL, limits::PING_INTERVAL);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         SocketSender { sink, answers, pings, moved, account }
     }

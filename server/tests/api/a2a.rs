@@ -129,7 +129,7 @@ async fn a_card_describes_an_exposed_agent() {
         assert_eq!(
             missing,
             format!(
-                "404 not_found: there is no agent {agent} for A2A (an agent needs  a2a_exposed: true  in its definition)"
+                "404 not_found: there is no agent {agent} for A2A (an agent needs `a2a_exposed: true` in its definition)"
             )
         );
     }
@@ -330,7 +330,7 @@ async fn a_message_to_a_waiting_task_decides() {
     assert_eq!(late["error"]["data"][0]["reason"], "UNSUPPORTED_OPERATION");
 }
 
-/// A message is accepted once, also if it arrives many times at once.
+/// A message is accepted once, even if it arrives many times at once.
 #[tokio::test]
 async fn a_message_id_is_used_once() {
     let server = with_agents().await;
@@ -416,7 +416,7 @@ async fn a_task_is_cancelled_once() {
     assert_eq!(again["error"]["data"][0]["reason"], "TASK_NOT_CANCELABLE");
 }
 
-/// What each malformed or unsupported request is answered, and that it stores nothing.
+/// The answer to each malformed or unsupported request, which stores nothing.
 #[tokio::test]
 async fn bad_requests_are_refused() {
     let server = with_agents().await;
@@ -441,13 +441,13 @@ async fn bad_requests_are_refused() {
         : -32600 "the body is not one JSON-RPC request"
         {: -32700 "the body is not JSON: EOF while parsing an object at line 1 column 1"
         []: -32600 "the body is not one JSON-RPC request"
-        {}: -32600 "id is neither a text nor a number"
-        {"jsonrpc": "2.0", "method": "GetTask"}: -32600 "id is neither a text nor a number"
-        {"jsonrpc": "1.0", "id": 1, "method": "GetTask"}: -32600 "jsonrpc is not 2.0"
+        {}: -32600 "id must be a string or a number"
+        {"jsonrpc": "2.0", "method": "GetTask"}: -32600 "id must be a string or a number"
+        {"jsonrpc": "1.0", "id": 1, "method": "GetTask"}: -32600 "jsonrpc must be 2.0"
         {"jsonrpc": "2.0", "id": 1, "method": "NoMethod"}: -32601 "there is no method NoMethod"
-        {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": []}: -32602 "params is not an object"
+        {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": []}: -32602 "params must be an object"
         {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}}: -32602 "id is missing"
-        {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 1}}: -32602 "id is not a text"
+        {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 1}}: -32602 "id must be a string"
         {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}: -32001 "there is no task x"
         {"jsonrpc": "2.0", "id": 1, "method": "ListTaskPushNotificationConfigs"}: -32003 "the agent sends no push notifications"
     "#]]
@@ -515,14 +515,14 @@ async fn bad_messages_are_refused() {
         {}: 400 "message is missing"
         {"message":[]}: 400 "message is missing"
         {"message":{"parts":[{"text":"x"}],"role":"ROLE_USER"}}: 400 "messageId is missing"
-        {"message":{"messageId":"m","parts":[{"text":"x"}],"role":"ROLE_AGENT"}}: 400 "the role of the message is not ROLE_USER"
+        {"message":{"messageId":"m","parts":[{"text":"x"}],"role":"ROLE_AGENT"}}: 400 "the role of the message must be ROLE_USER"
         {"message":{"messageId":"m","parts":[],"role":"ROLE_USER"}}: 400 "the message has no parts"
         {"message":{"messageId":"m","parts":[{"text":"x"},{"text":"x"},{"text":"x"},{"text":"x"},{: 413 "a message has at most 64 parts"
         {"message":{"messageId":"m","parts":[{"text":"x"}],"role":"ROLE_USER","taskId":"x"}}: 404 "there is no task x"
         {"message":{"messageId":"mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm: 413 "messageId has more than 256 bytes"
-        {"message":{"messageId":"m","parts":[{}],"role":"ROLE_USER"}}: 400 "a part has not exactly one of text, raw, url and data"
-        {"message":{"messageId":"m","parts":[{"text":"x","url":"y"}],"role":"ROLE_USER"}}: 400 "a part has not exactly one of text, raw, url and data"
-        {"message":{"messageId":"m","parts":[{"text":1}],"role":"ROLE_USER"}}: 400 "text of a part is not a text"
+        {"message":{"messageId":"m","parts":[{}],"role":"ROLE_USER"}}: 400 "a part must have exactly one of text, raw, url and data"
+        {"message":{"messageId":"m","parts":[{"text":"x","url":"y"}],"role":"ROLE_USER"}}: 400 "a part must have exactly one of text, raw, url and data"
+        {"message":{"messageId":"m","parts":[{"text":1}],"role":"ROLE_USER"}}: 400 "text of a part must be a string"
         {"message":{"messageId":"m","parts":[{"mediaType":"image/png","raw":"YQ=="}],"role":"ROLE_: 415 "the media type image/png is not supported"
         {"message":{"messageId":"m","parts":[{"raw":"?"}],"role":"ROLE_USER"}}: 400 "raw of a part is not base64"
         {"message":{"messageId":"m","parts":[{"raw":"/w=="}],"role":"ROLE_USER"}}: 415 "the bytes of a part are not text in UTF-8"

@@ -94,7 +94,7 @@ impl Random {
     }
 }
 
-/// What a client learns: the result, or why there is none.
+/// The client's result, or why there is none.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Result(JsonValue),

@@ -210,7 +210,7 @@ async fn a_server_without_an_agent_host_refuses_definitions() {
     check(
         &refused.problem(),
         expect![[r#"
-            404 not_found: this server accepts no agent definitions (start it with  abide serve --agents FOLDER)
+            404 not_found: this server accepts no agent definitions (start it with `abide serve --agents FOLDER`)
         "#]],
     );
     assert_eq!(server.get("/agents").await.json()["agents"], json!([]), "reading still works");

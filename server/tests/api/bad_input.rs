@@ -172,7 +172,7 @@ async fn invalid_queries_are_refused() {
             /v1/sql {"sql":"SELECT 1","params":{"a":1}}
                 422 bad_arguments: the statement has no parameter a (omit it, or use it as :name)
             /v1/sql {"sql":"SELECT :a","params":{"a":[1]}}
-                422 bad_arguments: parameter a is an array (a parameter is null, a number, a text or {"$blob": "<base64>"})
+                422 bad_arguments: parameter a is an array (a parameter is null, a number, a string or {"$blob": "<base64>"})
             /v1/sql {"sql":"SELECT :a","params":[1]}
                 400 bad_request: the body has an unexpected form: invalid type: sequence, expected a map at line 1 column 28 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":"SELECT 1","as_of":99}
@@ -226,7 +226,7 @@ async fn invalid_requests_are_refused() {
         GET /v1/subscribe?sql=SELECT+1&colour=red
             400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `after_seq`, `timeline`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also timeline, as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
-            422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
+            422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
             400 bad_sql: no such table: books (GET /v1/schema lists the tables)
     "#]].assert_eq(&problems);
@@ -269,7 +269,7 @@ async fn non_utf8_bodies_are_refused() {
     check(
         &refused.await.problem(),
         expect![[r#"
-        400 bad_request: the body is not UTF-8 from byte 9 on (encode texts as UTF-8, and bytes as {"$blob": "<base64>"})
+        400 bad_request: the body is not UTF-8 from byte 9 on (encode text as UTF-8, and bytes as {"$blob": "<base64>"})
     "#]],
     );
     unharmed(&server).await;
@@ -381,7 +381,7 @@ async fn invalid_messages_are_refused() {
         {"op":"sql","id":"s1","sql":"DELETE FROM notes"}
             s1 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
         {"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}
-            q1 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
+            q1 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         {"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}
             q2 bad_sql: no such table: books (GET /v1/schema lists the tables)
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
@@ -435,7 +435,7 @@ async fn invalid_frames_are_refused() {
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","code":"bad_request","detail":"the message is not UTF-8","hint":"encode texts as UTF-8"}
+        {"op":"error","code":"bad_request","detail":"the message is not UTF-8","hint":"encode text as UTF-8"}
     "#]],
     );
     assert_eq!(socket.closed().await.map(|closed| u16::from(closed.code)), Some(1007));

@@ -147,7 +147,7 @@ async fn unusable_requests_are_refused() {
     }
     expect![[r#"
         "bad_arguments" "there is no message"
-        "bad_arguments" "a message has a part that is not a text"
+        "bad_arguments" "each part of a message must be a text part"
         "bad_arguments" "a message of the assistant cannot be generated again"
         "bad_arguments" "the last message is not of the user or the assistant"
         "bad_arguments" "the last message is neither of the user nor has a decision"

@@ -52,7 +52,7 @@ async fn a_token_is_required_except_on_open_paths() {
     check(
         &wrong.send().await.problem(),
         expect![[r#"
-            401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+            401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
         "#]],
     );
     assert_eq!(server.post("/health", "").await.status, 401);
@@ -126,14 +126,14 @@ async fn foreign_origins_are_refused() {
     check(
         &refused.problem(),
         expect![[r#"
-            403 denied: requests from the origin "https://evil.example" need a token (create a token with  abide token create NAME --role ROLE  and send it)
+            403 denied: requests from the origin "https://evil.example" need a token (create a token with `abide token create NAME --role ROLE` and send it)
         "#]],
     );
     let rebound = call().header("host", "rebound.example:7341").send().await;
     check(
         &rebound.problem(),
         expect![[r#"
-            403 denied: requests to the host "rebound.example:7341" need a token (use http://127.0.0.1, or create a token with  abide token create NAME --role ROLE)
+            403 denied: requests to the host "rebound.example:7341" need a token (use http://127.0.0.1, or create a token with `abide token create NAME --role ROLE`)
         "#]],
     );
     let neighbour = call().header("origin", "http://localhost:5173").send().await;

@@ -134,7 +134,7 @@ async fn tried(server: &TestServer, token: &str) -> String {
 
 /// The response to an authenticated request for a missing object.
 const LET_IN: &str = "404 not_found: there is no approval for none \
-    (SELECT id, call_id, status FROM approvals  lists them)";
+    (the query `SELECT id, call_id, status FROM approvals` lists them)";
 
 #[tokio::test]
 async fn every_algorithm_authenticates_its_subject() {
@@ -219,30 +219,30 @@ async fn every_forgery_is_refused() {
     check(
         &output.join("\n"),
         expect![[r#"
-            none: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            None: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            none, unsigned: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            no alg: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+            none: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            None: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            none, unsigned: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            no alg: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
             RS512: 401 unauthenticated: the token is signed with an algorithm that does not match its key (get a new token from the issuer)
             ES256: 401 unauthenticated: the token is signed with an algorithm that does not match its key (get a new token from the issuer)
             confused, rsa: 401 unauthenticated: the token is signed with an algorithm that does not match its key (get a new token from the issuer)
-            confused, shared: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+            confused, shared: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
             confused, ed: 401 unauthenticated: the token is signed with an algorithm that does not match its key (get a new token from the issuer)
             HS384: 401 unauthenticated: the token is signed with an algorithm that does not match its key (get a new token from the issuer)
-            another's key: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+            another's key: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
             another kid: 401 unauthenticated: the token is signed with an algorithm that does not match its key (get a new token from the issuer)
             unknown kid: 401 unauthenticated: the token names an unknown key (get a new token from the issuer)
             no kid: 401 unauthenticated: the token names an unknown key (get a new token from the issuer)
             jwk in the header: 401 unauthenticated: the token names an unknown key (get a new token from the issuer)
-            other body: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            no signature: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            two parts: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            four parts: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            cut: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            padded: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            ed, signature of rsa: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            no base64: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
-            dots: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+            other body: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            no signature: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            two parts: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            four parts: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            cut: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            padded: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            ed, signature of rsa: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            no base64: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
+            dots: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
         "#]],
     );
     assert_eq!(tried(&server, &good).await, LET_IN);
@@ -305,7 +305,7 @@ async fn invalid_claims_are_refused() {
             {"org":null}: 401 unauthenticated: the token has no text claim org (get a new token from the issuer)
             {"org":["acme"]}: 401 unauthenticated: the token has no text claim org (get a new token from the issuer)
             {"job":null}: 401 unauthenticated: the token names no role (get a new token from the issuer)
-            {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (get a new token from the issuer)
+            {"groups":7}: 401 unauthenticated: the capabilities of the token must be strings (get a new token from the issuer)
             {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: the token has 10989 bytes; the limit is 8192 (get a new token from the issuer)
         "#]],
     );

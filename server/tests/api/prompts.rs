@@ -85,9 +85,9 @@ async fn wrong_requests_for_prompts_are_refused() {
         422 bad_arguments: the query of the address is not one of this route (omit it, or send ?at=VERSION or ?at=LABEL)
         404 not_found: there is no prompt none (GET /v1/prompts lists them)
         404 not_found: the prompt's name is not UTF-8 (percent-encode the name as UTF-8)
-        422 bad_arguments: the prompt needs a value for name (give each variable of the prompt a text, and nothing else)
+        422 bad_arguments: the prompt needs a value for name (give each variable of the prompt a string, and no other keys)
         400 bad_request: the body has an unexpected form: invalid type: integer `1`, expected a string at line 1 column 24 (send a body like {"variables": {"name": "…"}, "at": "production"})
-        422 bad_arguments: the prompt has no variable x; it has name (give each variable of the prompt a text, and nothing else)
+        422 bad_arguments: the prompt has no variable x; it has name (give each variable of the prompt a string, and no other keys)
         422 bad_arguments: put_prompt: argument text is missing (put_prompt takes name, text, description?, labels?, expected_version?, scope?)
         422 bad_arguments: the text of the prompt is empty (give the text of the prompt)
         422 bad_arguments: "a@b" is not the name of a prompt (letters, digits, . _ - and / are allowed)
@@ -174,8 +174,8 @@ async fn a_stored_prompt_is_a_prompt_of_mcp() {
     }
     expect![[r#"
         -32602 "the prompt needs a value for name"
-        -32602 "arguments is not an object of texts"
-        -32602 "arguments is not an object of texts"
+        -32602 "arguments must be an object of strings"
+        -32602 "arguments must be an object of strings"
         -32602 "the prompt has no variable x; it has name"
     "#]]
     .assert_eq(&refusals);

@@ -209,7 +209,7 @@ async fn a_failed_delivery_is_repeated_with_the_same_id() {
     home.server.engine.fire_due().await.expect("the pause ends");
     let second = home.next().await;
     let row = home.row("attempts = 2 AND due_at IS NOT NULL").await;
-    assert_eq!(row[3], "the receiver answered with HTTP 500");
+    assert_eq!(row[3], "the receiver responded with HTTP 500");
     home.server.clock.pass_s(2);
     home.server.engine.fire_due().await.expect("the pause ends");
     let third = home.next().await;
@@ -230,7 +230,7 @@ async fn a_webhook_is_given_up() {
     home.send("m1", config()).await;
     home.next().await;
     let row = home.row("status = 'failed'").await;
-    assert_eq!(row, json!(["failed", 0, 0, "the receiver answered 410 Gone", null, null]));
+    assert_eq!(row, json!(["failed", 0, 0, "the receiver responded with HTTP 410", null, null]));
 
     let Home { server, receivers, got } = Home::open().await;
     let home = TokenServer(server);
@@ -300,9 +300,9 @@ async fn configurations_are_read_and_deleted_without_their_secrets() {
     }
     expect![[r#"
         400 "url is missing"
-        400 "url is not an address that begins with http:// or https://"
+        400 "url must begin with http:// or https://"
         400 "10.0.0.1 is not a public address"
-        400 "url is not an address that begins with http:// or https://"
+        400 "url must begin with http:// or https://"
         413 "name has 600 bytes; the limit is 512"
         413 "url has 3018 bytes; the limit is 2048"
         400 "credentials require scheme (such as Bearer)"

@@ -164,9 +164,9 @@ async fn a_response_is_cancelled_once() {
     assert_eq!(all, ["2 response.incomplete", "[DONE]"]);
 }
 
-/// What would change the meaning of a request is refused, and stores nothing.
+/// An unsupported field that would change the meaning of a request is refused, and stores nothing.
 #[tokio::test]
-async fn what_an_agent_cannot_do_is_refused() {
+async fn unsupported_request_fields_are_refused() {
     let server = with_clerk().await;
     let refused = async |more: JsonValue| {
         let mut body = json!({"model": "clerk", "input": "Hello."});
@@ -211,10 +211,10 @@ async fn what_an_agent_cannot_do_is_refused() {
         422 tool_choice must be auto (omit tool_choice)
         422 a request cannot set the format of the answer (set response_format in the agent's definition; omit text.format)
         422 conversation is not supported (use previous_response_id)
-        422 input is not a text or a list of items (for example  "input": [{"role": "user", "content": "…"}])
+        422 input must be a string or a list of items (for example  "input": [{"role": "user", "content": "…"}])
         422 the last item of input is not a message of the user (for example  "input": [{"role": "user", "content": "…"}])
         422 the last item of input is not a message of the user (for example  "input": [{"role": "user", "content": "…"}])
-        422 a message has no role, or an unknown one (for example  "input": [{"role": "user", "content": "…"}])
+        422 the role of a message is missing or unknown (for example  "input": [{"role": "user", "content": "…"}])
         422 an input item of type function_call_output is not supported (continue the session with previous_response_id; it has its own items)
         422 content of type "input_image" is not supported (for example  "input": [{"role": "user", "content": "…"}])
         422 input has both a message and an mcp_approval_response (for example  "input": [{"role": "user", "content": "…"}])
@@ -223,7 +223,7 @@ async fn what_an_agent_cannot_do_is_refused() {
         404 there is no response resp_1_run_9 (use the id of a response that POST /v1/responses has returned)
         404 there is no response resp_01_run_9 (use the id of a response that POST /v1/responses has returned)
         404 there is no response x (use the id of a response that POST /v1/responses has returned)
-        404 there is no agent noname (SELECT name FROM agents  lists them)
+        404 there is no agent noname (the query `SELECT name FROM agents` lists them)
     "#]].assert_eq(&all);
     let sql = json!({"sql": "SELECT count(*) FROM sessions"});
     assert_eq!(server.post("/v1/sql", &sql.to_string()).await.json()["rows"], json!([[0]]));

@@ -117,7 +117,7 @@ async fn a_refused_run_leaves_nothing() {
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no session s9 (create it with  abide call create_session)
+            404 not_found: there is no session s9 (create it with `abide call create_session`)
         "#]],
     );
     let both = server.post(START, r#"{"input": "x", "session_id": "s9", "title": "t"}"#).await;
@@ -132,7 +132,7 @@ async fn a_refused_run_leaves_nothing() {
     for path in ["/v1/runs/r9", "/v1/runs/r9/events"] {
         let missing = server.get(path).await.problem();
         let expected = "404 not_found: there is no run r9 \
-            (SELECT id, session_id, status FROM runs  lists them)";
+            (the query `SELECT id, session_id, status FROM runs` lists them)";
         assert_eq!(missing, expected);
     }
     assert_eq!(server.post("/v1/runs/r9/abort", "").await.status, 404);

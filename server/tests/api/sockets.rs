@@ -349,7 +349,7 @@ async fn a_cancelled_query_frees_its_reader_and_has_no_answer() {
     assert_eq!(socket.hear().await["id"], "c1");
 }
 
-/// They ran to their limit, also after the client had closed, and other queries of the caller waited.
+/// They ran to their limit, even after the client had closed, and other queries of the caller waited.
 #[tokio::test]
 async fn queries_end_with_their_connection() {
     let server = TestServer::open().await;

@@ -104,7 +104,7 @@ async fn a_token_determines_the_caller_and_its_permissions() {
     check(
         &output.join("\n"),
         expect![[r#"
-            404 not_found: there is no session s1 (create it with  abide call create_session)
+            404 not_found: there is no session s1 (create it with `abide call create_session`)
             403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
             403 denied: the role worker may not call create_identity (abide role list  shows what each role may call; an admin can assign another role)
             403 denied: the role worker may not call set_role (abide role list  shows what each role may call; an admin can assign another role)
@@ -253,7 +253,7 @@ async fn similar_tokens_are_refused() {
     check(
         &output.join("\n"),
         expect![[r#"
-            401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+            401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another: `abide token create`)
         "#]],
     );
     assert_eq!(home.denied().await, [""; 0], "an unknown token has no caller to record");
@@ -333,9 +333,9 @@ async fn a_rate_limited_caller_gets_a_retry_delay() {
     check(
         &format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()),
         expect![[r#"
-            429 overloaded: you have used up your limit of 2 calls in 4000 ms (wait for retry_after_ms; an admin can raise the limit:  abide identity change ID --rate …)
-            {"code":"overloaded","detail":"you have used up your limit of 2 calls in 4000 ms","hint":"wait for retry_after_ms; an admin can raise the limit:  abide identity change ID --rate …","id":"c","op":"error","retry_after_ms":2001}
-            429 limit_exceeded: your quota of 1 calls in 3600000 ms is used up (wait for retry_after_ms; an admin can raise the quota:  abide identity change ID --quota …)
+            429 rate_limited: you have used up your limit of 2 calls in 4000 ms (wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`)
+            {"code":"rate_limited","detail":"you have used up your limit of 2 calls in 4000 ms","hint":"wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`","id":"c","op":"error","retry_after_ms":2001}
+            429 rate_limited: your quota of 1 calls in 3600000 ms is used up (wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`)
         "#]],
     );
 }
@@ -418,7 +418,7 @@ async fn queued_calls_of_a_revoked_credential_are_refused() {
         let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         let credential = Credential::Token { id: "annannann".to_owned(), hash, expires_at: None };
         let ann = Caller::with("annannann", "own", Default::default(), Default::default());
-        // What the server admitted before the revocation.
+        // The calls that the server admitted before the revocation.
         let ann = ann.admitted(AdmittedCredential { credential, state });
         let local = Caller::local();
         let create = json!({"agent": "a"});

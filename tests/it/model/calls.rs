@@ -80,7 +80,7 @@ impl Tool {
     }
 }
 
-/// What a worker reports about an attempt.
+/// The report of a worker about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorkerReport {
     Completed,

@@ -84,13 +84,13 @@ fn a_mode_restricts_the_use_of_an_agent() {
             seq 5 {id: s2, status: created}
             seq 6 {id: s3, status: created}
             seq 7 {id: s4, status: created}
-            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode must be primary, subagent, or all for both)
-            refused not_found: there is no agent noname (hint: SELECT name FROM agents  lists them)
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: set mode to primary or all)
+            refused not_found: there is no agent noname (hint: the query `SELECT name FROM agents` lists them)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             refused bad_arguments: start_run: there is no argument parent_id (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
             seq 10 {id: s5, status: created}
-            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode must be primary, subagent, or all for both)
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: set mode to primary or all)
         "#]],
     );
 }
@@ -118,7 +118,7 @@ fn a_retired_agent_starts_no_more_runs() {
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 5 {name: lead, revision: 1, mode: primary}
             seq 5 again {name: lead, revision: 1, mode: primary}
-            refused not_found: there is no agent noname (hint: SELECT name FROM agents  lists them)
+            refused not_found: there is no agent noname (hint: the query `SELECT name FROM agents` lists them)
             refused bad_transition: agent lead is retired and cannot start runs (hint: use another agent, or register it again)
             seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
             seq 7 {name: lead, revision: 1, mode: primary}

@@ -32,7 +32,7 @@ fn an_approval() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             ("ap#1", "c1", "s1", "pending", "{\"amount\":100}", null)
-            refused conflict: call c1 is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            refused conflict: call c1 is awaiting_approval (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'"`)
             seq 4 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann, comment: fine}
             seq 4 again {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann, comment: fine}
             seq 4 again {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann, comment: fine}
@@ -93,7 +93,7 @@ fn a_rejection() {
             seq 4 {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
             seq 4 again {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
             refused conflict: approval ap#1 was rejected by ann
-            refused conflict: call c1 is rejected (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            refused conflict: call c1 is rejected (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'"`)
             ("rejected")
         "#]],
     );
@@ -121,12 +121,12 @@ fn a_decision_on_an_unknown_or_decided_approval() {
             ("ap#1")
             refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
             refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
-            refused not_found: there is no approval for ap_nobody (hint: SELECT id, call_id, status FROM approvals  lists them)
-            refused not_found: there is no approval for c2 (hint: SELECT id, call_id, status FROM approvals  lists them)
+            refused not_found: there is no approval for ap_nobody (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
+            refused not_found: there is no approval for c2 (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             refused bad_arguments: decide_approval: argument decision: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)
             seq 4 {name: search, version: 1, effect: at_most_once}
             seq 5 {call_id: c3, status: pending, attempt: 0}
-            refused not_found: there is no approval for c3 (hint: SELECT id, call_id, status FROM approvals  lists them)
+            refused not_found: there is no approval for c3 (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             ("pending")
         "#]],
     );
@@ -211,7 +211,7 @@ fn edited_arguments_are_checked_against_the_schema() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             seq 4 {name: pay, version: 2, effect: at_most_once}
-            refused bad_arguments: the arguments do not fit pay: at /amount: 101 is greater than the maximum of 100 (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: at /amount: 101 is greater than the maximum of 100 (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
             seq 5 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, approved_arguments: {"amount":99}, decided_by: local}
             ("{\"amount\":99}")
             seq 6 {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":99}}
@@ -273,7 +273,7 @@ fn several_decisions_at_once() {
             seq 4 {call_id: c2, status: awaiting_approval, attempt: 0, arguments: {"amount":2}}
             seq 5 {call_id: c3, status: awaiting_approval, attempt: 0, arguments: {"amount":3}}
             seq 6 {id: ap#1, call_id: c2, status: rejected, arguments: {"amount":2}, decided_by: bob}
-            refused conflict: call 2 of the batch (decide_approval): approval ap#1 was rejected by bob
+            refused conflict: call 2 of the batch: approval ap#1 was rejected by bob
             ("c1", "pending") ("c2", "rejected") ("c3", "pending")
             batch 8: seq 7 {id: ap#2, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann} | seq 8 {id: ap#3, call_id: c3, status: approved, arguments: {"amount":3}, decided_by: ann}
             ("c1", "approved", "ann") ("c2", "rejected", "bob") ("c3", "approved", "ann")

@@ -90,7 +90,7 @@ fn a_session_ends_when_its_workers_have_stopped() {
             refused bad_transition: session s1 is being cancelled and accepts no new work (hint: create a new session)
             refused bad_transition: session s1 is being cancelled and accepts no new work (hint: create a new session)
             seq 9 {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
-            refused lease_lost: call put1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             seq 10 {call_id: put1, status: cancelled, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 10 again {call_id: put1, status: cancelled, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             ("active")
@@ -280,14 +280,14 @@ fn one_call_is_cancelled() {
             refused conflict: no cancellation of call put1 was requested (hint: use fail_tool_call; with retryable=true another worker can retry it)
             seq 7 {call_id: put2, status: cancelled, attempt: 0, cancel_requested_at: 14:00:00, error: asked twice}
             seq 7 again {call_id: put2, status: cancelled, attempt: 0, cancel_requested_at: 14:00:00, error: asked twice}
-            refused conflict: call put2 is cancelled (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put2'")
+            refused conflict: call put2 is cancelled (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'put2'"`)
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 8 again {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 10 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
             refused conflict: call put1 is succeeded and cannot be cancelled (hint: only a call that has not ended can be cancelled)
-            refused conflict: call pay1 cannot be cancelled: its worker disappeared, and it may have run (hint: find out whether it ran, then record that with  abide call settle_tool_call)
-            refused not_found: there is no tool call noname (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused conflict: call pay1 cannot be cancelled: its worker disappeared, and it may have run (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            refused not_found: there is no tool call noname (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             ("put1", "succeeded") ("pay1", "unknown") ("put2", "cancelled")
             ("created")
         "#]],

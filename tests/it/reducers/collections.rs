@@ -144,13 +144,13 @@ fn a_late_writer_is_fenced_off() {
             seq 6 {call_id: c1, status: claimed, attempt: 2, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:00:31}
             (6)
             seq 7 {}
-            refused lease_lost: call c1 is claimed by bob under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call c1 is claimed by bob under another token (hint: another worker may repeat this call; discard this result)
             refused denied: the lease on call c1 is held by another identity (hint: only the identity that claimed it can do that)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             ("2")
             seq 9 {}
-            refused lease_lost: call c1 is claimed by bob under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call c1 is claimed by bob under another token (hint: another worker may repeat this call; discard this result)
             (0, 6)
             (4, "s1") (7, "s1") (9, "s1")
             the same up to 9
@@ -199,21 +199,21 @@ fn a_token_is_that_of_a_claim_that_is_held() {
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01}
             seq 4 {id: 1}
             refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
-            refused lease_lost: call c1 is claimed by ann under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call c1 is claimed by ann under another token (hint: another worker may repeat this call; discard this result)
             refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
             refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
             refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
-            refused not_found: there is no tool call c2 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call c2 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused denied: the lease on call c1 is held by another identity (hint: only the identity that claimed it can do that)
-            refused lease_lost: call c1 is claimed by ann under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call c1 is claimed by ann under another token (hint: another worker may repeat this call; discard this result)
             batch 7: seq 6 {} | seq 7 {call_id: c1, status: succeeded, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01, result: 1}
             refused conflict: call c1 is succeeded already
             seq 8 {id: ho#1, status: pending, reason: help}
             seq 9 {id: ho#1, status: claimed, fencing_token: 9, claimed_by: sue, lease_expires_at: 14:15:00, reason: help}
             seq 10 {}
-            refused conflict: handoff ho#1 was claimed by sue and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by sue and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             seq 11 {id: ho#1, status: pending, fencing_token: 9, reason: help}
-            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with  abide call claim_handoff)
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with `abide call claim_handoff`)
             seq 12 {name: support, revision: 1, mode: primary}
             seq 13 {id: s2, status: created}
             seq 14 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
@@ -262,7 +262,7 @@ fn a_collection_with_hidden_entries_is_kept() {
             seq 1 {name: default}
             seq 2 {}
             seq 3 {}
-            refused denied: call 2 of the batch (write_entries): no policy permits the role agent this row of entries (hint: policies apply to writes as well as reads)
+            refused denied: call 2 of the batch: no policy permits the role agent this row of entries (hint: policies apply to writes as well as reads)
             (1, "secret")
         "#]],
     );

@@ -50,13 +50,13 @@ fn a_call_waits_for_an_answer_without_a_worker() {
         ),
         expect![[r#"
             seq 5 {call_id: c1, status: awaiting_approval, attempt: 1, fencing_token: 4, claimed_by: local}
-            refused conflict: call c1 is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
-            refused lease_lost: call c1 is awaiting_approval and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused conflict: call c1 is awaiting_approval (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'"`)
+            refused lease_lost: call c1 is awaiting_approval and not claimed (hint: another worker may repeat this call; discard this result)
             ("c1", "book", "awaiting_approval", "{}") ("c1~input.1.1", "tool_input", "awaiting_approval", "{\"call_id\":\"c1\",\"message\":\"Who?\",\"schema\":{\"properties\":{\"name\":{\"type\":\"string\"}},\"required\":[\"name\"],\"type\":\"object\"},\"tool\":\"book\"}")
             ("c1~input.1.1", "pending", "Who?", "travel")
-            refused denied: deciding on a call of tool_input requires the capability travel, which you do not have (hint: an admin can grant it:  abide identity change ID --capability …)
-            refused bad_arguments: the answer does not fit the form: "name" is a required property (hint: approve with  approved_arguments='{"answer": {…}}'  that fits the schema in the arguments of c1~input.1.1)
-            refused bad_arguments: the answer does not fit the form: at /name: 7 is not of type "string" (hint: approve with  approved_arguments='{"answer": {…}}'  that fits the schema in the arguments of c1~input.1.1)
+            refused denied: deciding on a call of tool_input requires the capability travel, which you do not have (hint: an admin can grant it: `abide identity change ID --capability …`)
+            refused bad_arguments: the answer does not fit the form: "name" is a required property (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
+            refused bad_arguments: the answer does not fit the form: at /name: 7 is not of type "string" (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
             refused bad_arguments: the member tool of a question cannot be changed (hint: give only answer)
             seq 7 {id: ap#1, call_id: c1~input.1.1, status: approved, arguments: {"call_id":"c1","message":"Who?","schema":{"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"},"tool":"book"}, approved_arguments: {"answer":{"name":"Ada"}}, prompt: Who?, decided_by: bea}
             seq 7 again {id: ap#1, call_id: c1~input.1.1, status: approved, arguments: {"call_id":"c1","message":"Who?","schema":{"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"},"tool":"book"}, approved_arguments: {"answer":{"name":"Ada"}}, prompt: Who?, decided_by: bea}
@@ -92,7 +92,7 @@ fn a_question_is_declined_or_cancelled_or_expires() {
     assert!(heard.contains("(\"cancelled\") (\"cancelled\")"), "{heard}");
 }
 
-/// The next worker continues with the task, also if the tool must not run twice.
+/// The next worker continues with the task, even if the tool must not run twice.
 #[test]
 fn a_call_with_a_task_is_not_unknown() {
     check_begun(
@@ -117,7 +117,7 @@ fn a_call_with_a_task_is_not_unknown() {
             ("pending", 1)
             seq 7 {call_id: c1, status: claimed, attempt: 2, fencing_token: 7, claimed_by: local, lease_expires_at: 14:03:00}
             seq 8 {call_id: c1, status: pending, attempt: 2, fencing_token: 7, claimed_by: local, retry_at: 14:02:05}
-            refused conflict: call c1 waits until 2026-11-21T14:02:05Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            refused conflict: call c1 waits until 2026-11-21T14:02:05Z for its attempt 3 (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'"`)
             seq 10 {call_id: c1, status: claimed, attempt: 3, fencing_token: 10, claimed_by: local, lease_expires_at: 14:03:06}
             refused conflict: call c1 is claimed and has not ended (hint: its holder gives fencing_token; others wait for the end of the call)
             seq 11 {call_id: c1, status: claimed, attempt: 3, fencing_token: 10, claimed_by: local, lease_expires_at: 14:03:06}
@@ -129,7 +129,7 @@ fn a_call_with_a_task_is_not_unknown() {
 }
 
 #[test]
-fn what_a_server_sends_is_bounded() {
+fn messages_of_a_tool_server_are_bounded() {
     let long = "x".repeat(9_000);
     check_begun(
         &format!(
@@ -154,9 +154,9 @@ fn what_a_server_sends_is_bounded() {
             refused limit_exceeded: a question of call c1 has more than 8192 bytes (hint: fail the call)
             refused bad_arguments: the form of a question of call c1 is no object (hint: the schema of a form has the type object)
             refused bad_arguments: unsupported input_schema of tool_input: it refers to "https://evil.example/", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: the address of a question of call c1 is no URL (hint: a person can open addresses that begin with https:// or http://)
+            refused bad_arguments: the address of a question of call c1 is no URL (hint: the URL must begin with https:// or http://)
             refused limit_exceeded: the server of call c1 asks 9 questions (hint: at most 8 are allowed at a time, with a step that records them)
-            refused lease_lost: call c1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             ("claimed")
             (0)
         "#]],

@@ -43,7 +43,7 @@ fn claimed_and_resolved() {
             ("supervisor", "handoff", "refunded", 5)
             (1)
             refused conflict: handoff ho#1 is resolved, not claimed
-            refused conflict: handoff ho#1 is resolved (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 is resolved (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             refused conflict: handoff ho#1 is resolved, not claimed
             refused conflict: handoff ho#1 is resolved, not claimed
             (4, "s1", "ann", "claim_handoff") (5, "s1", "ann", "resolve_handoff")
@@ -94,14 +94,14 @@ fn one_supervisor_wins() {
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
             seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             seq 5 {id: ho#1, status: pending, fencing_token: 4, reason: wants a refund}
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with  abide call claim_handoff)
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with  abide call claim_handoff)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
             seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
         "#]],
     );
@@ -135,16 +135,16 @@ fn a_claim_expires() {
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
             seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
-            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:01:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:01:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             ("pending", null, 4, null)
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with  abide call claim_handoff)
-            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with  abide call claim_handoff)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with `abide call claim_handoff`)
             seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
-            refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:16:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is claimed (hint: claim it again with  abide call claim_handoff)
+            refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:16:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is claimed (hint: claim it again with `abide call claim_handoff`)
             seq 7 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund}
             seq 8 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund}
-            refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:30:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:30:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             seq 9 {id: ho#1, status: resolved, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund, resolution: in time}
             refused conflict: handoff ho#1 is resolved, not claimed
             (5, "lapse_handoff", "system", "s1")
@@ -174,7 +174,7 @@ fn an_unclaimed_handoff_expires() {
             ("expired", "there was no answer in time")
             ("active")
             ("system", "handoff", "there was no answer in time", "expired")
-            refused conflict: handoff ho#1 is expired (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 is expired (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             (3, "escalate_handoff", "system", "s1") (4, "expire_handoff", "system", "s1")
         "#]],
     );
@@ -240,17 +240,17 @@ fn invalid_handoffs() {
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
             refused conflict: session s1 is already handed off, by ho#1 (hint: a session has one handoff at a time; wait for the answer of the supervisor)
-            refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
+            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             refused bad_arguments: required_capability is empty
             refused bad_arguments: request_supervisor_handoff: argument required_capability is missing (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
             refused bad_arguments: request_supervisor_handoff: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
             refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
             refused bad_arguments: escalate_to is empty
             refused bad_arguments: expires_after_ms is 315360000001, not between 0 and 315360000000
-            refused not_found: there is no handoff ho_nobody (hint: SELECT id, status FROM handoff_requests  lists them)
+            refused not_found: there is no handoff ho_nobody (hint: the query `SELECT id, status FROM handoff_requests` lists them)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with  abide call claim_handoff)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
             refused bad_arguments: resolve_handoff: argument resolution is missing (hint: resolve_handoff takes id, resolution, fencing_token?)
             refused bad_arguments: reject_handoff: argument reason is missing (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_transition: session s1 is handed_off, so it cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
@@ -278,7 +278,7 @@ fn the_end_of_a_session_ends_its_handoff() {
             seq 5 {id: s1, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
             ("cancelled", "ann", 5)
             refused conflict: handoff ho#1 is cancelled, not claimed
-            refused conflict: handoff ho#1 is cancelled (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 is cancelled (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
         "#]],
     );
 }

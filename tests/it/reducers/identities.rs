@@ -28,14 +28,14 @@ fn identities_are_created_changed_disabled_and_enabled() {
         expect![[r#"
             seq 1 {id: ann, scope: {"tenant":"acme"}}
             seq 1 again {id: ann, scope: {"tenant":"acme"}}
-            refused conflict: identity ann already exists with other attributes (hint: abide identity change  changes it)
-            refused not_found: there is no role noname (hint: the roles are admin, app, agent, worker, supervisor, auditor;  abide role set  creates others)
+            refused conflict: identity ann already exists with other attributes (hint: `abide identity change` changes it)
+            refused not_found: there is no role noname (hint: the roles are admin, app, agent, worker, supervisor, auditor; `abide role set` creates others)
             refused bad_arguments: system is a reserved name (hint: choose another id)
             refused bad_arguments: id is empty
             refused bad_arguments: rate.calls is 0, not between 1 and 1000000000
             seq 2 {id: ann, scope: {"tenant":"acme"}}
             seq 2 again {id: ann, scope: {"tenant":"acme"}}
-            refused not_found: there is no identity bob (hint: abide identity list  lists them;  abide identity create  creates one)
+            refused not_found: there is no identity bob (hint: `abide identity list` lists them; `abide identity create` creates one)
             seq 3 {id: ann, scope: {"tenant":"acme"}}
             seq 3 again {id: ann, scope: {"tenant":"acme"}}
             seq 4 {id: ann, scope: {"tenant":"acme"}}
@@ -60,9 +60,9 @@ fn an_admin_with_a_scope_cannot_create_an_identity_for_a_subject() {
         disable_identity id=jwt:https://id.example#ann as=tom
         "#,
         expect![[r#"
-            refused denied: jwt:https://id.example#ann is the id of an issuer's subject, which your scope excludes (hint: ask an admin without a scope to create an identity with that id and disable it)
-            refused denied: jwt:https://id.example#ann is the id of an issuer's subject, which your scope excludes (hint: ask an admin without a scope to create an identity with that id and disable it)
-            refused not_found: there is no identity jwt:https://id.example#ann (hint: abide identity list  lists them;  abide identity create  creates one)
+            refused denied: jwt:https://id.example#ann belongs to the token issuer; an admin with a scope cannot manage it (hint: ask an admin without a scope to create an identity with that id and disable it)
+            refused denied: jwt:https://id.example#ann belongs to the token issuer; an admin with a scope cannot manage it (hint: ask an admin without a scope to create an identity with that id and disable it)
+            refused not_found: there is no identity jwt:https://id.example#ann (hint: `abide identity list` lists them; `abide identity create` creates one)
             seq 3 {id: jwt:https://id.example#ann, scope: {"tenant":"acme"}}
             seq 4 {id: jwt:https://id.example#ann, scope: {"tenant":"acme"}}
         "#]],
@@ -99,7 +99,7 @@ fn no_caller_can_grant_more_than_it_has() {
         "#,
         expect![[r#"
             seq 1 {name: clerks}
-            refused denied: the role clerks may not call set_role (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role clerks may not call set_role (hint: `abide role list` shows what each role may call; an admin can assign another role)
             refused denied: roles are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
             refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
@@ -111,9 +111,9 @@ fn no_caller_can_grant_more_than_it_has() {
             seq 11 {id: c3}
             refused denied: managing identity c3 requires its role admin (hint: ask an admin)
             seq 13 {id: z, scope: {"tenant":"zeta"}}
-            refused not_found: there is no identity z (hint: abide identity list  lists them;  abide identity create  creates one)
-            refused not_found: there is no identity z (hint: abide identity list  lists them;  abide identity create  creates one)
-            refused not_found: there is no identity nowhere (hint: abide identity list  lists them;  abide identity create  creates one)
+            refused not_found: there is no identity z (hint: `abide identity list` lists them; `abide identity create` creates one)
+            refused not_found: there is no identity z (hint: `abide identity list` lists them; `abide identity create` creates one)
+            refused not_found: there is no identity nowhere (hint: `abide identity list` lists them; `abide identity create` creates one)
             refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
             ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("tenant=acme/a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("tenant=acme/a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
             ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared, and a caller with a scope cannot change them") ("tom", "create_identity", "a scope with this tenant is outside your own") ("tom", "create_identity", "managing identity tenant=acme/a4 requires its capability wires") ("tom", "create_identity", "managing identity tenant=acme/a5 requires its capability *") ("clerk", "create_identity", "managing identity c2 requires its role admin") ("clerk", "change_identity", "managing identity c3 requires its role admin") ("tom", "change_identity", "a scope with this tenant is outside your own")
@@ -153,15 +153,15 @@ fn tokens_are_identified_by_their_hash() {
             seq 3 {id: zoe, scope: {"tenant":"zeta"}}
             seq 4 {id: annannann, expires_at: 14:00:01}
             seq 4 again {id: annannann, expires_at: 14:00:01}
-            refused conflict: token annannann already exists (hint: create a token with another id;  abide token create  generates one)
-            refused bad_arguments: create_token: hash is not a SHA-256 in 64 lower-case hexadecimal digits (hint: abide token create creates a token and shows it once)
+            refused conflict: token annannann already exists (hint: create a token with another id; `abide token create` generates one)
+            refused bad_arguments: create_token: hash must be a SHA-256 in 64 lower-case hexadecimal digits (hint: abide token create creates a token and shows it once)
             seq 5 {id: zoezoezoe}
-            refused not_found: there is no identity zoe (hint: abide identity list  lists them;  abide identity create  creates one)
+            refused not_found: there is no identity zoe (hint: `abide identity list` lists them; `abide identity create` creates one)
             seq 6 {id: annannan2}
             refused denied: managing identity ann requires its role app (hint: ask an admin)
-            refused not_found: there is no identity noname (hint: abide identity list  lists them;  abide identity create  creates one)
-            refused not_found: there is no token zoezoezoe (hint: abide token list  lists them)
-            refused not_found: there is no token nowhere (hint: abide token list  lists them)
+            refused not_found: there is no identity noname (hint: `abide identity list` lists them; `abide identity create` creates one)
+            refused not_found: there is no token zoezoezoe (hint: `abide token list` lists them)
+            refused not_found: there is no token nowhere (hint: `abide token list` lists them)
             seq 8 {id: annannann, expires_at: 14:00:01}
             seq 8 again {id: annannann, expires_at: 14:00:01}
             ("annannan2", "ann", 1, 1, "tom") ("annannann", "ann", 0, 0, "local") ("zoezoezoe", "zoe", 1, 1, "local")
@@ -170,7 +170,7 @@ fn tokens_are_identified_by_their_hash() {
     );
 }
 
-/// What each built-in role may call, of all reducers: a new reducer must be added here.
+/// The reducers that each built-in role may call: a new reducer must be added here.
 #[test]
 fn the_reducers_of_each_role() {
     let mut output = String::new();

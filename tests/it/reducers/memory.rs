@@ -59,12 +59,12 @@ fn wrong_facts_are_refused_as_a_whole() {
             refused bad_arguments: the key a is there twice
             refused bad_arguments: the key of a fact is empty
             refused bad_arguments: the key of a fact has control characters (hint: line breaks, tabs and escape characters are not allowed)
-            refused bad_arguments: confidence is not between 0 and 1
+            refused bad_arguments: confidence must be between 0 and 1
             refused bad_arguments: source_seq is 99, not between 1 and 1
             refused bad_arguments: "su@pport" is not a namespace (hint: letters, digits, . _ - and / are allowed, as in the name of an agent)
             refused bad_arguments: save_memories: there is no argument facts[0].tenant (hint: facts[0] has key, value, confidence, source_seq)
-            refused bad_arguments: tenant of the scope is not a text (hint: only texts decide who sees a fact)
-            refused not_found: there is no session s1 (hint: create it with  abide call create_session)
+            refused bad_arguments: scope.tenant must be a string (hint: for example {"tenant": "acme"})
+            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
             refused bad_arguments: run_id and fencing_token belong together (hint: give both or none)
             seq 0 again {}
             (0)
@@ -141,8 +141,8 @@ fn a_tenant_neither_reads_nor_changes_the_facts_of_another() {
             seq 5 {}
             seq 6 {}
             refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
-            refused not_found: there is no session tenant=acme/ (hint: create it with  abide call create_session)
-            refused not_found: there is no session tenant=zeta/s1 (hint: create it with  abide call create_session)
+            refused not_found: there is no session tenant=acme/ (hint: create it with `abide call create_session`)
+            refused not_found: there is no session tenant=zeta/s1 (hint: create it with `abide call create_session`)
             seq 0 again {}
             seq 0 again {}
             seq 0 again {}

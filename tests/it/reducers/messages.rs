@@ -62,7 +62,7 @@ fn invalid_messages() {
         "#,
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
+            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             refused bad_arguments: role is empty
             refused bad_arguments: kind is empty
             refused bad_arguments: append_message: argument content is missing (hint: append_message takes session_id, role, content, kind?, data?)

@@ -61,8 +61,8 @@ fn a_run_pauses_when_it_reaches_the_requested_stage() {
             seq 13 {id: r1, revision: 1, status: running, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4}
             seq 14 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 5, fencing_token: 4, error_code: aborted, error_message: the run was aborted}
             refused bad_transition: run r1 is aborted and cannot be paused (hint: start_run starts another run in the session)
-            refused bad_transition: run r1 is aborted, not paused (hint: abide agent pause  pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
-            refused not_found: there is no run r9 (hint: SELECT id, session_id, status FROM runs  lists them)
+            refused bad_transition: run r1 is aborted, not paused (hint: `abide agent pause` pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
+            refused not_found: there is no run r9 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             the same up to 14
         "#]],
     );
@@ -90,11 +90,11 @@ fn pauses_of_another_scope_are_not_found() {
             seq 1 {name: support, revision: 1, mode: primary}
             seq 2 {id: tenant=acme/s1, status: created, scope: {"tenant":"acme"}}
             seq 3 {id: tenant=acme/r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
-            refused not_found: there is no run tenant=acme/r1 (hint: SELECT id, session_id, status FROM runs  lists them)
-            refused denied: the role worker may not call pause_run (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
+            refused not_found: there is no run tenant=acme/r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
+            refused denied: the role worker may not call pause_run (hint: `abide role list` shows what each role may call; an admin can assign another role)
             seq 5 {status: requested}
-            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
+            refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             seq 6 {id: tenant=acme/r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
         "#]],
     );

@@ -37,7 +37,7 @@ fn each_new_text_is_a_version_and_labels_move() {
             seq 5 {version: 1, prompt: greeting}
             seq 5 again {version: 1, prompt: greeting}
             seq 6 {version: 2, prompt: greeting}
-            refused not_found: prompt greeting has no label staging (hint: abide prompt show greeting  lists its labels)
+            refused not_found: prompt greeting has no label staging (hint: `abide prompt show greeting` lists its labels)
             ("greeting", 1, "Hello.", "[]") ("greeting", 2, "Hello {{name}} of {{ firm }}, {{name}}.", "[\"name\",\"firm\"]") ("greeting", 3, "Hi.", "[]")
             ("greeting", "production", 1)
             ("greeting", 3, "Greets", 6)
@@ -73,10 +73,10 @@ fn wrong_prompts_are_refused() {
             refused bad_arguments: "v3" cannot be a label (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
             refused bad_arguments: "latest" cannot be a label (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
             seq 1 {name: a, version: 1}
-            refused not_found: there is no prompt b (hint: abide prompt list  lists them)
+            refused not_found: there is no prompt b (hint: `abide prompt list` lists them)
             refused not_found: prompt a has no version 2 (hint: its newest version is 1)
             refused not_found: prompt a has no version 0 (hint: its newest version is 1)
-            refused not_found: prompt a has no label production (hint: abide prompt show a  lists its labels)
+            refused not_found: prompt a has no label production (hint: `abide prompt show a` lists its labels)
         "#]],
     );
 }
@@ -98,7 +98,7 @@ fn prompts_are_bounded() {
     expect![[r#"
         refused limit_exceeded: the prompt has 1048577 bytes; the limit is 1048576 (hint: shorten it, or move parts into skills)
         refused limit_exceeded: the prompt has 101 variables; the limit is 100 (hint: join variables)
-        refused limit_exceeded: prompt a would have 51 labels; the limit is 50 (hint: remove one with  abide prompt unlabel)
+        refused limit_exceeded: prompt a would have 51 labels; the limit is 50 (hint: remove one with `abide prompt unlabel`)
         refused limit_exceeded: description has 1025 bytes; the limit is 1024 (hint: shorten the description)
         (0)
     "#]].assert_eq(&answers);
@@ -130,7 +130,7 @@ fn a_tenant_has_prompts_of_its_own() {
             seq 3 {name: tenant=zeta/greeting, version: 1, scope: {"tenant":"zeta"}}
             refused bad_arguments: "tenant=acme/greeting" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
             seq 4 {name: tenant=acme/greeting, version: 2, scope: {"tenant":"acme"}}
-            refused not_found: there is no prompt tenant=acme/greeting (hint: abide prompt list  lists them)
+            refused not_found: there is no prompt tenant=acme/greeting (hint: `abide prompt list` lists them)
             seq 5 {version: 1, prompt: tenant=acme/greeting}
             refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
             seq 7 {name: tenant=acme/mine, version: 1, scope: {"tenant":"acme","user":"ann"}}

@@ -72,7 +72,7 @@ fn a_refused_call_may_be_retried() {
         append_message session_id=s1 role=user content=hello request_id=r1
         "#,
         expect![[r#"
-            refused not_found: there is no session s1 (hint: create it with  abide call create_session)
+            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 2 again {id: 1}
@@ -148,10 +148,10 @@ fn a_refusal_in_a_batch_has_no_effect() {
         "#,
         expect![[r#"
             seq 1 {name: search, version: 1, effect: at_most_once}
-            refused lease_lost: call 4 of the batch (complete_tool_call): call c1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call 4 of the batch: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             refused unknown_reducer: call 2 of the batch: there is no reducer "no_such_reducer" (hint: GET /v1/schema lists them)
             refused bad_arguments: call 2 of the batch: append_message: argument role is missing (hint: append_message takes session_id, role, content, kind?, data?)
-            refused conflict: call 2 of the batch (create_session): session s1 already exists (hint: omit id to get a generated one)
+            refused conflict: call 2 of the batch: session s1 already exists (hint: omit id to get a generated one)
             refused bad_request: the batch is empty
             (0, 0, 1)
             seq 2 {id: s1, status: created}

@@ -47,7 +47,7 @@ fn a_run_is_started_driven_and_completed() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             ("user", "hello")
             seq 3 again {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with  abide agent abort)
+            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with `abide agent abort`)
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
             refused bad_arguments: done is recorded by finish_run and wait_run, once per turn (hint: omit it, and end the turn with one of these calls)
@@ -144,7 +144,7 @@ fn a_crashed_driver_is_replaced_and_refused() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             refused conflict: run r1 is claimed by one (hint: it can be claimed when that lease expires)
-            refused not_found: there is no run to claim (hint: watch for runs:  abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL")
+            refused not_found: there is no run to claim (hint: watch for runs: `abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL"`)
             seq 5 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01.900}
             refused conflict: run r1 is claimed by one (hint: it can be claimed when that lease expires)
             (null, null)
@@ -241,7 +241,7 @@ fn a_run_waits_while_its_session_is_handed_off() {
             ("running", 2)
             seq 8 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 8, lease_expires_at: 14:00:01}
             seq 9 {id: ho#1, status: pending, reason: angry}
-            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with  abide agent abort)
+            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with `abide agent abort`)
             seq 10 {id: r1, revision: 1, status: waiting, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 8, reason: handoff}
             seq 11 {id: ho#1, status: claimed, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry}
             seq 12 {id: ho#1, status: resolved, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry, resolution: done}
@@ -378,11 +378,11 @@ fn runs_of_another_scope_are_not_found() {
             seq 1 {name: support, revision: 1, mode: primary}
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no session s1 (hint: create it with  abide call create_session)
-            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
-            refused not_found: there is no run to claim (hint: watch for runs:  abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL")
-            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
-            refused not_found: there is no session s1 (hint: create it with  abide call create_session)
+            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
+            refused not_found: there is no run to claim (hint: watch for runs: `abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL"`)
+            refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
+            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
         "#]],
     );
 }
@@ -430,7 +430,7 @@ fn usage_is_reserved_before_a_model_is_asked() {
             seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
             refused bad_arguments: tokens is -1, not between 0 and 4294967295
             seq 10 {}
-            refused overloaded: of the 100 tokens that run r1 has left, 60 are reserved (hint: reserve again when run_budgets has changed)
+            refused rate_limited: run r1 has 100 tokens left, of which 60 are reserved by other requests (hint: reserve again when run_budgets has changed)
             seq 11 {}
             seq 12 {}
             ("r1", 60, 10) ("r1~1~run", 30, 0)

@@ -73,19 +73,19 @@ fn rows_of_another_tenant_are_not_found() {
             seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no session nowhere (hint: create it with  abide call create_session)
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call nowhere (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no session z (hint: create it with  abide call create_session)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session nowhere (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call nowhere (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no session z (hint: create it with `abide call create_session`)
             ("pending", null)
             (0)
         "#]],
@@ -127,9 +127,9 @@ fn each_tenant_has_its_own_ids() {
             seq 8 {id: tenant=zeta/t, status: pending, due_at: 14:00:01}
             seq 9 {id: tenant=acme/t, status: pending, due_at: 14:00:01}
             seq 10 {id: tenant=acme/t, status: cancelled, due_at: 14:00:01}
-            refused not_found: there is no timer nowhere (hint: SELECT id, status, due_at FROM timers  lists them)
+            refused not_found: there is no timer nowhere (hint: the query `SELECT id, status, due_at FROM timers` lists them)
             seq 11 {id: 1}
-            refused not_found: there is no session tenant=zeta/z (hint: create it with  abide call create_session)
+            refused not_found: there is no session tenant=zeta/z (hint: create it with `abide call create_session`)
             seq 12 {id: tenant=acme/tenant=zeta/new, status: created, scope: {"tenant":"acme"}}
             seq 13 {id: tenant=acme/own, status: created, scope: {"tenant":"acme"}}
             refused conflict: session tenant=acme/own already exists (hint: omit id to get a generated one)
@@ -159,7 +159,7 @@ fn a_worker_gets_the_next_call_of_its_own_tenant() {
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 6 {call_id: tenant=acme/ca2, status: pending, attempt: 0}
             seq 7 {call_id: tenant=zeta/cz, status: claimed, attempt: 1, fencing_token: 7, claimed_by: zoe, lease_expires_at: 14:00:30, arguments: {"of":"zeta"}}
-            refused not_found: there is no pending call of refund (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of refund (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
             seq 8 {call_id: tenant=acme/ca, status: claimed, attempt: 1, fencing_token: 8, claimed_by: ann, lease_expires_at: 14:00:30, arguments: {"of":"acme"}}
             seq 9 {call_id: tenant=acme/ca2, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
         "#]],
@@ -191,14 +191,14 @@ fn approvals_and_handoffs_of_another_tenant_are_not_found() {
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 6 {name: wire, version: 1, effect: at_most_once}
             seq 7 {call_id: tenant=zeta/w, status: awaiting_approval, attempt: 0}
-            refused not_found: there is no approval for w (hint: SELECT id, call_id, status FROM approvals  lists them)
-            refused not_found: there is no approval for ap#1 (hint: SELECT id, call_id, status FROM approvals  lists them)
-            refused not_found: there is no approval for nowhere (hint: SELECT id, call_id, status FROM approvals  lists them)
+            refused not_found: there is no approval for w (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
+            refused not_found: there is no approval for ap#1 (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
+            refused not_found: there is no approval for nowhere (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             seq 8 {id: ho#1, status: pending, reason: help}
-            refused not_found: there is no handoff ho#1 (hint: SELECT id, status FROM handoff_requests  lists them)
-            refused not_found: there is no handoff nowhere (hint: SELECT id, status FROM handoff_requests  lists them)
+            refused not_found: there is no handoff ho#1 (hint: the query `SELECT id, status FROM handoff_requests` lists them)
+            refused not_found: there is no handoff nowhere (hint: the query `SELECT id, status FROM handoff_requests` lists them)
             seq 9 {id: ho#1, status: claimed, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help}
-            refused not_found: there is no handoff ho#1 (hint: SELECT id, status FROM handoff_requests  lists them)
+            refused not_found: there is no handoff ho#1 (hint: the query `SELECT id, status FROM handoff_requests` lists them)
             seq 10 {id: ho#1, status: resolved, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help, resolution: done}
             seq 11 {id: ap#1, call_id: tenant=zeta/w, status: approved, decided_by: zoe}
         "#]],
@@ -258,18 +258,18 @@ fn required_capabilities_are_enforced() {
             seq 2 {name: wire, version: 1, effect: at_most_once}
             seq 3 {id: s, status: created}
             seq 4 {call_id: c, status: awaiting_approval, attempt: 0}
-            refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused conflict: call c is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c'")
-            refused not_found: there is no pending call of refund (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
-            refused not_found: there is no pending call of refund (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
-            refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call decide_approval (hint: `abide role list` shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call decide_approval (hint: `abide role list` shows what each role may call; an admin can assign another role)
+            refused conflict: call c is awaiting_approval (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c'"`)
+            refused not_found: there is no pending call of refund (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
+            refused not_found: there is no pending call of refund (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
+            refused denied: the role worker may not call request_tool_call (hint: `abide role list` shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call request_tool_call (hint: `abide role list` shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call settle_tool_call (hint: `abide role list` shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call settle_tool_call (hint: `abide role list` shows what each role may call; an admin can assign another role)
             seq 11 {id: ho#1, status: pending, escalate_at: 14:00:03, reason: help}
-            refused denied: the role worker may not call claim_handoff (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused denied: the role worker may not call claim_handoff (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call claim_handoff (hint: `abide role list` shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call claim_handoff (hint: `abide role list` shows what each role may call; an admin can assign another role)
         "#]],
     );
 }
@@ -295,7 +295,7 @@ fn the_log_records_the_authority_of_a_call_and_a_replay_uses_it() {
     );
 }
 
-/// What an SDK needs to find or create a session: one call, which never has to be refused to learn something.
+/// The call with which an SDK finds or creates a session. It is never refused to learn something.
 #[test]
 fn a_session_is_opened_by_the_id_that_was_chosen_and_by_the_stored_id() {
     check_tenants(
@@ -336,7 +336,7 @@ fn a_session_is_opened_by_the_id_that_was_chosen_and_by_the_stored_id() {
             seq 9 {id: tenant=zeta/s#1, status: created, scope: {"tenant":"zeta"}}
             seq 10 {id: tenant=acme/child, status: created, parent_id: tenant=acme/a, scope: {"tenant":"acme"}}
             seq 10 again {id: tenant=acme/child, status: created, parent_id: tenant=acme/a, scope: {"tenant":"acme"}}
-            refused not_found: there is no session nowhere (hint: create it with  abide call create_session)
+            refused not_found: there is no session nowhere (hint: create it with `abide call create_session`)
             seq 11 {id: a, status: created}
             refused bad_arguments: id is empty
             refused bad_arguments: agent is empty

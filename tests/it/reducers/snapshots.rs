@@ -177,8 +177,8 @@ fn only_a_run_that_waits_is_exported() {
             seq 2 {name: pay, version: 1, effect: at_most_once}
             seq 3 {id: s1, status: created}
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused bad_transition: run r1 is running; only a run that waits can be exported (hint: pause it first:  abide agent pause RUN)
-            refused not_found: there is no run r9 (hint: SELECT id, session_id, status FROM runs  lists them)
+            refused bad_transition: run r1 is running; only a run that waits can be exported (hint: pause it first: `abide agent pause RUN`)
+            refused not_found: there is no run r9 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:01:00}
             seq 6 {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:01:00}
             seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: pause}
@@ -490,10 +490,10 @@ fn a_fork_is_refused_outside_of_the_log() {
         expect![[r#"
             seq 1 {id: tenant=acme/s1, status: created, scope: {"tenant":"acme"}}
             seq 2 {id: 1}
-            refused bad_arguments: at is 0, not between 1 and 2, the newest event (hint: at is a seq of the log:  abide events --session SESSION  lists them)
-            refused bad_arguments: at is 9, not between 1 and 2, the newest event (hint: at is a seq of the log:  abide events --session SESSION  lists them)
-            refused not_found: there is no session s9 (hint: create it with  abide call create_session)
-            refused not_found: there is no session tenant=acme/s1 (hint: create it with  abide call create_session)
+            refused bad_arguments: at is 0, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
+            refused bad_arguments: at is 9, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
+            refused not_found: there is no session s9 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session tenant=acme/s1 (hint: create it with `abide call create_session`)
             seq 3 {}
             seq 4 {}
             refused conflict: session tenant=acme/f1 already exists (hint: omit id to get a generated one)

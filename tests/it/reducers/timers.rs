@@ -91,7 +91,7 @@ fn a_timer_is_cancelled() {
             ("cancelled")
             seq 3 {id: t2, status: pending, due_at: 14:00:02}
             refused conflict: timer t2 fired at 2026-11-21T14:00:02Z (hint: only a pending timer can be cancelled)
-            refused not_found: there is no timer t_nobody (hint: SELECT id, status, due_at FROM timers  lists them)
+            refused not_found: there is no timer t_nobody (hint: the query `SELECT id, status, due_at FROM timers` lists them)
         "#]],
     );
 }
@@ -112,8 +112,8 @@ fn a_timer_with_an_existing_id() {
         expect![[r#"
             seq 1 {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
-            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with  abide call cancel_timer  and set one with a new id)
-            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with  abide call cancel_timer  and set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with `abide call cancel_timer` and set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with `abide call cancel_timer` and set one with a new id)
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: fired, due_at: 14:00:01, fired_at: 14:00:01}
         "#]],
@@ -151,7 +151,7 @@ fn invalid_timers() {
             refused bad_arguments: name is empty
             refused bad_arguments: set_timer: message and resume require session_id (hint: give session_id, or omit message and resume)
             refused bad_arguments: set_timer: message and resume require session_id (hint: give session_id, or omit message and resume)
-            refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
+            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             (0)
             seq 1 {id: long_ago, status: pending, due_at: 1970-01-01T00:00:00}
             ("fired")

@@ -155,16 +155,16 @@ fn invalid_calls() {
         sql SELECT count(*) FROM events
         "#,
         expect![[r#"
-            refused not_found: there is no tool nothing (hint: register it with  abide call register_tool)
-            refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
+            refused not_found: there is no tool nothing (hint: register it with `abide call register_tool`)
+            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             refused bad_arguments: call_id is empty
             refused bad_arguments: request_tool_call: argument arguments is missing (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
-            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
-            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
+            refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             (7)
         "#]],
     );
@@ -186,14 +186,14 @@ fn one_claimant_wins() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
-            refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'")
-            refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'")
+            refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'"`)
+            refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'"`)
             seq 9 {call_id: look1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 2026-11-22T14:00:00}
             seq 11 {call_id: own, status: claimed, attempt: 1, fencing_token: 11, claimed_by: agent, lease_expires_at: 14:00:01}
-            refused conflict: call own was claimed by agent and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'own'")
+            refused conflict: call own was claimed by agent and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'own'"`)
         "#]],
     );
 }
@@ -217,18 +217,18 @@ fn only_the_holder_ends_a_call() {
         settle_tool_call call_id=pay1 outcome=failed
         "#,
         expect![[r#"
-            refused lease_lost: call pay1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is pending and not claimed (hint: another worker may repeat this call; discard this result)
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
-            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this call; discard this result)
             refused conflict: call pay1 is claimed; only an unknown call can be settled
             seq 9 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30, result: 1}
             seq 9 again {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30, result: 1}
             refused conflict: call pay1 is succeeded already
             refused conflict: call pay1 is succeeded already
             refused conflict: call pay1 is succeeded already
-            refused conflict: call pay1 is succeeded (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'")
+            refused conflict: call pay1 is succeeded (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'"`)
             refused conflict: call pay1 is succeeded; only an unknown call can be settled
         "#]],
     );
@@ -254,13 +254,13 @@ fn an_expired_idempotent_call_may_run_again() {
         "#,
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused conflict: call put1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            refused conflict: call put1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'"`)
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:31}
-            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: another worker may repeat this call; discard this result)
             seq 12 {call_id: look1, status: claimed, attempt: 1, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:02}
             seq 14 {call_id: look1, status: claimed, attempt: 2, fencing_token: 14, claimed_by: worker-2, lease_expires_at: 14:00:32}
         "#]],
@@ -289,13 +289,13 @@ fn an_expired_at_most_once_call_does_not_run_again() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call pay1 is claimed; only an unknown call can be settled
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
             refused bad_arguments: settle_tool_call: argument outcome: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: another worker may repeat this call; discard this result)
             ("succeeded", "{\"paid\":true}", "{\"receipt\":\"r-7\"}", 1)
             seq 12 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02}
             seq 14 {call_id: pay2, status: failed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house, settled_by: ann}
@@ -327,15 +327,15 @@ fn late_without_another_claim() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             (9, "s1", "lapse_tool_call", "system", "{\"call_id\":\"pay1\",\"lease_expires_at\":1795269601000000}", 3600000000)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
             refused denied: the lease on call pay1 is held by another identity (hint: only the identity that claimed it can do that)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
-            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"what was reported is kept in unknown_tool_calls; settle_tool_call makes it count\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
+            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"the report is stored in unknown_tool_calls; record an outcome with settle_tool_call\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
             seq 12 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             (0)
             ("pay1", 8, "succeeded", "{\"paid\":true}")
@@ -359,12 +359,12 @@ fn a_late_result_in_a_batch() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused lease_lost: call 2 of the batch (complete_tool_call): the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: call 2 of the batch: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             ("created")
             (null)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             ("succeeded")
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
         "#]],
     );
 }
@@ -397,18 +397,18 @@ fn failed_and_retried() {
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
             seq 9 again {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
-            refused lease_lost: call put1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call put1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is pending and not claimed (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: call put1 is pending and not claimed (hint: another worker may repeat this call; discard this result)
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:30, error: busy}
             seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, retry_at: 14:00:01, error: busy}
-            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
-            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'"`)
+            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'"`)
             (12, "retry_tool_call", "system", "{\"call_id\":\"put1\",\"retry_at\":1795269601000000}")
             ("pending", null)
             seq 13 {call_id: put1, status: claimed, attempt: 3, fencing_token: 13, claimed_by: worker-1, lease_expires_at: 14:00:31, error: busy}
             seq 14 {call_id: put1, status: failed, attempt: 3, fencing_token: 13, claimed_by: worker-1, lease_expires_at: 14:00:31, error: still busy}
             seq 14 again {call_id: put1, status: failed, attempt: 3, fencing_token: 13, claimed_by: worker-1, lease_expires_at: 14:00:31, error: still busy}
-            refused conflict: call put1 is failed (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            refused conflict: call put1 is failed (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'"`)
             seq 15 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 15, claimed_by: worker-1, lease_expires_at: 14:00:31}
             seq 16 {call_id: pay1, status: failed, attempt: 1, fencing_token: 15, claimed_by: worker-1, lease_expires_at: 14:00:31, error: declined}
         "#]],
@@ -441,7 +441,7 @@ fn repeated_crashes() {
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
             ("pending", 1, null, null)
             seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:02}
-            refused conflict: call c1 waits until 2026-11-21T14:00:07Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            refused conflict: call c1 waits until 2026-11-21T14:00:07Z for its attempt 3 (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'"`)
             seq 8 {call_id: c1, status: claimed, attempt: 3, fencing_token: 8, claimed_by: local, lease_expires_at: 14:00:08}
             ("failed", 3, "the worker vanished in attempt 3 of 3")
             (1, "local", null) (2, "local", null) (3, "local", null)
@@ -535,12 +535,12 @@ fn the_concurrency_limit() {
             seq 4 {call_id: c2, status: pending, attempt: 0}
             seq 5 {call_id: c3, status: pending, attempt: 0}
             seq 6 {call_id: c2, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
+            refused rate_limited: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 7 {call_id: c4, status: pending, attempt: 0}
-            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
+            refused rate_limited: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 8 {call_id: c2, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, result: 1}
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
+            refused rate_limited: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 11 {call_id: c1, status: claimed, attempt: 2, fencing_token: 11, claimed_by: local, lease_expires_at: 14:00:31}
             seq 12 {name: crawl, version: 2, effect: read_only}
             seq 13 {call_id: c4, status: claimed, attempt: 1, fencing_token: 13, claimed_by: local, lease_expires_at: 14:00:31}
@@ -576,11 +576,11 @@ fn the_rate_limit() {
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
             seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:04}
             seq 6 {call_id: c2, status: pending, attempt: 0}
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
+            refused rate_limited: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
+            refused rate_limited: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
             seq 7 {call_id: c2, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:40}
             seq 8 {call_id: c3, status: pending, attempt: 0}
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again at that time)
+            refused rate_limited: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again at that time)
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:44}
             ("mail", 7) ("mail", 9)
         "#]],
@@ -606,7 +606,7 @@ fn the_limit_per_session() {
             seq 3 {id: s2, status: created}
             seq 4 {call_id: c1, status: pending, attempt: 0}
             seq 5 {call_id: c2, status: pending, attempt: 0}
-            refused limit_exceeded: session s1 has already requested search 2 times (hint: the limit is 2 calls per session; abide call register_tool  changes it)
+            refused limit_exceeded: session s1 has already requested search 2 times (hint: the limit is 2 calls per session; `abide call register_tool` changes it)
             seq 5 again {call_id: c2, status: pending, attempt: 0}
             seq 6 {call_id: c3, status: pending, attempt: 0}
         "#]],
@@ -635,14 +635,14 @@ fn the_longest_waiting_call_is_next() {
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
-            refused not_found: there is no pending call of pay, put (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of pay, put (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
             seq 10 {call_id: look1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:01}
             seq 12 {call_id: look1, status: claimed, attempt: 2, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:31}
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
-            refused not_found: there is no pending call of look (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of look (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
             refused bad_arguments: claim_next_tool_call: the call names 0 tools; it must name 1 to 100 (hint: name the tools that this worker runs, in several calls if there are more)
-            refused not_found: there is no tool unheard_of (hint: register it with  abide call register_tool)
+            refused not_found: there is no tool unheard_of (hint: register it with `abide call register_tool`)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             ("claim_next_tool_call", "s1")
         "#]],
@@ -701,13 +701,13 @@ fn arguments_are_checked_against_the_schema() {
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {name: never, version: 1, effect: at_most_once}
             seq 3 {id: s1, status: created}
-            refused bad_arguments: the arguments do not fit pay: "amount" is a required property (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
-            refused bad_arguments: the arguments do not fit pay: at /amount: 0 is less than the minimum of 1 (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
-            refused bad_arguments: the arguments do not fit pay: at /amount: 1.5 is not of type "integer" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
-            refused bad_arguments: the arguments do not fit pay: at /to: "elsewhere" does not match "^[A-Z]{2}[0-9]+$" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
-            refused bad_arguments: the arguments do not fit pay: Additional properties are not allowed ('note' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
-            refused bad_arguments: the arguments do not fit pay: "pay one" is not of type "object" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
-            refused bad_arguments: the arguments do not fit never: False schema does not allow {} (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'never' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: "amount" is a required property (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: the arguments do not fit pay: at /amount: 0 is less than the minimum of 1 (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: the arguments do not fit pay: at /amount: 1.5 is not of type "integer" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: the arguments do not fit pay: at /to: "elsewhere" does not match "^[A-Z]{2}[0-9]+$" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: the arguments do not fit pay: Additional properties are not allowed ('note' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: the arguments do not fit pay: "pay one" is not of type "object" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: the arguments do not fit never: False schema does not allow {} (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'never' AND version = 1"`)
             seq 4 {call_id: c1, status: pending, attempt: 0, arguments: {"amount":1,"to":"DE02"}}
             (1)
         "#]],

@@ -218,9 +218,9 @@ fn recursive_schemas() {
             seq 3 {name: self, version: 1, effect: at_most_once}
             seq 4 {name: redos, version: 1, effect: at_most_once}
             seq 5 {call_id: c1, status: pending, attempt: 0, arguments: {"children":[{"children":[]},{}]}}
-            refused bad_arguments: the arguments do not fit tree: at /children/0/children/0: Additional properties are not allowed ('x' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'tree' AND version = 1")
+            refused bad_arguments: the arguments do not fit tree: at /children/0/children/0: Additional properties are not allowed ('x' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'tree' AND version = 1"`)
             seq 6 {call_id: c3, status: pending, attempt: 0, arguments: 1}
-            refused bad_arguments: the arguments do not fit redos: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa… does not match "^(a+)+$" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'redos' AND version = 1")
+            refused bad_arguments: the arguments do not fit redos: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa… does not match "^(a+)+$" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'redos' AND version = 1"`)
         "#]],
     );
 }
@@ -239,7 +239,7 @@ fn unevaluated_properties() {
             seq 1 {id: s1, status: created}
             seq 2 {name: find, version: 1, effect: at_most_once}
             seq 3 {call_id: c1, status: pending, attempt: 0, arguments: {"name":1,"path":1}}
-            refused bad_arguments: the arguments do not fit find: Additional properties are not allowed ('nane' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'find' AND version = 1")
+            refused bad_arguments: the arguments do not fit find: Additional properties are not allowed ('nane' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'find' AND version = 1"`)
         "#]],
     );
 }

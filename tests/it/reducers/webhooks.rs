@@ -55,7 +55,7 @@ fn a_webhook_follows_its_run_to_the_end() {
             seq 12 {id: r1~w, name: w, status: done}
             ("r1~w", "done", 3, null)
             seq 13 {id: r1~w, name: w, status: done}
-            refused not_found: there is no webhook r1~w (hint: SELECT id, run_id, name, status FROM webhooks  lists them)
+            refused not_found: there is no webhook r1~w (hint: the query `SELECT id, run_id, name, status FROM webhooks` lists them)
             the same up to 13
         "#]],
     );
@@ -88,10 +88,10 @@ fn invalid_webhooks_are_refused() {
             seq 1 {name: lead, revision: 1, mode: primary}
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no run r2 (hint: SELECT id, session_id, status FROM runs  lists them)
+            refused not_found: there is no run r2 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             refused bad_arguments: name is empty
-            refused bad_arguments: url is not an address that begins with http:// or https://
-            refused bad_arguments: url is not an address that begins with http:// or https://
+            refused bad_arguments: url must begin with http:// or https://
+            refused bad_arguments: url must begin with http:// or https://
             refused limit_exceeded: url has 3018 bytes; the limit is 2048
             refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
             refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
@@ -128,11 +128,11 @@ fn tenants_do_not_reach_webhooks_of_others() {
             seq 2 {id: tenant=acme/s1, status: created, scope: {"tenant":"acme"}}
             seq 3 {id: tenant=acme/r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: tenant=acme/r1~w, name: w, status: active}
-            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
-            refused not_found: there is no run tenant=acme/r1 (hint: SELECT id, session_id, status FROM runs  lists them)
-            refused not_found: there is no webhook r1~w (hint: SELECT id, run_id, name, status FROM webhooks  lists them)
-            refused not_found: there is no webhook tenant=acme/r1~w (hint: SELECT id, run_id, name, status FROM webhooks  lists them)
-            refused not_found: there is no webhook tenant=acme/r1~w (hint: SELECT id, run_id, name, status FROM webhooks  lists them)
+            refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
+            refused not_found: there is no run tenant=acme/r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
+            refused not_found: there is no webhook r1~w (hint: the query `SELECT id, run_id, name, status FROM webhooks` lists them)
+            refused not_found: there is no webhook tenant=acme/r1~w (hint: the query `SELECT id, run_id, name, status FROM webhooks` lists them)
+            refused not_found: there is no webhook tenant=acme/r1~w (hint: the query `SELECT id, run_id, name, status FROM webhooks` lists them)
             ("tenant=acme/r1~w", "ann", "{\"capabilities\":[],\"role\":\"app\",\"scope\":{\"tenant\":\"acme\"}}")
             seq 5 {id: tenant=acme/r1~w, name: w, status: active}
         "#]],

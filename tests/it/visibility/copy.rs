@@ -1,4 +1,4 @@
-//! What a caller may see, computed in plain Rust from all rows, and a database with exactly these
+//! The rows that a caller may see, computed in plain Rust from all rows, and a database with exactly these
 //! rows: its results are the expected results of the engine.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const VIEW: &str = "CREATE VIEW old_notes AS SELECT id, tenant, body FROM notes 
 /// All rows of the tested tables.
 pub(crate) struct AllRows {
     tables: BTreeMap<&'static str, (Vec<String>, Vec<Row>)>,
-    /// The current policies, also for past rows.
+    /// The current policies, including for past rows.
     policies: Vec<Policy>,
 }
 

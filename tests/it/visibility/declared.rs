@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use super::{ask, caller};
 use crate::world::World;
 
-/// What members of a team may see.
+/// The rows that members of a team may see.
 #[table(name = "rules", without_rowid)]
 pub(crate) struct Rule {
     /// The table.

@@ -1,4 +1,4 @@
-//! What the reducers of restricted callers can access: the same attacks as on queries, compared
+//! The access of reducers of restricted callers: the same attacks as on queries, compared
 //! with the same rules in plain Rust. A row that no policy shows does not exist for a reducer,
 //! whichever access it uses.
 

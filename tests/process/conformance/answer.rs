@@ -70,7 +70,7 @@ pub(super) fn expect(expected: &JsonValue, answer: &Answer) -> Result<(), String
             "result" | "results" => matches(value, &found[name]),
             "seq" | "duplicate" | "columns" | "id" => *value == found[name],
             "rows" => is_same(value, &found[name]),
-            "error" => return Err(format!("it is no error: {found}")),
+            "error" => return Err(format!("it is not an error: {found}")),
             _ => return Err(format!("unknown expectation {name}")),
         };
         if !is_so {

@@ -65,7 +65,8 @@ pub struct Outcome {
 
 /// Runs a case: the script until the fault, then several restarts of the file.
 ///
-/// # Errors A checker's finding.
+/// # Errors
+/// A checker's finding.
 pub fn run(case: Case) -> Result<Outcome, Finding> {
     let mut random = Random::new(case.seed);
     let clock = VirtualClock::new();
@@ -177,7 +178,7 @@ fn recover(
     checked
 }
 
-/// What an engine refuses because of a fault is no finding: the next recovery checks everything again. A power failure
+/// A refusal because of a fault is not a finding: the next recovery checks everything again. A power failure
 /// that only a reader meets leaves the engine ready.
 fn unless_interrupted(
     rig: &Rig,
@@ -198,7 +199,8 @@ fn check_closed(folder: &Path) -> Result<(), Finding> {
 
 /// Measures the number of steps and calls, in a run without faults.
 ///
-/// # Errors A checker's finding.
+/// # Errors
+/// A checker's finding.
 pub fn measure() -> Result<Outcome, Finding> {
     run(Case::new(Fault::None, 0))
 }
@@ -243,7 +245,7 @@ mod tests {
     /// The power failed while a checker read and the writer had nothing to do. The engine was ready, and the refused query was
     /// reported as a lost call.
     #[test]
-    fn a_query_that_a_power_failure_interrupts_is_no_finding() {
+    fn a_query_that_a_power_failure_interrupts_is_not_a_finding() {
         let place = CrashFixture::new(Machine::new(Fault::None, 1));
         let rig = Rig::open(&place.folder, &place.machine, &VirtualClock::new());
         let rig = rig.expect("a new file opens");

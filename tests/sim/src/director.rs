@@ -42,7 +42,8 @@ struct ThreadGate {
 impl Director {
     /// Waits until this many threads have reached their gates.
     ///
-    /// # Panics They do not arrive in time.
+    /// # Panics
+    /// They do not arrive in time.
     pub fn gather(&self, threads: usize) {
         let mut state = self.lock();
         while state.gates.values().filter(|gate| gate.stopped).count() < threads {
@@ -52,7 +53,8 @@ impl Director {
 
     /// Lets a thread perform one step, and waits until it has.
     ///
-    /// # Panics It does not stop in time.
+    /// # Panics
+    /// It does not stop in time.
     pub fn step(&self, stage: EngineThread) {
         let mut state = self.lock();
         let gate = state.gates.entry(stage).or_default();

@@ -20,7 +20,7 @@ use crate::history::History;
 use crate::rig::{Rig, SimReply, SimRequest, VirtualClock, folder};
 use crate::script::ScriptRun;
 
-/// The start of the names of the database and the files beside it.
+/// The start of the names of the database and the files next to it.
 const DATABASE: &str = "abide.db";
 
 /// Files of a killed process that another process cannot use.
@@ -31,9 +31,11 @@ const TOLD: &str = "told.jsonl";
 
 /// Runs the script, and archives the file as it is when its process is killed.
 ///
-/// # Errors An I/O error of the system, or the script stopped.
+/// # Errors
+/// An I/O error of the system, or the script stopped.
 ///
-/// # Panics The engine does not open a new file.
+/// # Panics
+/// The engine does not open a new file.
 pub fn keep(into: &Path) -> io::Result<()> {
     let (work, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
@@ -53,9 +55,11 @@ pub fn keep(into: &Path) -> io::Result<()> {
 /// Extracts an archived file into a folder, as its process left it; returns what it had
 /// acknowledged.
 ///
-/// # Errors An I/O error of the system.
+/// # Errors
+/// An I/O error of the system.
 ///
-/// # Panics The archive was not written by [`keep`].
+/// # Panics
+/// The archive was not written by [`keep`].
 pub fn unpack(from: &Path, into: &Path) -> io::Result<History> {
     for file in names(from)? {
         let file = file.strip_suffix(".zst").unwrap_or(&file);

@@ -36,7 +36,8 @@ type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// Runs a case: the panic on the nth visit of the point. Returns how many requests were refused
 /// because of it.
 ///
-/// # Errors A finding, or the point is never reached.
+/// # Errors
+/// A finding, or the point is never reached.
 pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();
@@ -44,7 +45,7 @@ pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> 
     let _inside = runtime.enter();
     let (folder, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, nth));
-    let budget = Budget { average: 1_000, most: 2_000, commit: 1_000_000 };
+    let budget = Budget { average: 1_000, max: 2_000, commit: 1_000_000 };
     let rig = Rig::open_with(folder.path(), &machine, &clock, |config| {
         config.live_budget = budget;
         // A short run performs a checkpoint in every round.
@@ -270,7 +271,7 @@ fn call(reducer: &str, args: serde_json::Value) -> BatchCall {
 #[must_use]
 pub fn all_cases() -> Vec<(FaultPoint, u64, bool)> {
     // Accumulators are filled only once.
-    let most = |point| if matches!(point, FaultPoint::Backfill | FaultPoint::Fill) { 1 } else { 3 };
-    let times = |point| (1..=most(point)).map(move |nth| (point, nth, nth % 2 == 1));
+    let max = |point| if matches!(point, FaultPoint::Backfill | FaultPoint::Fill) { 1 } else { 3 };
+    let times = |point| (1..=max(point)).map(move |nth| (point, nth, nth % 2 == 1));
     FaultPoint::ALL.into_iter().flat_map(times).collect()
 }

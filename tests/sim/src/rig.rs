@@ -93,7 +93,8 @@ pub struct SimReply {
 impl SimRequest {
     /// Sends the request.
     ///
-    /// # Errors The engine's refusal.
+    /// # Errors
+    /// The engine's refusal.
     pub async fn put(&self, engine: &Engine) -> Result<SimReply, Refusal> {
         let (caller, id) = (caller(self.caller), Some(self.request_id.as_str()));
         if let [call] = self.calls.as_slice() {
@@ -228,7 +229,8 @@ impl Rig {
 
     /// Runs a future to its end, stepping the engine as needed.
     ///
-    /// # Panics The future waits for something that never happens.
+    /// # Panics
+    /// The future waits for something that never happens.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -261,7 +263,8 @@ impl Rig {
 
     /// Lets SQLite commit all answered calls, as any reader does.
     ///
-    /// # Errors The engine's refusal.
+    /// # Errors
+    /// The engine's refusal.
     pub fn commit_rows(&self) -> Result<(), Refusal> {
         let (engine, params) = (self.engine(), serde_json::Map::new());
         self.run(engine.query(&Caller::local(), "SELECT 1", &params, None)).map(drop)
@@ -274,7 +277,8 @@ impl Rig {
 
     /// Moves the clock and processes what is due.
     ///
-    /// # Errors The engine's refusal.
+    /// # Errors
+    /// The engine's refusal.
     pub fn pass_ms(&self, ms: i64) -> Result<(), Refusal> {
         self.clock.advance_ms(ms);
         loop {
@@ -305,7 +309,8 @@ impl Drop for Rig {
 /// A folder in memory if there is one: a sync is free there, and the machine defines what is
 /// durable.
 ///
-/// # Panics The system has no space for it.
+/// # Panics
+/// The system has no space for it.
 #[must_use]
 pub fn folder() -> TempDir {
     let memory = "/dev/shm";

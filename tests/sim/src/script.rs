@@ -59,7 +59,8 @@ impl ScriptRun<'_> {
 
     /// Sends messages until the WAL has at least this many frames.
     ///
-    /// # Panics The engine refuses a message.
+    /// # Panics
+    /// The engine refuses a message.
     pub fn fill(&mut self, frames: u64) {
         let args = json!({"agent": "support", "id": "talk"});
         self.call("app", "create_session", args).expect("nothing goes wrong yet");
@@ -515,7 +516,7 @@ impl ScriptRun<'_> {
             Err(refusal) => refusal,
         };
         match refusal.code {
-            Code::DiskFull | Code::Overloaded => {
+            Code::DiskFull | Code::Overloaded | Code::RateLimited | Code::Unavailable => {
                 self.history.unwritten.push(ask.clone());
                 if self.gives_up {
                     return Err(EngineStopped);

@@ -66,7 +66,8 @@ impl Trace {
 
 /// Runs a seed. With `tells`, prints the trace.
 ///
-/// # Errors A checker's finding.
+/// # Errors
+/// A checker's finding.
 pub fn run(seed: u64, tells: bool) -> Result<Report, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();

@@ -79,7 +79,7 @@ fn the_wal_of_a_failed_sync_is_rewritten_at_restart() {
 }
 
 /// The disk failed while a new file was created. Only a writable connection can roll back the
-/// journal that SQLite left beside it; the identification of the file was read-only, and failed
+/// journal that SQLite left next to it; the identification of the file was read-only, and failed
 /// permanently with "cannot be written" or "is not a SQLite database".
 #[test]
 fn a_partly_created_file_is_completed() {

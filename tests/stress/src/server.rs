@@ -22,7 +22,7 @@ pub(crate) fn raise_open_files() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
-/// The `abide` program, built beside this one.
+/// The `abide` program, built next to this one.
 fn program() -> CheckResult<PathBuf> {
     let own = env::current_exe().map_err(|why| why.to_string())?;
     let program = own.with_file_name("abide");

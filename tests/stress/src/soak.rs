@@ -121,7 +121,7 @@ fn report(faults: &FaultInjector, ledger: &Ledger, counted: &final_checks::Count
     println!("soak      faults: {did}");
     println!("soak      results: {counted}, {} calls refused by rules", count(ledger.refused()));
     figure("server processes killed (SIGKILL, SIGTERM)", format!("{}, {}", did.kills, did.stops));
-    figure("periods with a full disk", did.full.map_or("left out".to_owned(), |n| n.to_string()));
+    figure("periods with a full disk", did.full.map_or("skipped".to_owned(), |n| n.to_string()));
     let (cut, stalled) = faults.proxy().counts();
     figure(
         "connections cut and stalled by the network",

@@ -11,7 +11,7 @@ pub(crate) struct Tally {
     pub(crate) failed: usize,
     suites: usize,
     ignored: usize,
-    pub(crate) left_out: Vec<String>,
+    pub(crate) skipped: Vec<String>,
     counted: Vec<String>,
     failures: Vec<String>,
 }
@@ -24,8 +24,8 @@ impl Tally {
             self.passed += count(result, "passed");
             self.failed += count(result, "failed");
             self.ignored += count(result, "ignored");
-        } else if let Some((_, what)) = line.split_once("left out: ") {
-            self.left_out.push(what.to_owned());
+        } else if let Some((_, what)) = line.split_once("skipped: ") {
+            self.skipped.push(what.to_owned());
         } else if let Some((_, what)) = line.split_once("counted: ") {
             self.counted.push(what.to_owned());
         } else if let Some(name) = failed_test(line) {
@@ -59,10 +59,10 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "suites    {}", self.suites)?;
         if self.ignored > 0 {
-            writeln!(f, "left out  {} tests with #[ignore]", self.ignored)?;
+            writeln!(f, "skipped   {} tests with #[ignore]", self.ignored)?;
         }
-        for what in &self.left_out {
-            writeln!(f, "left out  {what}")?;
+        for what in &self.skipped {
+            writeln!(f, "skipped   {what}")?;
         }
         for what in &self.counted {
             writeln!(f, "counted   {what}")?;

@@ -19,7 +19,7 @@ test result: ok. 39 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
 ";
     let expected = "\
 suites    2
-left out  2 tests with #[ignore]
+skipped   2 tests with #[ignore]
 42 passed, 0 failed
 ";
     assert_eq!(account(true, output), expected);
@@ -29,13 +29,13 @@ left out  2 tests with #[ignore]
 fn lists_failed_and_omitted_tests() {
     let output = "\
 test b::c ... FAILED
-test d ... left out: 12 of 13 files, ../shared is not here
+test d ... skipped: 12 of 13 files (ABIDE_EXTERNAL_FIXTURES)
 ok
 test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 ";
     let expected = "\
 suites    1
-left out  12 of 13 files, ../shared is not here
+skipped   12 of 13 files (ABIDE_EXTERNAL_FIXTURES)
 failed    b::c
 3 passed, 1 failed
 ";

@@ -12,7 +12,7 @@ use super::source::{Source, is_word};
 /// The files of a crate, by module path; the root has the empty path.
 type Modules = BTreeMap<Vec<String>, Module>;
 
-/// What is known about one file.
+/// The facts about one file.
 #[derive(Default)]
 struct Module {
     file: String,
@@ -108,7 +108,9 @@ fn read(source: &Source) -> Module {
 
 /// The `use` items, and the code without them.
 fn split_uses(code: &str) -> (Vec<Import>, String) {
-    let (mut imports, mut rest, mut at) = (Vec::new(), String::new(), 0);
+    let mut imports = Vec::new();
+    let mut rest = String::new();
+    let mut at = 0;
     for (found, _) in code.match_indices("use ") {
         if found < at || code[..found].ends_with(is_word) {
             continue;
@@ -147,7 +149,9 @@ fn expand(tree: &str, prefix: &[String], public: bool, imports: &mut Vec<Import>
 
 /// Splits at the commas outside of braces.
 fn split_list(list: &str) -> Vec<&str> {
-    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    let mut parts = Vec::new();
+    let mut depth = 0;
+    let mut start = 0;
     for (at, c) in list.char_indices() {
         match c {
             '{' => depth += 1,

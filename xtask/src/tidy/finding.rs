@@ -1,4 +1,4 @@
-//! What a rule finds.
+//! The finding of a rule.
 
 use std::fmt;
 

@@ -27,6 +27,13 @@ const WORDS: [(&str, &str); 17] = [
     ("at the door", "name the check"),
 ];
 
+/// Words that follow `, also` in a clause at the end of a sentence.
+const POSTPOSED: [&str; 10] =
+    ["if", "when", "after", "while", "for", "of", "by", "from", "in", "on"];
+
+/// Headings of rustdoc. Their text begins on the next line.
+const HEADINGS: [&str; 3] = ["# Errors ", "# Panics ", "# Safety "];
+
 /// Texts that stay as they are: stored in logs, or the name of a recorded file.
 const KEPT: [&str; 5] = [
     "nobody answered in time",
@@ -48,7 +55,16 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
         let chars = line.text.chars().zip(line.code.chars());
         (at + 1, chars.map(|(c, code)| if code == ' ' { c } else { ' ' }).collect::<String>())
     });
-    in_lines(&source.path, lines)
+    let mut findings = in_lines(&source.path, lines);
+    for (at, line) in source.lines.iter().enumerate() {
+        let comment = line.text.trim_start();
+        let comment = comment.strip_prefix("/// ").or_else(|| comment.strip_prefix("//! "));
+        if comment.is_some_and(|text| HEADINGS.iter().any(|heading| text.starts_with(heading))) {
+            let place = format!("{}:{}", source.path, at + 1);
+            findings.push(Finding::new(place, "a heading has text on its line"));
+        }
+    }
+    findings
 }
 
 /// Checks a Markdown page, without its code.
@@ -66,6 +82,14 @@ fn in_lines(path: &str, lines: impl Iterator<Item = (usize, String)>) -> Vec<Fin
         let line = KEPT.iter().fold(line.to_lowercase(), |line, kept| line.replace(kept, ""));
         for (word, instead) in WORDS.iter().filter(|(word, _)| has(&line, word)) {
             findings.push(Finding::new(format!("{path}:{at}"), format!("`{word}`: {instead}")));
+        }
+        for word in POSTPOSED {
+            let clause = format!(", also {word}");
+            let mut after = line.match_indices(&clause).map(|(at, _)| &line[at + clause.len()..]);
+            if after.any(|rest| !rest.starts_with(is_word)) {
+                let message = format!("`{clause}`: even {word}, including");
+                findings.push(Finding::new(format!("{path}:{at}"), message));
+            }
         }
     }
     findings

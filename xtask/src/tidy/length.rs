@@ -92,7 +92,8 @@ fn too_long(sources: &[Source]) -> BTreeMap<Item, usize> {
 
 /// The entries of the ratchet, and findings for invalid ones.
 fn read(ratchet: &str) -> (BTreeMap<Item, usize>, Vec<Finding>) {
-    let (mut recorded, mut findings) = (BTreeMap::new(), Vec::new());
+    let mut recorded = BTreeMap::new();
+    let mut findings = Vec::new();
     for (at, line) in ratchet.lines().enumerate() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let entry = match words.as_slice() {
@@ -135,7 +136,8 @@ fn functions(source: &Source) -> Vec<(String, usize)> {
 /// The end of the body that starts with the first brace outside of parentheses and brackets; `None` if a semicolon
 /// comes first.
 fn body_end(code: &str) -> Option<usize> {
-    let (mut round, mut curly) = (0, 0);
+    let mut round = 0;
+    let mut curly = 0;
     for (at, c) in code.char_indices() {
         match c {
             '(' | '[' => round += 1,

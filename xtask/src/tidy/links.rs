@@ -112,7 +112,7 @@ pub(crate) fn resolve(from: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// What headings can be linked to by.
+/// The anchors of headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text).filter_map(|(_, line)| line.strip_prefix('#'));
     headings.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()

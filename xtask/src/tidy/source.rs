@@ -112,7 +112,8 @@ fn position(chars: &[char], from: usize, is: impl Fn(char) -> bool) -> usize {
 
 /// The length of `/* … */`, which can be nested.
 fn block_comment(rest: &[char]) -> usize {
-    let (mut at, mut depth) = (0, 0);
+    let mut at = 0;
+    let mut depth = 0;
     while at < rest.len() {
         match &rest[at..] {
             ['/', '*', ..] => (at, depth) = (at + 2, depth + 1),

@@ -10,6 +10,7 @@ fn on(path: &str, text: &str) -> String {
     let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
     findings.extend(words::check(&source));
     findings.extend(language::check(&source));
+    findings.extend(sockets::check(&source));
     findings.extend(length::check_lines(&source));
     lines(&findings)
 }
@@ -76,6 +77,24 @@ fn old_words_are_found() {
     };
     assert_eq!(page("It lets go of\nthe lock.\n"), "a.md:1: `lets go of`: releases");
     assert_eq!(page("`whoever`\n```\nnobody\n```\n"), "");
+    let postposed = page("It is kept, also if it fails, also iffy.\n");
+    assert_eq!(postposed, "a.md:1: `, also if`: even if, including");
+}
+
+#[test]
+fn sockets_are_used_in_named_places_only() {
+    let code = "//! A file.\nuse tokio::net::TcpStream;\nfn f(my_reqwest: u8) {}\n";
+    let why = "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
+    assert_eq!(on("engine/src/a.rs", code), format!("engine/src/a.rs:2: {why}"));
+    assert_eq!(on("server/src/a.rs", code), "");
+    assert_eq!(on("tests/it/a.rs", code), "");
+}
+
+#[test]
+fn headings_with_text_on_their_line_are_found() {
+    let heading =
+        "//! A file.\n/// # Errors It fails.\n///\n/// # Errors\n/// It fails.\nfn f() {}\n";
+    assert_eq!(on("a.rs", heading), "a.rs:2: a heading has text on its line");
 }
 
 #[test]

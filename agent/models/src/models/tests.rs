@@ -12,7 +12,7 @@ fn configured(config: Value) -> Result<Models, String> {
     let config: ModelsConfig = serde_json::from_value(config).map_err(|error| error.to_string())?;
     let environment = HashMap::from([("KEY", "sk-secret"), ("EMPTY", " ")]);
     let environment = |name: &str| environment.get(name).map(|value| (*value).to_owned());
-    let surroundings = Surroundings { environment: &environment, folder: Path::new("") };
+    let surroundings = ConfigContext { environment: &environment, folder: Path::new("") };
     Models::new(config, &surroundings).map_err(|error| error.to_string())
 }
 
@@ -228,7 +228,7 @@ fn invalid_configurations_are_refused() {
     );
     let twice = json!({ "id": "a", "kind": "ollama" });
     let twice = configured(json!({ "providers": [twice, twice] })).expect_err("it is refused");
-    assert_eq!(twice, "provider `a`: duplicate id");
+    assert_eq!(twice, "provider `a`: another provider has the same id");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_models_price_overrides_the_providers_price() {
         { "id": "b", "kind": "ollama", "models": ["o"] },
     ] });
     let config = serde_json::from_value(config).expect("it is valid");
-    let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
+    let surroundings = ConfigContext { environment: &|_| None, folder: Path::new("") };
     let models = Models::new(config, &surroundings).expect("it is valid");
     let price = |of: &str| {
         let resolved = models.resolve(&wanted(of)).expect("the choice is unique");
@@ -259,7 +259,7 @@ fn a_key_can_be_in_a_file() {
     let provider = |id: &str| json!({ "id": id, "kind": "openai", "key_file": id, "models": [id] });
     let providers = json!([provider("key"), provider("empty"), provider("absent")]);
     let config = serde_json::from_value(json!({ "providers": providers })).expect("it is valid");
-    let surroundings = Surroundings { environment: &|_| None, folder: folder.path() };
+    let surroundings = ConfigContext { environment: &|_| None, folder: folder.path() };
     let models = Models::new(config, &surroundings).expect("it is valid");
     assert!(models.resolve(&wanted("key -")).is_ok());
     for (id, why) in [("empty", "is empty"), ("absent", "cannot be read")] {
@@ -286,7 +286,7 @@ providers:
     let stall_timeouts = config.providers[0].stall_timeouts();
     assert_eq!((stall_timeouts.first.as_secs(), stall_timeouts.between.as_secs()), (5, 30));
     let shown = format!("{config:?}");
-    let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
+    let surroundings = ConfigContext { environment: &|_| None, folder: Path::new("") };
     let models = Models::new(config, &surroundings).expect("it is valid");
     let resolved = models.resolve(&ModelSelection::default()).expect("the choice is unique");
     assert_eq!(format!("{resolved:?}"), "a/m");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::decoder::{Decoder, Gathered, arguments_text, parse};
+use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
@@ -101,7 +101,7 @@ struct Input {
 }
 
 impl Decoder for Anthropic {
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
+    fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let event: Value = parse(data)?;
         let index = event["index"].as_u64().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
@@ -136,7 +136,7 @@ impl Decoder for Anthropic {
     }
 
     /// A call that was truncated by the token limit has no end event.
-    fn close(&mut self, gathered: &mut Gathered) {
+    fn close(&mut self, gathered: &mut PartialResponse) {
         if gathered.stop.is_some() {
             std::mem::take(&mut self.blocks).into_values().for_each(|block| ended(block, gathered));
         }
@@ -144,7 +144,7 @@ impl Decoder for Anthropic {
 }
 
 impl Anthropic {
-    fn delta(&mut self, index: u64, delta: &Value, gathered: &mut Gathered) {
+    fn delta(&mut self, index: u64, delta: &Value, gathered: &mut PartialResponse) {
         let piece = |field: &str| delta[field].as_str().unwrap_or_default();
         match (delta["type"].as_str(), self.blocks.get_mut(&index)) {
             (Some("text_delta"), _) => gathered.text(piece("text")),
@@ -165,7 +165,7 @@ impl Anthropic {
     }
 
     /// Later token counts replace earlier ones.
-    fn usage(&mut self, usage: &Value, gathered: &mut Gathered) {
+    fn usage(&mut self, usage: &Value, gathered: &mut PartialResponse) {
         let input = &mut self.input;
         input.fresh = usage["input_tokens"].as_u64().or(input.fresh);
         input.to_cache = usage["cache_creation_input_tokens"].as_u64().or(input.to_cache);
@@ -180,7 +180,7 @@ impl Anthropic {
     }
 }
 
-fn begun(block: &Value, data: &str, gathered: &mut Gathered) -> Block {
+fn begun(block: &Value, data: &str, gathered: &mut PartialResponse) -> Block {
     let text = |field: &str| block[field].as_str().unwrap_or_default();
     match block["type"].as_str() {
         Some("text") => {
@@ -209,7 +209,7 @@ fn thinking(block: &Value) -> Block {
     Block::Thinking { block: block.clone(), thinking, signature }
 }
 
-fn ended(block: Block, gathered: &mut Gathered) {
+fn ended(block: Block, gathered: &mut PartialResponse) {
     match block {
         Block::Call { mut call, input } => {
             // A call without arguments has one empty chunk of them, or none.

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::body::set;
-use super::decoder::{Decoder, Gathered, arguments_text, parse};
+use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
@@ -90,7 +90,7 @@ struct Open {
 }
 
 impl Decoder for Chat {
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
+    fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data == "[DONE]" {
             gathered.over = true;
             // A server that ends the stream correctly but without a stop reason is accepted.
@@ -119,7 +119,7 @@ impl Decoder for Chat {
         Ok(())
     }
 
-    fn close(&mut self, gathered: &mut Gathered) {
+    fn close(&mut self, gathered: &mut PartialResponse) {
         if gathered.stop.is_some() {
             self.open.drain(..).for_each(|open| gathered.call(open.call));
         }
@@ -128,7 +128,7 @@ impl Decoder for Chat {
 
 impl Chat {
     /// Adds the delta of the choice at an index of a frame.
-    fn delta(&mut self, delta: &Value, data: &str, at: usize, gathered: &mut Gathered) {
+    fn delta(&mut self, delta: &Value, data: &str, at: usize, gathered: &mut PartialResponse) {
         let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
         if let Some(piece) = reasoning.into_iter().find_map(Value::as_str) {
             gathered.reasoning(piece);
@@ -186,7 +186,7 @@ impl Chat {
 }
 
 /// A part of a multi-part content, as Mistral's reasoning models send it.
-fn read_part(part: &Value, gathered: &mut Gathered) {
+fn read_part(part: &Value, gathered: &mut PartialResponse) {
     match part["type"].as_str() {
         Some("thinking") => {
             let thoughts = part["thinking"].as_array().into_iter().flatten();
@@ -197,7 +197,7 @@ fn read_part(part: &Value, gathered: &mut Gathered) {
     }
 }
 
-fn read_usage(usage: &Value, gathered: &mut Gathered) {
+fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
     if usage.is_null() {
         return;
     }

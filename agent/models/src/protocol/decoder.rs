@@ -7,21 +7,21 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::classify::one_line;
+use crate::classify::truncated_line;
 use crate::{ModelCall, ModelError, ModelEvent, ModelResponse, Stop, Usage};
 
 /// Decodes the frames of one answer.
 pub(crate) trait Decoder: Send {
     /// Decodes a frame.
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError>;
+    fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError>;
 
     /// Called at the end of the stream. Completes open calls if the provider has sent a stop reason.
-    fn close(&mut self, _gathered: &mut Gathered) {}
+    fn close(&mut self, _gathered: &mut PartialResponse) {}
 }
 
 /// The answer so far, and the events that are not yet returned.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct PartialResponse {
     pub(super) text: String,
     pub(super) reasoning: String,
     pub(super) calls: Vec<ModelCall>,
@@ -38,7 +38,7 @@ pub(crate) struct Gathered {
     events: VecDeque<ModelEvent>,
 }
 
-impl Gathered {
+impl PartialResponse {
     /// The next event that is not yet returned.
     pub(crate) fn next_event(&mut self) -> Option<ModelEvent> {
         self.events.pop_front()
@@ -132,7 +132,7 @@ impl Gathered {
 /// Parses the frame as JSON.
 pub(super) fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
     serde_json::from_str(data).map_err(|error| {
-        let why = one_line(&error.to_string());
+        let why = truncated_line(&error.to_string());
         ModelError::invalid_response(format!("the stream has an invalid event: {why}"))
     })
 }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::decoder::{Decoder, Gathered, parse};
+use super::decoder::{Decoder, PartialResponse, parse};
 use super::partial::{Partial, Piece};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
@@ -143,7 +143,7 @@ struct FunctionCall {
 }
 
 impl Decoder for Gemini {
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
+    fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let chunk: Chunk = parse(data)?;
         if !chunk.error.is_null() {
             return Err(classify::of_event(&json!({ "error": chunk.error })));
@@ -166,7 +166,7 @@ impl Decoder for Gemini {
     }
 
     /// The event that ends a call in pieces is sometimes missing.
-    fn close(&mut self, gathered: &mut Gathered) {
+    fn close(&mut self, gathered: &mut PartialResponse) {
         if gathered.stop.is_some()
             && let Some(open) = self.open.take()
         {
@@ -176,7 +176,7 @@ impl Decoder for Gemini {
 }
 
 impl Gemini {
-    fn part(&mut self, part: Part, gathered: &mut Gathered) -> Result<(), ModelError> {
+    fn part(&mut self, part: Part, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let signature = part.thought_signature;
         if let Some(call) = part.function_call {
             return self.function_call(call, signature, gathered);
@@ -198,7 +198,7 @@ impl Gemini {
         &mut self,
         call: FunctionCall,
         signature: Option<String>,
-        gathered: &mut Gathered,
+        gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
         let (id, args) = (call.id.unwrap_or_default(), call.args);
         if let Some(name) = call.name {
@@ -227,12 +227,12 @@ impl Gemini {
     }
 }
 
-fn assembled(mut open: Partial, gathered: &mut Gathered) {
+fn assembled(mut open: Partial, gathered: &mut PartialResponse) {
     let signature = open.signature.take();
     called(open.into_call(), signature, gathered);
 }
 
-fn called(call: ModelCall, signature: Option<String>, gathered: &mut Gathered) {
+fn called(call: ModelCall, signature: Option<String>, gathered: &mut PartialResponse) {
     let at = gathered.calls.len();
     gathered.call(call);
     if let Some(signature) = signature {
@@ -244,14 +244,14 @@ fn called(call: ModelCall, signature: Option<String>, gathered: &mut Gathered) {
     }
 }
 
-fn carry(gathered: &mut Gathered) -> &mut Value {
+fn carry(gathered: &mut PartialResponse) -> &mut Value {
     let empty = || json!({ CARRY: { "calls": [], "text": null } });
     &mut gathered.carry.get_or_insert_with(empty)[CARRY]
 }
 
 /// Every chunk may have token counts; later ones replace earlier ones. Thinking tokens are not included in those of
 /// the answer.
-fn usage(counts: &Value, gathered: &mut Gathered) {
+fn usage(counts: &Value, gathered: &mut PartialResponse) {
     let number = |field: &str| counts[field].as_u64();
     let sum = |first: Option<u64>, second: Option<u64>| match (first, second) {
         (None, None) => None,

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object, set};
-use super::decoder::{Decoder, Gathered, parse};
+use super::decoder::{Decoder, PartialResponse, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 
@@ -89,7 +89,7 @@ struct Function {
 }
 
 impl Decoder for Ollama {
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
+    fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let line: Line = parse(data)?;
         if !line.error.is_null() {
             return Err(classify::of_event(&json!({ "error": line.error })));

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::body::set;
-use super::decoder::{Decoder, Gathered, parse};
+use super::decoder::{Decoder, PartialResponse, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
@@ -82,7 +82,7 @@ pub(super) struct Responses {
 }
 
 impl Decoder for Responses {
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
+    fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data == "[DONE]" {
             return Ok(()); // Some proxies send it here too.
         }
@@ -108,7 +108,7 @@ impl Decoder for Responses {
 }
 
 impl Responses {
-    fn item(&mut self, item: &Value, gathered: &mut Gathered) {
+    fn item(&mut self, item: &Value, gathered: &mut PartialResponse) {
         let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
         match item["type"].as_str() {
             Some("function_call") => gathered.call(ModelCall {
@@ -127,7 +127,7 @@ impl Responses {
         }
     }
 
-    fn ended(&mut self, response: &Value, gathered: &mut Gathered) {
+    fn ended(&mut self, response: &Value, gathered: &mut PartialResponse) {
         gathered.over = true;
         gathered.model(response["model"].as_str());
         // Some servers stream nothing and send everything at the end.
@@ -152,7 +152,7 @@ impl Responses {
     }
 }
 
-fn read_usage(usage: &Value, gathered: &mut Gathered) {
+fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
     let counts = &mut gathered.usage;
     counts.input_tokens = usage["input_tokens"].as_u64();
     counts.output_tokens = usage["output_tokens"].as_u64();

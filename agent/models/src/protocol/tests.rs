@@ -18,7 +18,7 @@ type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
 fn rendered(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
     let mut frames = Frames::new(protocol.framing());
     let mut decoder = protocol.decoder();
-    let mut gathered = Gathered::default();
+    let mut gathered = PartialResponse::default();
     let ended = (|| {
         let mut each = |frame: &str| match gathered.is_over() {
             true => Ok(()),

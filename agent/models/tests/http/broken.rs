@@ -41,7 +41,7 @@ async fn an_answer_of_another_protocol_names_the_kind() {
     let chat = format!("{TOKEN}{STOP}");
     let foreign = |kind: &str| {
         format!(
-            "error bad_request: provider `tested` does not answer in the format of its kind \
+            "error bad_request: provider `tested` does not respond in the format of its kind \
              `{kind}`: correct its `kind` or its `base_url`"
         )
     };

@@ -35,7 +35,7 @@ async fn every_status_has_its_error_kind() {
         let events = heard(Protocol::OpenAi, Reply::of(status, "", "no")).await;
         let error = events[0].as_ref().expect_err("it is refused");
         assert_eq!((events.len(), error.kind), (1, kind), "{status}");
-        assert_eq!(error.message, format!("the provider answered {status}: no"));
+        assert_eq!(error.message, format!("the provider responded with HTTP {status}: no"));
     }
 }
 
@@ -46,7 +46,7 @@ async fn the_providers_message_is_quoted() {
     check(
         Protocol::Anthropic,
         Reply::of(529, "", anthropic),
-        expect!["error overloaded: the provider answered 529: Overloaded"],
+        expect!["error overloaded: the provider responded with HTTP 529: Overloaded"],
     )
     .await;
     let openai =
@@ -55,7 +55,7 @@ async fn the_providers_message_is_quoted() {
         Protocol::OpenAiResponses,
         Reply::of(429, "retry-after: 7\r\n", openai),
         expect![
-            "error rate_limited: the provider answered 429: Rate limit reached for gpt-5 (after 7s)"
+            "error rate_limited: the provider responded with HTTP 429: Rate limit reached for gpt-5 (after 7s)"
         ],
     )
     .await;
@@ -64,7 +64,7 @@ async fn the_providers_message_is_quoted() {
     check(
         Protocol::OpenAi,
         Reply::of(503, dates, ""),
-        expect!["error overloaded: the provider answered 503: no details (after 60s)"],
+        expect!["error overloaded: the provider responded with HTTP 503: no details (after 60s)"],
     )
     .await;
     let gemini = r#"[{"error":{"code":400,"status":"INVALID_ARGUMENT",
@@ -73,13 +73,15 @@ async fn the_providers_message_is_quoted() {
         Protocol::Gemini,
         Reply::of(400, "", gemini),
         expect![[r#"
-            error context_too_long: the provider answered 400: The input token count (1200000) exceeds the maximum number of tokens allowed."#]],
+            error context_too_long: the provider responded with HTTP 400: The input token count (1200000) exceeds the maximum number of tokens allowed."#]],
     )
     .await;
     check(
         Protocol::Ollama,
         Reply::of(404, "", r#"{"error":"model 'asked' not found"}"#),
-        expect!["error bad_request: the provider answered 404: model \\'asked\\' not found"],
+        expect![
+            "error bad_request: the provider responded with HTTP 404: model \\'asked\\' not found"
+        ],
     )
     .await;
 }
@@ -104,7 +106,7 @@ async fn a_key_is_removed_from_the_providers_message() {
     let body = format!("{{\"error\":{{\"message\":\"Incorrect API key provided: {KEY}.\"}}}}");
     let reply = Reply::of(401, "", body);
     let expected = expect![
-        "error unauthorized: the provider answered 401: Incorrect API key provided: [key]."
+        "error unauthorized: the provider responded with HTTP 401: Incorrect API key provided: [key]."
     ];
     check(Protocol::OpenAi, reply, expected).await;
     let event = format!("data: {{\"error\":{{\"message\":\"{KEY} expired\"}}}}\n\n");
@@ -125,7 +127,7 @@ async fn json_instead_of_a_stream() {
     check(
         Protocol::OpenAiCompatible,
         Reply::of(200, json, r#"{"choices":[]}"#),
-        expect!["error invalid_response: the provider answered with JSON instead of a stream"],
+        expect!["error invalid_response: the provider responded with JSON instead of a stream"],
     )
     .await;
 }

@@ -16,7 +16,7 @@ pub(crate) struct Reply {
     pub(crate) then: Then,
 }
 
-/// What follows the body.
+/// The bytes after the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// The server closes the connection.
@@ -34,7 +34,7 @@ pub(crate) struct Request {
     pub(crate) body: String,
 }
 
-/// What the server observed.
+/// The observations of the server.
 #[derive(Debug)]
 pub(crate) enum Seen {
     Request(Request),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::json_rpc::{Incoming, failure, notification, request, result};
-use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, Ruling, SESSION};
+use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 use crate::parser::{Parser, notice, object, some_text, status, text};
@@ -29,7 +29,7 @@ pub(crate) struct AcpDialogue {
     text: String,
 }
 
-/// What is known about a call of a tool.
+/// The known facts about a call of a tool.
 #[derive(Debug, Default)]
 struct Call {
     name: Option<String>,
@@ -98,7 +98,7 @@ impl Dialogue for AcpDialogue {
             options.find(|option| option["kind"] == kind).map(|option| &option["optionId"])
         };
         let mut events = Vec::new();
-        let ruling = Ruling::of(decision, asked, &mut events);
+        let ruling = PermissionOutcome::of(decision, asked, &mut events);
         let once = of_kind("allow_once").filter(|_| ruling.allowed);
         if ruling.allowed && once.is_none() {
             let why = "the program offers no permission for one call only: it is denied";

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::json_rpc::{Incoming, failure, notification, request, result};
-use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, Ruling, SESSION};
+use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 use crate::parser::streamed::{Remainder, Streamed, TextKind};
@@ -38,7 +38,7 @@ pub(crate) struct AppServer {
     streamed: BTreeMap<String, Streamed>,
     /// The last message of the agent.
     last: String,
-    /// What the thread had used before the turn.
+    /// The usage of the thread before the turn.
     before: Option<Usage>,
     used: Option<Usage>,
     reported: Option<String>,
@@ -95,7 +95,8 @@ impl Dialogue for AppServer {
             return Reply::default();
         };
         let mut events = Vec::new();
-        let Ruling { allowed, interrupts } = Ruling::of(decision, asked, &mut events);
+        let PermissionOutcome { allowed, interrupts } =
+            PermissionOutcome::of(decision, asked, &mut events);
         let answer = match (permissions, allowed, interrupts) {
             (Some(permissions), true, _) => json!({"permissions": permissions, "scope": "turn"}),
             (Some(_), false, _) => json!({"permissions": {}, "scope": "turn"}),

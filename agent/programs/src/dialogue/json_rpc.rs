@@ -20,7 +20,7 @@ pub(super) enum Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    /// The message of a line; `None` if the object is no message.
+    /// The message of a line; `None` if the object is not a message.
     pub(super) fn of(message: &Value) -> Option<Incoming<'_>> {
         let (id, params) = (&message["id"], &message["params"]);
         match message["method"].as_str() {

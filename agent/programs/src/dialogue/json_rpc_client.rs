@@ -1,4 +1,4 @@
-//! What the protocols over JSON-RPC have in common: Abide is the client of a program, initialises it, opens a session, sends
+//! The common part of the protocols over JSON-RPC: Abide is the client of a program, initialises it, opens a session, sends
 //! one prompt, and answers requests for decisions. A decision is for one call, and cannot change its arguments.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Decision;
 use super::json_rpc::{INVALID, NOT_OFFERED, Outgoing, refusal, request, result};
-use crate::event::{Answer, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage};
 use crate::parser::{Session, notice};
 use crate::prompt::Prompt;
 
@@ -131,36 +131,43 @@ impl<A> JsonRpcClient<A> {
     }
 
     /// The answer of the turn.
-    pub(super) fn answer(&self, text: String, usage: Option<Usage>, details: Value) -> Answer {
+    pub(super) fn answer(
+        &self,
+        text: String,
+        usage: Option<Usage>,
+        details: Value,
+    ) -> ProgramResult {
         let session_id = self.session.id().map(str::to_owned);
-        Answer { text, usage, session_id, details, ..Answer::default() }
+        ProgramResult { text, usage, session_id, details, ..ProgramResult::default() }
     }
 }
 
-/// What a decision means where arguments cannot be changed.
+/// The effect of a decision where arguments cannot be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ruling {
+pub(super) struct PermissionOutcome {
     pub(super) allowed: bool,
     pub(super) interrupts: bool,
 }
 
-impl Ruling {
+impl PermissionOutcome {
     /// The ruling for a call with these arguments. A decision that changes them is a denial, with a notice.
     pub(super) fn of(
         decision: Decision,
         arguments: &Value,
         events: &mut Vec<ProgramEvent>,
-    ) -> Ruling {
+    ) -> PermissionOutcome {
         match decision {
             Decision::Allow { input } if input.as_ref().is_none_or(|input| input == arguments) => {
-                Ruling { allowed: true, interrupts: false }
+                PermissionOutcome { allowed: true, interrupts: false }
             }
             Decision::Allow { .. } => {
                 let why = "the protocol cannot change the arguments of a call: it is denied";
                 events.push(notice(NoticeCode::Denied, why));
-                Ruling { allowed: false, interrupts: false }
+                PermissionOutcome { allowed: false, interrupts: false }
             }
-            Decision::Deny { interrupt, .. } => Ruling { allowed: false, interrupts: interrupt },
+            Decision::Deny { interrupt, .. } => {
+                PermissionOutcome { allowed: false, interrupts: interrupt }
+            }
         }
     }
 }

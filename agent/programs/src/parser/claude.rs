@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::streamed::{Remainder, Streamed, TextKind};
 use super::{Parser, Session, incomplete, notice, object, some_text, status, text, without};
 use crate::event::{
-    Answer, Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage,
+    Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
 
 /// The parser of one run.
@@ -224,7 +224,7 @@ impl ClaudeParser {
         let usage = usage(&line["usage"])
             .map(|usage| Usage { completeness: Completeness::Complete, ..usage });
         events.extend(usage.clone().map(ProgramEvent::Usage));
-        let answer = Answer {
+        let answer = ProgramResult {
             text: text(line, "result").to_owned(),
             usage,
             cost_usd: line["total_cost_usd"].as_f64().or_else(|| line["cost_usd"].as_f64()),
@@ -285,7 +285,7 @@ impl ClaudeParser {
     }
 }
 
-/// The keys that [`Answer`] has fields for.
+/// The keys that [`ProgramResult`] has fields for.
 const LIFTED: [&str; 9] = [
     "type",
     "result",

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
 use super::{Parser, Session, notice, object, some_text, status, text, without};
-use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::event::{
+    Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
+};
 
 /// The parser of one run.
 #[derive(Debug, Default)]
@@ -161,23 +163,26 @@ impl CodexParser {
             }
             _ => {
                 let answer = self.answer(line, usage.clone());
-                let none =
-                    Answer { usage, session_id: self.session.0.clone(), ..Answer::default() };
+                let none = ProgramResult {
+                    usage,
+                    session_id: self.session.0.clone(),
+                    ..ProgramResult::default()
+                };
                 events.push(ProgramEvent::Final(answer.unwrap_or(none)));
             }
         }
     }
 
     /// The answer of the turn, if it has one.
-    fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<Answer> {
+    fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<ProgramResult> {
         let reported = line["final_response"]["text"].as_str();
         let text = reported.unwrap_or(&self.last.1).to_owned();
-        (reported.is_some() || !text.is_empty()).then(|| Answer {
+        (reported.is_some() || !text.is_empty()).then(|| ProgramResult {
             text,
             usage: usage.or_else(|| self.used.clone()),
             session_id: self.session.0.clone(),
             details: without(line, &["type", "usage", "thread_id", "final_response"]),
-            ..Answer::default()
+            ..ProgramResult::default()
         })
     }
 

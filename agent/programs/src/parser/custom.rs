@@ -11,7 +11,9 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::{Parser, Session, notice, object, status};
-use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::event::{
+    Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
+};
 
 /// The parser of a configuration: the name of a registered one, or rules.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,7 +49,7 @@ impl<'de> Deserialize<'de> for ParserChoice {
     }
 }
 
-/// What the lines of a program mean. A line that fits no rule is a status.
+/// The rules that interpret the lines of a program. A line that fits no rule is a status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a parser: a map of rules")]
 pub struct ParserRules {
@@ -254,7 +256,7 @@ impl NotAPointer {
 }
 
 impl ParserRules {
-    /// What makes the rules useless: the part of the configuration, and the reason.
+    /// The part of the configuration that makes the rules useless, and the reason.
     ///
     /// # Errors
     /// There is no rule, or a rule fits every line.
@@ -290,7 +292,7 @@ pub(crate) struct CustomParser {
     message: Option<String>,
     usage: Option<Usage>,
     cost_usd: Option<f64>,
-    answer: Option<Answer>,
+    answer: Option<ProgramResult>,
     failure: Option<Failure>,
 }
 
@@ -330,7 +332,7 @@ impl Parser for CustomParser {
     fn finish(&mut self) -> Vec<ProgramEvent> {
         let finished = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
         let usage = self.usage.take().map(finished);
-        let answer = self.answer.take().map(|answer| Answer {
+        let answer = self.answer.take().map(|answer| ProgramResult {
             usage: usage.clone(),
             cost_usd: self.cost_usd,
             session_id: self.session.0.clone(),
@@ -426,7 +428,8 @@ impl CustomParser {
             } else {
                 let own = rule.text.as_ref().map(|at| at.of(line).map(as_text).unwrap_or_default());
                 let text = own.unwrap_or_else(|| self.text.trim_end().to_owned());
-                self.answer = Some(Answer { text, details: line.clone(), ..Answer::default() });
+                self.answer =
+                    Some(ProgramResult { text, details: line.clone(), ..ProgramResult::default() });
             }
         }
         if let Some(rule) = self.rules.error.as_ref().filter(|rule| holds(&rule.when, line)) {

@@ -5,7 +5,9 @@
 use serde_json::Value;
 
 use super::{Parser, Session, notice, object, some_text, status, text, without};
-use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::event::{
+    Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
+};
 
 /// The parser of one run.
 #[derive(Debug, Default)]
@@ -75,12 +77,12 @@ impl GeminiParser {
         let usage = usage(&line["stats"]);
         events.extend(usage.clone().map(ProgramEvent::Usage));
         let answer_text = if self.text.is_empty() { &self.before } else { &self.text };
-        let answer = Answer {
+        let answer = ProgramResult {
             text: answer_text.clone(),
             usage,
             session_id: self.session.0.clone(),
             details: without(line, &["type", "session_id"]),
-            ..Answer::default()
+            ..ProgramResult::default()
         };
         if text(line, "status") != "error" {
             events.push(match self.stopped.take() {

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Parser, Session, incomplete, notice, object, some_text, status, text, without};
-use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::event::{
+    Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
+};
 
 /// The parser of one run.
 #[derive(Debug, Default)]
@@ -21,7 +23,7 @@ pub struct OpenCodeParser {
     used: Option<Usage>,
     cost_usd: Option<f64>,
     /// The answer so far.
-    answer: Option<Answer>,
+    answer: Option<ProgramResult>,
     failure: Option<Failure>,
 }
 
@@ -62,7 +64,7 @@ impl Parser for OpenCodeParser {
     fn finish(&mut self) -> Vec<ProgramEvent> {
         let finished = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
         let usage = self.used.take().map(finished);
-        let complete = |answer: Answer| Answer { usage: usage.clone(), ..answer };
+        let complete = |answer: ProgramResult| ProgramResult { usage: usage.clone(), ..answer };
         let answer = self.answer.take().map(complete);
         let end = match (self.failure.take(), answer) {
             (Some(failure), answer) => {
@@ -113,14 +115,15 @@ impl OpenCodeParser {
             *self.cost_usd.get_or_insert(0.0) += cost;
         }
         let reason = text(part, "reason");
-        self.answer = (!["tool-calls", "unknown", "error"].contains(&reason)).then(|| Answer {
-            text: std::mem::take(&mut self.text),
-            usage: None,
-            cost_usd: self.cost_usd,
-            session_id: self.session.0.clone(),
-            details: without(part, &["id", "sessionID", "type", "tokens", "cost"]),
-            ..Answer::default()
-        });
+        self.answer =
+            (!["tool-calls", "unknown", "error"].contains(&reason)).then(|| ProgramResult {
+                text: std::mem::take(&mut self.text),
+                usage: None,
+                cost_usd: self.cost_usd,
+                session_id: self.session.0.clone(),
+                details: without(part, &["id", "sessionID", "type", "tokens", "cost"]),
+                ..ProgramResult::default()
+            });
         if self.answer.is_some() {
             // The program has recovered from the reported error.
             self.failure = incomplete(reason);

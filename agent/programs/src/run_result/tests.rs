@@ -8,8 +8,8 @@ fn exited(code: i32) -> Option<Exit> {
     Some(Exit { code: Some(code), signal: None })
 }
 
-fn answer() -> Option<Answer> {
-    Some(Answer { text: "42".to_owned(), ..Answer::default() })
+fn answer() -> Option<ProgramResult> {
+    Some(ProgramResult { text: "42".to_owned(), ..ProgramResult::default() })
 }
 
 /// The result in one line: the event, its kind, the answer and the exit status.
@@ -151,7 +151,7 @@ fn a_failure_has_a_message() {
 
 #[test]
 fn the_first_answer_is_kept_with_a_later_failure() {
-    let last_word = Answer { text: "error".to_owned(), ..Answer::default() };
+    let last_word = ProgramResult { text: "error".to_owned(), ..ProgramResult::default() };
     let mut failure = Failure::new(ErrorKind::RuntimeCrash, "a second turn failed");
     failure.answer = Some(Box::new(last_word));
     let kept = |answer| {

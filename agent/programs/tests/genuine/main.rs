@@ -30,13 +30,13 @@ const COMMAND: &str = "printf done > made";
 /// A file of an installed program; `None` with a message if it is missing.
 fn installed(file: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("ABIDE_GENUINE_AGENTS") else {
-        println!("left out: ABIDE_GENUINE_AGENTS is not set");
+        println!("skipped: ABIDE_GENUINE_AGENTS is not set");
         return None;
     };
     let path = Path::new(&folder).join(file);
     let there = path.is_file();
     if !there {
-        println!("left out: {} does not exist", path.display());
+        println!("skipped: {} does not exist", path.display());
     }
     there.then_some(path)
 }

@@ -68,7 +68,7 @@ async fn a_turn_is_three_requests() {
     assert_eq!(answer.usage.as_ref().and_then(|usage| usage.input_tokens), Some(10));
 }
 
-/// A caller that stores the session first decides when the program gets its prompt. Without that it gets none, also if it
+/// A caller that stores the session first decides when the program gets its prompt. Without that it gets none, even if it
 /// is cancelled.
 #[tokio::test]
 async fn the_prompt_follows_when_the_session_is_stored() {
@@ -140,7 +140,7 @@ async fn a_call_starts_once_and_finishes_once() {
     "#]]).await;
 }
 
-/// Methods of the client that are not offered, lines that are no messages, answers to requests that were not sent.
+/// Methods of the client that are not offered, lines that are not messages, answers to requests that were not sent.
 #[tokio::test]
 async fn odd_messages_do_not_end_the_turn() {
     let read =

@@ -1,7 +1,8 @@
 //! Output on stdout, valid or not, and the choice of the answer.
 
 use abide_programs::{
-    Answer, CliConfig, OutputFormat, Parser, Program, ProgramEvent, Prompt, TerminalRule, run,
+    CliConfig, OutputFormat, Parser, Program, ProgramEvent, ProgramResult, Prompt, TerminalRule,
+    run,
 };
 use expect_test::{Expect, expect};
 
@@ -166,7 +167,7 @@ async fn an_explicit_parser_overrides_the_selection() {
     impl Parser for MyTool {
         fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
             let text = line.to_owned();
-            vec![ProgramEvent::Final(Answer { text, ..Answer::default() })]
+            vec![ProgramEvent::Final(ProgramResult { text, ..ProgramResult::default() })]
         }
     }
     let running = run(fake(&["line", "42"]), Prompt::default(), Some(Box::new(MyTool)));

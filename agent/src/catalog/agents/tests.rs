@@ -195,7 +195,7 @@ fn a_check_reports_everything_that_cannot_work() {
         - { id: script, kind: ollama, models: [small] }\n\
         - { id: keyless, kind: openai, key_env: NO_SUCH_KEY, models: [m] }\n";
     let config = serde_saphyr::from_str(config).expect("the configuration is valid");
-    let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
+    let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
     // Each kind of part that can be missing is among them, and each such problem has its place and says what to do.
@@ -228,8 +228,8 @@ fn a_check_reports_everything_that_cannot_work() {
         warning /agents/key.yaml:1:21: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)
         /agents/many.yaml:1:9: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)
         /agents/many.yaml:1:19: unknown tool wat; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
-        /agents/many.yaml:2:13: unknown subagent typo; available: helper [unknown_subagent] (create the agent with  mode: subagent, or remove its name)
-        /agents/many.yaml:2:26: unknown subagent absent; available: helper [unknown_subagent] (create the agent with  mode: subagent, or remove its name)
+        /agents/many.yaml:2:13: unknown subagent typo; available: helper [unknown_subagent] (create the agent with `mode: subagent`, or remove its name)
+        /agents/many.yaml:2:26: unknown subagent absent; available: helper [unknown_subagent] (create the agent with `mode: subagent`, or remove its name)
         /agents/many.yaml:3:21: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
         /agents/many.yaml:4:42: unknown tool fly; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
         /agents/middleware.yaml:1:14: a guardrail has no `at` [malformed_definition]
@@ -240,7 +240,7 @@ fn a_check_reports_everything_that_cannot_work() {
         /agents/place.yaml:4:16: there is no folder /no/such/folder for the program [missing_folder] (create the folder)
         /agents/prompt.yaml:2:24: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
         /agents/rule.yaml:2:42: unknown tool fly; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
-        /agents/stored.yaml:3:10: prompt greeting@3 cannot be read: this command has no database; name it with --db or --url [missing_text] (store it with  abide prompt put, or write it into a file in prompts/)
+        /agents/stored.yaml:3:10: prompt greeting@3 cannot be read: this command has no database; name it with --db or --url [missing_text] (store it with `abide prompt put`, or write it into a file in prompts/)
         /agents/sub.yaml:3:5: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
         /agents/sub.yaml:4:5: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
         /agents/tool.md:3:5: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
@@ -267,7 +267,7 @@ fn a_check_reports_parsers_that_cannot_work() {
     let catalog = catalog.parser("mine", || abide_programs::GenericParser);
     let config = "providers: [{ id: script, kind: ollama, models: [small] }]\n";
     let config = serde_saphyr::from_str(config).expect("the configuration is valid");
-    let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
+    let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
     let rendered: Vec<String> = problems

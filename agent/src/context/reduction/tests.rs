@@ -1,4 +1,4 @@
-//! What stands for covered results and arguments.
+//! The replacement of covered results and arguments.
 
 use expect_test::{Expect, expect};
 use serde_json::json;

@@ -98,7 +98,7 @@ fn invalid_definitions_are_refused() {
     check_refused(
         "name: a\nsystem_prompt: { mlflow: greeting@v3 }",
         expect![
-            "missing_text: prompt greeting@v3 cannot be read: abide.yaml has no  prompts: { mlflow: { url: … } }"
+            "missing_text: prompt greeting@v3 cannot be read: abide.yaml has no `prompts: { mlflow: { url: … } }`"
         ],
     );
     check_refused(

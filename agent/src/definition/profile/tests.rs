@@ -1,4 +1,4 @@
-//! What a definition with a profile resolves to.
+//! The resolution of definitions with a profile.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn fast() {
     check(
         "profile: fast",
         expect![[r#"
-            context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_answers":8,"max_token":24000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{"*":"keep_structured"},"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
+            context {"chunk_tokens":6000,"compact_above_tokens":24000,"compact_to_tokens":12000,"compaction":true,"last_answers":8,"policy":"hybrid","reduce_arguments":{},"reduce_results":{"*":"keep_structured"},"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
             limits {"parallel_tools":3,"tool_calls":8}
             memory {"budget_tokens":500,"enabled":true,"namespace":"","read":"recent_only","scope":"scope","write":"auto_important"}
             plan {"replan":"never","replan_steps":10}
@@ -47,7 +47,7 @@ fn balanced() {
     check(
         "profile: balanced",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            context {"chunk_tokens":12000,"compact_above_tokens":72000,"compact_to_tokens":32000,"compaction":true,"last_answers":16,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
             limits {"parallel_tools":5,"tool_calls":20}
             memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             plan {"replan":"on_failure","replan_steps":10}
@@ -63,7 +63,7 @@ fn deep() {
     check(
         "profile: deep",
         expect![[r#"
-            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":150000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            context {"chunk_tokens":16000,"compact_above_tokens":150000,"compact_to_tokens":60000,"compaction":true,"last_answers":30,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
             limits {"parallel_tools":8,"tool_calls":40}
             memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             plan {"replan":"on_failure","replan_steps":10}
@@ -79,7 +79,7 @@ fn research() {
     check(
         "profile: research",
         expect![[r#"
-            context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_answers":60,"max_token":300000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
+            context {"chunk_tokens":24000,"compact_above_tokens":300000,"compact_to_tokens":105000,"compaction":true,"last_answers":60,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
             limits {"parallel_tools":10,"tool_calls":80}
             memory {"budget_tokens":6000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             plan {"replan":"on_failure","replan_steps":10}
@@ -95,7 +95,7 @@ fn without_a_profile() {
     check(
         "",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
+            context {"chunk_tokens":12000,"compact_above_tokens":72000,"compact_to_tokens":32000,"compaction":true,"last_answers":16,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
             limits {"parallel_tools":5,"tool_calls":50}
             memory {"budget_tokens":1500,"enabled":false,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             plan {"replan":"on_failure","replan_steps":10}
@@ -109,12 +109,12 @@ fn without_a_profile() {
 /// The preset, then the custom profile, then the fields of the definition.
 #[test]
 fn custom_on_a_named_preset() {
-    let definition = "profile:\n  base: deep\n  context: { max_token: 100000 }\n  \
+    let definition = "profile:\n  base: deep\n  context: { compact_above_tokens: 100000 }\n  \
                       watchdog: { enabled: false }\nlimits: { tool_calls: 7 }\nplanning: false\n";
     check(
         definition,
         expect![[r#"
-            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":100000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            context {"chunk_tokens":16000,"compact_above_tokens":100000,"compact_to_tokens":60000,"compaction":true,"last_answers":30,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
             limits {"parallel_tools":8,"tool_calls":7}
             memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             plan {"replan":"on_failure","replan_steps":10}
@@ -130,7 +130,7 @@ fn custom_without_a_base_is_balanced() {
     check(
         "profile: custom",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            context {"chunk_tokens":12000,"compact_above_tokens":72000,"compact_to_tokens":32000,"compaction":true,"last_answers":16,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
             limits {"parallel_tools":5,"tool_calls":20}
             memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             plan {"replan":"on_failure","replan_steps":10}
@@ -139,6 +139,15 @@ fn custom_without_a_base_is_balanced() {
             watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
         "#]],
     );
+}
+
+#[test]
+fn older_names_of_context_settings_are_accepted() {
+    let older = "name: a\nprofile: { context: { max_token: 60000, context_token_limit: 30000 } }";
+    let newer = older.replace("max_token", "compact_above_tokens");
+    let newer = newer.replace("context_token_limit", "compact_to_tokens");
+    let parsed = |text: &str| AgentDefinition::from_yaml(text).expect("it is valid");
+    assert_eq!(parsed(older), parsed(&newer));
 }
 
 #[test]
@@ -154,7 +163,7 @@ fn a_misspelled_profile_is_refused() {
     check(
         "profile: { context: { max_tokens: 5 } }",
         expect![
-            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments"
+            "unknown field `max_tokens`, expected one of compaction, window_tokens, compact_above_tokens, max_token, compact_to_tokens, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments"
         ],
     );
 }
@@ -163,17 +172,17 @@ fn a_misspelled_profile_is_refused() {
 #[test]
 fn numbers_that_contradict_each_other_are_refused() {
     check(
-        "profile: { base: fast, context: { max_token: 50000 } }",
-        expect!["profile.context.max_token 50000 exceeds window_tokens 32000"],
+        "profile: { base: fast, context: { compact_above_tokens: 50000 } }",
+        expect!["profile.context.compact_above_tokens 50000 exceeds window_tokens 32000"],
     );
     check(
-        "profile: { base: fast, context: { max_token: 9000 } }",
-        expect!["profile.context.context_token_limit 12000 is not below max_token 9000"],
+        "profile: { base: fast, context: { compact_above_tokens: 9000 } }",
+        expect!["profile.context.compact_to_tokens 12000 is not below compact_above_tokens 9000"],
     );
     check(
         "profile: { context: { summary_token_limit: 20000 } }",
         expect![
-            "profile.context.summary_token_limit 20000 exceeds half of context_token_limit 32000"
+            "profile.context.summary_token_limit 20000 exceeds half of compact_to_tokens 32000"
         ],
     );
     check(

@@ -1,4 +1,4 @@
-//! What leaves while an answer arrives, and when.
+//! The release of text while an answer arrives.
 
 use expect_test::{Expect, expect};
 

@@ -1,4 +1,4 @@
-//! What is redacted, as a whole and in parts.
+//! Redaction of whole texts and of parts.
 
 use serde_json::json;
 

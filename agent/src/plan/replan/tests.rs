@@ -3,11 +3,11 @@
 use abide_client::{AgentState, Json, Micros, Seq};
 use serde_json::{Value, json};
 
-use super::{Occasion, occasion};
+use super::{ReplanReason, occasion};
 use crate::definition::profile_settings::{PlanSettings, Replan};
 
 /// Messages: `a` is an answer, `+tool` a result and `-tool` a failure. The plan was written by event 3.
-fn after(replan: Replan, messages: &str) -> Option<Occasion> {
+fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
     let entry = |(message, seq): (&str, i64)| {
         let (role, data): (&str, Value) = match message.split_at(1) {
             ("a", _) => ("assistant", json!({"iteration": seq})),
@@ -39,7 +39,7 @@ fn replan_policy_on_failure() {
     let policy = Replan::OnFailure;
     assert_eq!(after(policy, "a -look +manage_todo_list a +look"), None);
     assert_eq!(after(policy, "a -look +manage_todo_list a -manage_todo_list"), None);
-    let failed = Some(Occasion::Failed("look".to_owned()));
+    let failed = Some(ReplanReason::Failed("look".to_owned()));
     assert_eq!(after(policy, "a -pay +manage_todo_list a -look a +pay"), failed);
 }
 
@@ -47,7 +47,7 @@ fn replan_policy_on_failure() {
 fn replan_policy_on_conflict() {
     let policy = Replan::OnConflict;
     assert_eq!(after(policy, "a -manage_todo_list +manage_todo_list a -look"), None);
-    let refused = Some(Occasion::Refused);
+    let refused = Some(ReplanReason::Refused);
     assert_eq!(after(policy, "a +look +manage_todo_list a -manage_todo_list"), refused);
 }
 
@@ -55,5 +55,5 @@ fn replan_policy_on_conflict() {
 fn replan_policy_every_n_steps() {
     let policy = Replan::EveryNSteps;
     assert_eq!(after(policy, "a a +manage_todo_list a +look"), None);
-    assert_eq!(after(policy, "a a +manage_todo_list a +look a"), Some(Occasion::Unchanged));
+    assert_eq!(after(policy, "a a +manage_todo_list a +look a"), Some(ReplanReason::Unchanged));
 }

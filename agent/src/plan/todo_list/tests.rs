@@ -93,7 +93,7 @@ fn refused_calls_change_nothing() {
             refused: the ids must be 1, 2, 3 … in order, but 2 is not 1
             refused: step 1 has no title
             refused: only one step can be in-progress
-            refused: duplicate id
+            refused: two steps have the id 1
             refused: the plan is at version 0, not 3: read it and repeat the change
             {"data":{"adherence":0.0,"items":[{"id":1,"status":"blocked","title":"a"}],"operation":"write","todos":["a"],"version":1},"kind":"planning"}
             refused: the plan has no step 7

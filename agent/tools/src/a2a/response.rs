@@ -26,11 +26,11 @@ pub(super) fn host(url: &Url) -> String {
 pub(super) fn result_of(url: &Url, text: String, is_legacy: bool) -> Result<A2aEvent, A2aFailure> {
     let host = host(url);
     if let Err(found) = integers::check(&text) {
-        let why = format!("the answer of {host} cannot be stored: {found}");
+        let why = format!("the response of {host} cannot be stored: {found}");
         return Err(A2aFailure::Invalid(why));
     }
     let mut response: Value = serde_json::from_str(&text)
-        .map_err(|_| A2aFailure::Invalid(format!("{host} did not answer with JSON-RPC")))?;
+        .map_err(|_| A2aFailure::Invalid(format!("{host} did not respond with JSON-RPC")))?;
     if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
         let code = error["code"].as_i64().unwrap_or_default();
         let message = error["message"].as_str().unwrap_or("no reason");
@@ -41,6 +41,6 @@ pub(super) fn result_of(url: &Url, text: String, is_legacy: bool) -> Result<A2aE
             let result = if is_legacy { legacy::result(&result) } else { result };
             Ok(A2aEvent { raw: text, result })
         }
-        _ => Err(A2aFailure::Invalid(format!("the answer of {host} has no result"))),
+        _ => Err(A2aFailure::Invalid(format!("the response of {host} has no result"))),
     }
 }

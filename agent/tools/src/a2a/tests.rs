@@ -11,7 +11,7 @@ fn config(url: &str, headers: &[(&str, &str)]) -> A2aConfig {
     A2aConfig { url: url.to_owned(), headers: headers.collect(), ..A2aConfig::default() }
 }
 
-/// What a client makes of a card at `https://agents.example/clerk`.
+/// The client's reading of a card at `https://agents.example/clerk`.
 fn check(headers: &[(&str, &str)], card: &Value, expected: Expect) {
     let config = config("https://agents.example/clerk/", headers);
     let at = config.card_url().expect("the address is valid");
@@ -114,8 +114,8 @@ fn answers_are_results_or_errors() {
         {"task":{}}
         agents.example refused: there is no task x (-32001)
         agents.example refused: no reason (0)
-        the answer of agents.example has no result
-        the answer of agents.example cannot be stored: the integer 99999999999999999999 at /result/n does not fit a signed 64-bit integer
-        agents.example did not answer with JSON-RPC"#]]
+        the response of agents.example has no result
+        the response of agents.example cannot be stored: the integer 99999999999999999999 at /result/n does not fit a signed 64-bit integer
+        agents.example did not respond with JSON-RPC"#]]
     .assert_eq(&all.map(read).join("\n"));
 }

@@ -287,7 +287,7 @@ fn errors_list_all_parameters() {
     assert!(output.len() < 500, "{} bytes quote the whole value", output.len());
 }
 
-/// What `register_tool` refuses is refused when the tool is added.
+/// A tool that `register_tool` refuses is refused when it is added.
 #[test]
 fn unsupported_schemas_are_refused() {
     let why = |schema: Value| Parameters::of(&of(json!({"it": schema}), &[])).err();

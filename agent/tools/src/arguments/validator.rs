@@ -23,9 +23,9 @@ impl BoundedValidator {
         self.schema.check(value, STEPS).is_ok()
     }
 
-    /// The mismatches of a value, at most `most`; none if it is too expensive to find all of them.
-    pub(super) fn mismatches(&self, value: &Value, most: usize) -> Vec<Mismatch> {
-        self.schema.mismatches(value, STEPS, most).unwrap_or_default()
+    /// The mismatches of a value, at most `max`; none if it is too expensive to find all of them.
+    pub(super) fn mismatches(&self, value: &Value, max: usize) -> Vec<Mismatch> {
+        self.schema.mismatches(value, STEPS, max).unwrap_or_default()
     }
 
     /// The first mismatch of an invalid value: its location and a description.

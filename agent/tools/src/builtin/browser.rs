@@ -79,7 +79,7 @@ pub(super) fn browser(config: &BrowserConfig) -> Result<Function, ConfigError> {
 async fn read(web: &Web, invocation: Invocation) -> Result<ToolOutcome, String> {
     let Browse { url, from } =
         serde_json::from_value(invocation.arguments).map_err(|why| why.to_string())?;
-    let url = Url::parse(url.trim()).map_err(|why| format!("{url:?} is not an address: {why}"))?;
+    let url = Url::parse(url.trim()).map_err(|why| format!("{url:?} is not a valid URL: {why}"))?;
     let page = web.get(url, HeaderMap::new()).await?;
     let Readable { title, text, links } = content(&page)?;
     let from = from.unwrap_or(0);
@@ -125,5 +125,5 @@ fn content(page: &Page) -> Result<Readable, String> {
         return Ok(Readable { text, ..Readable::default() });
     }
     let bytes = page.body.len();
-    Err(format!("{} is not a text: {bytes} bytes of {}", page.url, page.content_type))
+    Err(format!("{} is not text: {bytes} bytes of {}", page.url, page.content_type))
 }

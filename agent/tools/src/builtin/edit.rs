@@ -103,7 +103,7 @@ fn edit(workspace: &Workspace, arguments: EditFile) -> Result<ToolOutcome, Works
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 
-/// Where a text occurs, also if occurrences overlap: then a replacement would be ambiguous.
+/// Where a text occurs, even if occurrences overlap: then a replacement would be ambiguous.
 fn occurrences(text: &str, part: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut from = 0;

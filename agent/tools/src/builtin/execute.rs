@@ -81,19 +81,19 @@ pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Funct
     }
     let environment =
         sandbox.environment().for_program("execute", &config.inherit_env, &config.env)?;
-    let most = Duration::from_millis(config.timeout_ms);
+    let max = Duration::from_millis(config.timeout_ms);
     let parameters = schemars::schema_for!(Execute).to_value();
     let declaration = ToolDeclaration {
         effect: Effect::AtMostOnce,
         needs_approval: config.needs_approval,
         // The tool itself stops the command, and then needs time for the result.
-        timeout: most + Duration::from_secs(30),
+        timeout: max + Duration::from_secs(30),
         ..ToolDeclaration::new("execute", description(sandbox), parameters)
     };
     let tool = Arc::new(Commands {
         sandbox: sandbox.clone(),
         environment,
-        most,
+        max,
         max_output_bytes: config.max_output_bytes,
     });
     Ok(Function::of(declaration, move |invocation| {
@@ -114,7 +114,7 @@ fn description(sandbox: &Sandbox) -> String {
 struct Commands {
     sandbox: Sandbox,
     environment: BTreeMap<String, String>,
-    most: Duration,
+    max: Duration,
     max_output_bytes: usize,
 }
 
@@ -144,10 +144,10 @@ impl Commands {
         };
         let asked = arguments.timeout_seconds.unwrap_or(SECONDS).max(1);
         let capture = Capture {
-            timeout: Duration::from_secs(asked).min(self.most),
+            timeout: Duration::from_secs(asked).min(self.max),
             grace: GRACE,
             kept: self.max_output_bytes,
-            most: self.max_output_bytes.saturating_mul(FLOOD),
+            max: self.max_output_bytes.saturating_mul(FLOOD),
         };
         let captured = match capture.run(&launch, &invocation.cancel).await {
             Ok(captured) => captured,

@@ -52,13 +52,13 @@ where
 }
 
 /// The content of a file up to a size.
-pub(super) fn content(file: File, path: &Path, most: usize) -> Result<Vec<u8>, WorkspaceError> {
+pub(super) fn content(file: File, path: &Path, max: usize) -> Result<Vec<u8>, WorkspaceError> {
     let mut bytes = Vec::new();
-    let most_read = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let most_read = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     let read = file.take(most_read).read_to_end(&mut bytes);
     read.map_err(|why| WorkspaceError::io(&path.display().to_string(), &why))?;
-    if bytes.len() > most {
-        let why = format!("{} has more than {most} bytes", path.display());
+    if bytes.len() > max {
+        let why = format!("{} has more than {max} bytes", path.display());
         return Err(WorkspaceError::new(why));
     }
     Ok(bytes)

@@ -62,7 +62,7 @@ struct Inspect {
     name: String,
 }
 
-/// What a registry says about a package.
+/// The facts of a registry about a package.
 #[derive(Default)]
 struct Package {
     latest: String,
@@ -124,7 +124,7 @@ impl Registries {
             Registry::Rust => (&self.rust, "rust"),
         };
         let Some(address) = address else {
-            return Err(format!("no address of this registry is configured (packages.{setting})"));
+            return Err(format!("no URL of this registry is configured (packages.{setting})"));
         };
         let package = match registry {
             Registry::Npm => self.npm(address, &name).await?,
@@ -137,7 +137,7 @@ impl Registries {
     async fn json(&self, base: &Url, parts: &[&str]) -> Result<Value, String> {
         let mut url = base.clone();
         url.path_segments_mut()
-            .map_err(|()| "the address of the registry cannot have a path")?
+            .map_err(|()| "the URL of the registry cannot have a path")?
             .pop_if_empty()
             .extend(parts);
         let accept = HeaderValue::from_static("application/json");

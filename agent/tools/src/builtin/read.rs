@@ -51,14 +51,14 @@ fn run(workspace: &Workspace, arguments: ReadFile) -> Result<ToolOutcome, Worksp
     let all = String::from_utf8_lossy(&bytes);
     let total = all.lines().count();
     let from = arguments.from_line.unwrap_or(1).max(1);
-    let most = arguments.lines.unwrap_or(LINES);
+    let max = arguments.lines.unwrap_or(LINES);
     if from > total.max(1) {
         let why = format!("{} has only {total} lines", real.display());
         return Err(WorkspaceError::new(why));
     }
     let mut text = String::new();
     let mut until = from - 1;
-    for (at, line) in all.lines().enumerate().skip(from - 1).take(most) {
+    for (at, line) in all.lines().enumerate().skip(from - 1).take(max) {
         let numbered = format!("{}\t{line}\n", at + 1);
         if text.len() + numbered.len() > TEXT_BYTES && !text.is_empty() {
             break;

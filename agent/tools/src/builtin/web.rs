@@ -56,12 +56,12 @@ impl Web {
             let to =
                 response.headers().get(LOCATION).filter(|_| response.status().is_redirection());
             let Some(to) = to else { return self.page(url, response).await };
-            let to = to.to_str().map_err(|_| "the server redirects to an invalid address")?;
+            let to = to.to_str().map_err(|_| "the server redirects to an invalid URL")?;
             let before = url.clone();
             url =
                 before.join(to).map_err(|why| format!("the server redirects to {to:?}: {why}"))?;
             if before.scheme() == "https" && url.scheme() != "https" {
-                return Err(format!("{before} redirects to an address without TLS"));
+                return Err(format!("{before} redirects to a URL without TLS"));
             }
         }
         Err(format!("more than {REDIRECTS} redirects"))
@@ -96,7 +96,10 @@ impl Web {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| failure(&host, &error))? {
             if body.len() + chunk.len() > self.max_bytes {
-                return Err(format!("the answer of {host} has more than {} bytes", self.max_bytes));
+                return Err(format!(
+                    "the response of {host} has more than {} bytes",
+                    self.max_bytes
+                ));
             }
             body.extend_from_slice(&chunk);
         }
@@ -140,8 +143,8 @@ impl Page {
     pub(super) fn json(&self) -> Result<serde_json::Value, String> {
         let host = self.url.host_str().unwrap_or_default();
         if !self.status.is_success() {
-            return Err(format!("{host} answered with HTTP {}", self.status));
+            return Err(format!("{host} responded with HTTP {}", self.status));
         }
-        serde_json::from_slice(&self.body).map_err(|_| format!("{host} did not answer with JSON"))
+        serde_json::from_slice(&self.body).map_err(|_| format!("{host} did not respond with JSON"))
     }
 }

@@ -153,7 +153,7 @@ impl McpCall {
 
     fn steps(&self) -> &[ExchangeStep] {
         let steps = &self.invocation.exchange.steps;
-        // What was before a task that has ended belongs to an earlier attempt.
+        // Steps before a task that has ended belong to an earlier attempt.
         let is_ended = |step: &ExchangeStep| step.kind == ExchangeKind::Task && !step.is_open;
         let first = steps.iter().rposition(is_ended).map_or(0, |at| at + 1);
         &steps[first..]
@@ -330,9 +330,9 @@ impl McpCall {
         let mut pause = PAUSE;
         loop {
             match self.look(&connection, task.id, &mut responses).await {
-                Ok(Look::Ended(outcome)) => return *outcome,
-                Ok(Look::Asks(requests)) => return self.ask("task", &requests, None).await,
-                Ok(Look::Works(suggested)) => pause = suggested,
+                Ok(TaskPoll::Ended(outcome)) => return *outcome,
+                Ok(TaskPoll::Asks(requests)) => return self.ask("task", &requests, None).await,
+                Ok(TaskPoll::Works(suggested)) => pause = suggested,
                 Err(error) if is_lost(&error) => {
                     tracing::info!(server = self.server.name, %error, "a task cannot be reached");
                     pause = (pause * 2).min(PAUSES.1);
@@ -365,7 +365,7 @@ impl McpCall {
         connection: &Connection,
         task_id: &str,
         responses: &mut Option<InputResponses>,
-    ) -> Result<Look, ServiceError> {
+    ) -> Result<TaskPoll, ServiceError> {
         let peer = connection.peer();
         if let Some(answers) = responses.clone() {
             peer.update_task(UpdateTaskParams::new(task_id, answers)).await?;
@@ -379,24 +379,24 @@ impl McpCall {
                 input_requests.retain(|name, _| !answered.contains(name));
                 match input_requests.is_empty() {
                     // The server has not taken the answers over yet.
-                    true => Look::Works(suggested.clamp(PAUSES.0, PAUSES.1)),
-                    false => Look::Asks(input_requests),
+                    true => TaskPoll::Works(suggested.clamp(PAUSES.0, PAUSES.1)),
+                    false => TaskPoll::Asks(input_requests),
                 }
             }
-            TaskPayload::Completed { result } => Look::Ended(Box::new(self.completed(result))),
+            TaskPayload::Completed { result } => TaskPoll::Ended(Box::new(self.completed(result))),
             TaskPayload::Failed { error } => {
                 let why = error.get("message").and_then(Value::as_str).unwrap_or("no reason");
                 let text = format!("MCP server {} returned an error: {why}", self.server.name);
-                Look::Ended(Box::new(ToolOutcome {
+                TaskPoll::Ended(Box::new(ToolOutcome {
                     content: json!({ "error": error }),
                     ..ToolOutcome::failed(Failure::Tool, text)
                 }))
             }
             TaskPayload::Cancelled => {
                 let text = format!("MCP server {} has cancelled the task", self.server.name);
-                Look::Ended(Box::new(ToolOutcome::failed(Failure::Tool, text)))
+                TaskPoll::Ended(Box::new(ToolOutcome::failed(Failure::Tool, text)))
             }
-            _ => Look::Works(suggested.clamp(PAUSES.0, PAUSES.1)),
+            _ => TaskPoll::Works(suggested.clamp(PAUSES.0, PAUSES.1)),
         })
     }
 
@@ -473,7 +473,7 @@ impl McpCall {
 }
 
 /// The state of a task.
-enum Look {
+enum TaskPoll {
     Ended(Box<ToolOutcome>),
     Asks(InputRequests),
     /// It goes on; the pause before the next look.

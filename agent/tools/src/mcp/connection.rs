@@ -42,7 +42,7 @@ const REDIRECTS: usize = 3;
 
 /// The address of a server.
 pub(super) enum Endpoint {
-    Program { launch: Launch, most: usize },
+    Program { launch: Launch, max: usize },
     Address { client: Client, config: StreamableHttpClientTransportConfig },
 }
 
@@ -51,17 +51,17 @@ impl Endpoint {
         argv: Vec<String>,
         folder: Option<PathBuf>,
         environment: BTreeMap<String, String>,
-        most: usize,
+        max: usize,
     ) -> Endpoint {
         let launch = Launch { argv, folder, environment, supervised: None };
-        Endpoint::Program { launch, most }
+        Endpoint::Program { launch, max }
     }
 
     pub(super) fn address(
         name: &str,
         url: &str,
         headers: HeaderMap,
-        most: usize,
+        max: usize,
     ) -> Result<Endpoint, ConfigError> {
         let url = reqwest::Url::parse(url)
             .map_err(|why| ConfigError::new(name, format!("its url is invalid: {why}")))?;
@@ -72,7 +72,7 @@ impl Endpoint {
             headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect();
         let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
             .custom_headers(headers)
-            .max_sse_event_size(most);
+            .max_sse_event_size(max);
         Ok(Endpoint::Address { client, config })
     }
 }
@@ -116,7 +116,7 @@ impl ClientHandler for Listener {
     }
 }
 
-/// What this client can do: ask a person, and follow tasks.
+/// The capabilities of this client: it asks a person, and follows tasks.
 fn capabilities() -> ClientCapabilities {
     let mut capabilities = ClientCapabilities::default();
     let form = FormElicitationCapability::new().with_schema_validation(true);
@@ -162,14 +162,14 @@ impl Connection {
             Listener { config, changed: changed.clone(), open_calls: open_calls.clone() };
         let note = StreamError::default();
         let (process, made) = match endpoint {
-            Endpoint::Program { launch, most } => {
+            Endpoint::Program { launch, max } => {
                 let (mut child, group) = launch.spawn().map_err(|why| {
                     let program = launch.argv.first().map_or("", String::as_str);
                     ConnectError::because(format!("cannot start {program}: {why}"))
                 })?;
                 let stdin = child.stdin.take().expect("stdin is piped");
                 let stdout = child.stdout.take().expect("stdout is piped");
-                let stdout = BoundedLines::of(stdout, *most, note.clone());
+                let stdout = BoundedLines::of(stdout, *max, note.clone());
                 let process = Process::tend(child, group);
                 let transport = AsyncRwTransport::new_client(stdout, stdin);
                 let transport = transport.with_max_line_length(usize::MAX);
@@ -191,7 +191,7 @@ impl Connection {
             }
             Ok(Err(error)) => ConnectError::of(&error, process.is_some()),
             Err(_) => ConnectError::because(format!(
-                "it did not answer within {} s",
+                "it did not respond within {} s",
                 within.as_secs_f64()
             )),
         };

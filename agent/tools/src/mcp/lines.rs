@@ -15,7 +15,7 @@ pub(super) struct BoundedLines<R> {
     from: R,
     /// Bytes of the current line.
     line: usize,
-    most: usize,
+    max: usize,
     note: StreamError,
 }
 
@@ -36,8 +36,8 @@ impl StreamError {
 }
 
 impl<R> BoundedLines<R> {
-    pub(super) fn of(from: R, most: usize, note: StreamError) -> BoundedLines<R> {
-        BoundedLines { from, line: 0, most, note }
+    pub(super) fn of(from: R, max: usize, note: StreamError) -> BoundedLines<R> {
+        BoundedLines { from, line: 0, max, note }
     }
 }
 
@@ -51,10 +51,10 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
         ready!(Pin::new(&mut self.from).poll_read(context, buffer))?;
         for piece in buffer.filled()[before..].split_inclusive(|byte| *byte == b'\n') {
             self.line += piece.len();
-            if self.line > self.most {
-                let (line, most) = (self.line, self.most);
+            if self.line > self.max {
+                let (line, max) = (self.line, self.max);
                 let why =
-                    format!("it sent a message of at least {line} bytes; the maximum is {most}");
+                    format!("it sent a message of at least {line} bytes; the maximum is {max}");
                 self.note.write(why.clone());
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
             }

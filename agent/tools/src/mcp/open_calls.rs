@@ -58,7 +58,9 @@ impl OpenCalls {
         let mut calls = slots.calls.values();
         let (Some(call), None) = (calls.next(), calls.next()) else {
             let count = slots.calls.len();
-            return Err(format!("{count} calls are in progress, so the call is not known"));
+            return Err(format!(
+                "the server asked for input without naming the call, and {count} calls are in progress"
+            ));
         };
         let (reply, answer) = oneshot::channel();
         let sent = call.try_send(Elicitation { params, reply });
@@ -92,7 +94,7 @@ mod tests {
         let calls = OpenCalls::default();
         assert_eq!(
             calls.ask(question()).err().as_deref(),
-            Some("0 calls are in progress, so the call is not known")
+            Some("the server asked for input without naming the call, and 0 calls are in progress")
         );
         let mut first = calls.open();
         let answer = calls.ask(question()).expect("one call is open");
@@ -102,7 +104,7 @@ mod tests {
         let second = calls.open();
         assert_eq!(
             calls.ask(question()).err().as_deref(),
-            Some("2 calls are in progress, so the call is not known")
+            Some("the server asked for input without naming the call, and 2 calls are in progress")
         );
         drop(second);
         assert!(calls.ask(question()).is_ok());

@@ -19,7 +19,7 @@ pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     let content = serde_json::to_value(result).expect("the result can be serialized");
     if let Some((pointer, number)) = inexact(&content, String::new()) {
         let text = format!(
-            "the tool ran, but the answer of MCP server {} cannot be stored: the number {number} at {pointer} may be \
+            "the tool ran, but the response of MCP server {} cannot be stored: the number {number} at {pointer} may be \
              an integer that does not fit a signed 64-bit integer",
             server.name
         );
@@ -73,8 +73,8 @@ pub(super) async fn failure(
             ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
         }
         ServiceError::TransportSend(error) if too_large(&error).is_some() => {
-            let most = too_large(&error).unwrap_or_default();
-            let text = format!("the answer of MCP server {name} has more than {most} bytes");
+            let max = too_large(&error).unwrap_or_default();
+            let text = format!("the response of MCP server {name} has more than {max} bytes");
             ToolOutcome::failed(Failure::TooLarge, text)
         }
         ServiceError::TransportSend(error) if refused(&error) => {
@@ -93,7 +93,7 @@ pub(super) async fn failure(
             ToolOutcome::failed(Failure::Lost, text)
         }
         other => {
-            let text = format!("invalid answer of MCP server {name}: {other}");
+            let text = format!("invalid response of MCP server {name}: {other}");
             ToolOutcome::failed(Failure::Lost, text)
         }
     }

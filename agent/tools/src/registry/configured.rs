@@ -6,7 +6,7 @@ use super::{RegistryState, SourceState, Tools, ToolsError, view};
 /// The source of the tools that come from a configuration.
 const SOURCE: &str = "abide.yaml";
 
-/// What a configuration says about tools, in place of what an earlier one said.
+/// The tools of a configuration, in place of those of an earlier one.
 #[derive(Clone, Default)]
 pub struct ConfiguredTools {
     /// Its tools; `None` keeps those of the earlier one.

@@ -113,7 +113,7 @@ fn try_command(mut command: Command, environment: &Environment) -> Result<String
         if begin.elapsed() > PATIENCE {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("{name} did not answer within {} s", PATIENCE.as_secs()));
+            return Err(format!("{name} did not respond within {} s", PATIENCE.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

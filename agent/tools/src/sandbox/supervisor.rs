@@ -234,7 +234,7 @@ mod linux {
         Ok(command)
     }
 
-    /// Changes the working directory. A relative folder does not leave its root, also if it is replaced by a symlink
+    /// Changes the working directory. A relative folder does not leave its root, even if it is replaced by a symlink
     /// during the call.
     fn enter(folder: &WorkingFolder) -> Result<(), String> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -255,7 +255,7 @@ mod linux {
     fn limit(limits: &SandboxLimits) -> Result<(), Errno> {
         // The kernel counts all threads of the user, also those of other programs. The supervisor counts exactly.
         let tasks = tasks_of_machine().saturating_add(limits.processes.saturating_mul(8));
-        for (resource, most) in [
+        for (resource, max) in [
             (Resource::Core, 0),
             (Resource::Cpu, limits.cpu_seconds),
             (Resource::Data, limits.memory_mb.saturating_mul(1 << 20)),
@@ -264,8 +264,8 @@ mod linux {
             (Resource::Nproc, tasks),
         ] {
             let before = getrlimit(resource).maximum.unwrap_or(u64::MAX);
-            let most = Some(most.min(before));
-            setrlimit(resource, Rlimit { current: most, maximum: most })?;
+            let max = Some(max.min(before));
+            setrlimit(resource, Rlimit { current: max, maximum: max })?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! The files of a workspace, for tools that run in the server's process. Every path is resolved by the kernel below the
-//! open root folder, so neither `..` nor a symlink leads out of it, also if it is replaced during the call.
+//! open root folder, so neither `..` nor a symlink leads out of it, even if it is replaced during the call.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -59,7 +59,7 @@ impl WorkspaceError {
     }
 }
 
-/// What a folder contains.
+/// The content of a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) name: OsString,
@@ -186,7 +186,7 @@ impl Workspace {
         &self,
         folder: &OwnedFd,
         path: &Path,
-        most: usize,
+        max: usize,
     ) -> Result<Vec<Entry>, WorkspaceError> {
         let failed = |why: Errno| WorkspaceError::of(path, why);
         let mut found = Vec::new();
@@ -196,7 +196,7 @@ impl Workspace {
             if name == "." || name == ".." || self.is_hidden(&path.join(&name)) {
                 continue;
             }
-            if found.len() >= most {
+            if found.len() >= max {
                 break;
             }
             let kind = match entry.file_type() {

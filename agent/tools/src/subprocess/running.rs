@@ -48,10 +48,10 @@ impl Run<'_> {
             let stdin = child.stdin.take().expect("stdin is piped");
             let out = child.stdout.take().expect("stdout is piped");
             let err = child.stderr.take().expect("stderr is piped");
-            let most = self.max_output_bytes;
+            let max = self.max_output_bytes;
             let pump = async {
                 // Oversized output ends the run immediately, regardless of the other pipes.
-                let read = read_up_to(out, &mut stdout, most);
+                let read = read_up_to(out, &mut stdout, max);
                 let others = async {
                     tokio::join!(stderr.drain(err), write(stdin, &input));
                     Ok(())
@@ -126,8 +126,8 @@ impl Run<'_> {
             }
             End::Cancelled => Some((Failure::Cancelled, format!("{name} was cancelled"))),
             End::TooLarge => {
-                let most = self.max_output_bytes;
-                let why = format!("{name} was stopped: its output exceeds {most} bytes");
+                let max = self.max_output_bytes;
+                let why = format!("{name} was stopped: its output exceeds {max} bytes");
                 Some((Failure::TooLarge, why))
             }
             End::Exited if !self.ok_exit_codes.contains(&code) => {
@@ -167,11 +167,11 @@ struct TooLarge;
 async fn read_up_to(
     mut from: impl AsyncRead + Unpin,
     to: &mut Vec<u8>,
-    most: usize,
+    max: usize,
 ) -> Result<(), TooLarge> {
     let mut buffer = [0; 16 << 10];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let fits = read.min(most - to.len());
+        let fits = read.min(max - to.len());
         to.extend_from_slice(&buffer[..fits]);
         if fits < read {
             return Err(TooLarge);

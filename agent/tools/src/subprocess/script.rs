@@ -134,7 +134,7 @@ fn of_interpreter(
             return match first_place(words) {
                 Some(place) => Err(format!(
                     "{{{place}}} could be code of {name}: it must follow a literal script, \
-                     which receives it as an argument (in sh: \"$1\", after the script  sh \"{{{place}}}\")"
+                     which receives it as an argument (in sh: \"$1\", after the script sh \"{{{place}}}\")"
                 )),
                 None => Ok(()),
             };
@@ -317,7 +317,7 @@ impl Options {
     }
 }
 
-/// What follows an option.
+/// The value after an option.
 #[derive(Clone, Copy)]
 enum Next {
     /// Another word.

@@ -1,4 +1,4 @@
-//! What a program gets on stdin, and what it writes to stdout.
+//! The stdin and the stdout of a program.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What a model sees of long results.
+//! The model's view of long results.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use super::{TruncatedResult, Truncation};
 fn check(max_chars: usize, text: &str, expected: Expect) {
     let TruncatedResult { text, left_out } =
         Truncation { max_chars, max_tokens: None }.apply(text, "c1");
-    expected.assert_eq(&format!("{text}\n({left_out} left out)"));
+    expected.assert_eq(&format!("{text}\n({left_out} omitted)"));
 }
 
 #[test]
@@ -19,14 +19,14 @@ fn short_results_are_unchanged() {
         "0123456789",
         expect![[r#"
         0123456789
-        (0 left out)"#]],
+        (0 omitted)"#]],
     );
     check(
         10,
         "ÄÖÜäöüßéèê",
         expect![[r#"
         ÄÖÜäöüßéèê
-        (0 left out)"#]],
+        (0 omitted)"#]],
     );
 }
 
@@ -37,18 +37,18 @@ fn the_beginning_and_the_end_are_shown() {
         130,
         &lines,
         expect![[r#"
-        line 1
-        line 2
-        line 3
-        line 4
-        line 5
+            line 1
+            line 2
+            line 3
+            line 4
+            line 5
+            l
+            [… 410 bytes of the result of call c1 were omitted …]
 
-        [… 411 bytes of the result of call c1 were left out …]
+            line 58
+            line 59
 
-        line 58
-        line 59
-
-        (411 left out)"#]],
+            (410 omitted)"#]],
     );
 }
 
@@ -59,10 +59,10 @@ fn json_is_cut_between_values() {
         240,
         &json!(rows).to_string(),
         expect![[r#"
-        [{"id":0,"name":"row, 0"},{"id":1,"name":"row, 1"},{"id":2,"name":"row, 2"},{"id":3,"name":"row, 3"},{
-        [… 635 bytes of the result of call c1 were left out …]
-        {"id":28,"name":"row, 28"},{"id":29,"name":"row, 29"}]
-        (635 left out)"#]],
+            [{"id":0,"name":"row, 0"},{"id":1,"name":"row, 1"},{"id":2,"name":"row, 2"},{"id":3,"name":"row, 3"},{"id":4,
+            [… 628 bytes of the result of call c1 were omitted …]
+            {"id":28,"name":"row, 28"},{"id":29,"name":"row, 29"}]
+            (628 omitted)"#]],
     );
 }
 
@@ -74,9 +74,9 @@ fn a_cut_inside_a_string_is_marked() {
         &text,
         expect![[r#"
         {"body":"\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"
-        [… 500 bytes of the result of call c1 were left out, from inside a string …]
+        [… 500 bytes of the result of call c1 were omitted, from inside a string …]
         \\\u0001\"\\\u0001\"\\\u0001","ok":true}
-        (500 left out)"#]],
+        (500 omitted)"#]],
     );
 }
 

@@ -169,11 +169,11 @@ async fn integers_that_would_lose_digits_fail_the_call() {
     let output: Vec<String> = lines.iter().map(output).collect();
     expect![[r#"
         tool 1
-        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer"}}
+        the tool ran, but the response of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer
+        {"error":{"code":"tool","message":"the tool ran, but the response of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer"}}
         tool 1
-        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer"}}"#]].assert_eq(&output.join("\n"));
+        the tool ran, but the response of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer
+        {"error":{"code":"tool","message":"the tool ran, but the response of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer"}}"#]].assert_eq(&output.join("\n"));
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
     expect![[r#"
         mcp_unavailable: MCP server faulty is unavailable: it closed the connection; it ended with exit code 7; stderr:
         no licence for this server was found
-        mcp_unavailable: MCP server faulty is unavailable: it did not answer within 0.3 s
+        mcp_unavailable: MCP server faulty is unavailable: it did not respond within 0.3 s
         mcp_unavailable: MCP server gone is unavailable: cannot start no-such-program-anywhere: No such file or directory (os error 2)
         bad_tool_config: invalid definition of url: its url is invalid: relative URL without a base
         mcp_unavailable: MCP server noname is unavailable: Client error: error sending request for url (http://127.0.0.1:1/mcp)

@@ -247,19 +247,19 @@ async fn statuses_determine_success() {
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":404}
         tool 1
-        api answered with HTTP 409 Conflict
+        api responded with HTTP 409 Conflict
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":409}
         unavailable 1
-        api answered with HTTP 429 Too Many Requests
+        api responded with HTTP 429 Too Many Requests
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":429}
         tool 1
-        api answered with HTTP 500 Internal Server Error
+        api responded with HTTP 500 Internal Server Error
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":500}
         tool 1
-        api answered with HTTP 503 Service Unavailable
+        api responded with HTTP 503 Service Unavailable
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":503}"#]],
     )
@@ -273,7 +273,7 @@ async fn redirects_are_followed_only_if_configured_and_within_the_host() {
         &[json!({})],
         expect![[r#"
         tool 1
-        api answered with HTTP 302 Found to /echo/near; the redirect is not followed
+        api responded with HTTP 302 Found to /echo/near; the redirect is not followed
         {"body":"","content_type":null,"status":302}"#]],
     )
     .await;
@@ -286,7 +286,7 @@ async fn redirects_are_followed_only_if_configured_and_within_the_host() {
         &[json!({})],
         expect![[r#"
         tool 1
-        api answered with HTTP 302 Found to http://127.0.0.1:1/; the redirect is not followed
+        api responded with HTTP 302 Found to http://127.0.0.1:1/; the redirect is not followed
         {"body":"","content_type":null,"status":302}"#]],
     )
     .await;
@@ -389,7 +389,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of api: "GE T" is not a valid HTTP method
         invalid definition of api: "a b" is not a valid header name
         invalid definition of api: the environment variable NO_SUCH_VARIABLE is not set
-        a value is text, or {env: NAME, prefix: text}
+        a value is a string, or {env: NAME, prefix: STRING}
         invalid definition of api: "{nosuch}" has the placeholder nosuch, which is not a parameter
         unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `context_key`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&output.join("\n"));
 }

@@ -126,7 +126,10 @@ async fn a_question_whose_call_is_not_known_is_refused() {
     home.call("pid", "c2", &Arc::default(), &[]).await;
     let log = Arc::new(Log::default());
     let asked = home.call("ask", "c3", &log, &[]).await;
-    assert_eq!(asked.text, "2 calls are in progress, so the call is not known");
+    assert_eq!(
+        asked.text,
+        "the server asked for input without naming the call, and 2 calls are in progress"
+    );
     assert!(log.inputs.lock().expect("no panic").is_empty());
     stop.cancel();
     other.await.expect("no panic");

@@ -26,7 +26,7 @@ fn installed(server: &str) -> Option<Vec<String>> {
     }
     assert!(std::env::var_os(NEEDED).is_none(), "{server} is not installed, and {NEEDED} is set");
     // Written past the harness' capture, so that `cargo xtask test` repeats it at the end.
-    writeln!(stdout(), "left out: MCP with {server}, which is not installed").expect("stdout");
+    writeln!(stdout(), "skipped: MCP with {server}, which is not installed").expect("stdout");
     None
 }
 

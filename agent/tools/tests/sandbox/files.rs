@@ -233,7 +233,7 @@ async fn files_are_written_and_edited() {
     assert_eq!(left, 2, "no temporary file is left");
 }
 
-/// What an auditor finds in the result of a call.
+/// The auditor's view of the result of a call.
 #[tokio::test]
 async fn results_name_the_files_that_were_touched() {
     let home = project();

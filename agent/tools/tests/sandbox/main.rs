@@ -18,7 +18,7 @@ use abide_tools::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What no tool may return.
+/// A secret that no tool may return.
 const SECRET: &str = "TOP-SECRET";
 
 /// The supervisor.
@@ -108,7 +108,7 @@ fn backends() -> Vec<BackendName> {
             Availability::Unavailable(reason) => {
                 assert!(!reason.is_empty());
                 assert_ne!(name, BackendName::Local, "{reason}");
-                eprintln!("{name} is left out: {reason}");
+                eprintln!("{name} is skipped: {reason}");
             }
         }
     }

@@ -110,8 +110,8 @@ async fn pages_become_text_and_links() {
         plain ok: http://HOST/plain
 
         plain <b>text</b>
-        image tool: browser: http://HOST/image is not a text: 1 bytes of image/png
-        huge tool: browser: the answer of 127.0.0.1 has more than 200000 bytes
+        image tool: browser: http://HOST/image is not text: 1 bytes of image/png
+        huge tool: browser: the response of 127.0.0.1 has more than 200000 bytes
         gone tool: browser: http://HOST/gone
         HTTP 410 Gone
 
@@ -176,7 +176,7 @@ async fn private_addresses_are_not_read() {
         http://HOST/name: browser: localhost is not a public address, and only public addresses can be used
         http://169.254.169.254/latest/meta-data: browser: 169.254.169.254 is not a public address, and only public addresses can be used
         file:///etc/passwd: browser: file: only http and https can be used
-        not an address: browser: "not an address" is not an address: relative URL without a base"#]].assert_eq(&lines.join("\n"));
+        not an address: browser: "not an address" is not a valid URL: relative URL without a base"#]].assert_eq(&lines.join("\n"));
 }
 
 /// The answers have the form of the providers' documentation.
@@ -236,14 +236,14 @@ async fn searches_use_the_configured_provider() {
         1. One
            https://one.example/
            q=a+%26+b&count=3
-        search: 127.0.0.1 answered with HTTP 401 Unauthorized
+        search: 127.0.0.1 responded with HTTP 401 Unauthorized
         1. Bearer key-1
            https://t.example/
            {"max_results":3,"query":"a & b"}
         1. S
            https://s.example/
            q=a+%26+b&format=json
-        search: 127.0.0.1 answered with HTTP 404 Not Found"#]]
+        search: 127.0.0.1 responded with HTTP 404 Not Found"#]]
     .assert_eq(&lines.join("\n"));
 }
 

@@ -10,7 +10,7 @@ use crate::output::say;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// Shows at most `most` messages up to an event of the log, the newest ones.
+/// Shows at most `max` messages up to an event of the log, the newest ones.
 ///
 /// # Errors
 /// The query is refused, or the output cannot be written.
@@ -18,17 +18,17 @@ pub(super) async fn show(
     abide: &Abide,
     session_id: &str,
     until: Option<Seq>,
-    most: usize,
+    max: usize,
 ) -> Result<(), Failure> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :id AND kind IN ('message', 'partial') \
                AND seq <= :until ORDER BY id DESC LIMIT :most";
     let query = abide.sql(sql).param("id", session_id);
     let query = query.param("until", until.map_or(i64::MAX, |seq| seq.0));
     // One more than is shown, to know whether there are more.
-    let mut entries: Vec<AgentState> = query.param("most", most as i64 + 1).fetch().await?;
+    let mut entries: Vec<AgentState> = query.param("most", max as i64 + 1).fetch().await?;
     let terminal = Terminal::of_stdout();
-    if entries.len() > most {
-        entries.truncate(most);
+    if entries.len() > max {
+        entries.truncate(max);
         say(terminal.dim("… earlier messages:  /history  shows them"))?;
     }
     for entry in entries.iter().rev() {

@@ -1,4 +1,4 @@
-//! What a person types in a conversation: lines of stdin, and Ctrl-C.
+//! The input of a conversation: lines of stdin, and Ctrl-C.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -18,7 +18,7 @@ use crate::printable::Printable;
 /// Lines that are read before they are needed.
 const READ_AHEAD: usize = 16;
 
-/// What was typed.
+/// The input.
 #[derive(Debug)]
 pub(in crate::agent) enum Typed {
     /// A line, without its end.
@@ -38,19 +38,19 @@ pub(in crate::agent) struct Input {
     decided: Option<String>,
     /// `None` where Ctrl-C ends the process.
     interrupts: Option<mpsc::Receiver<()>>,
-    presses: Presses,
+    presses: InterruptCount,
     is_terminal: bool,
 }
 
 /// How often Ctrl-C was pressed since the last line or answer.
 #[derive(Clone, Debug, Default)]
-struct Presses(Arc<AtomicU32>);
+struct InterruptCount(Arc<AtomicU32>);
 
 /// The only listener for Ctrl-C. Two listeners would not see the same number of presses: the system merges presses that
 /// a listener has not read yet.
 pub(super) struct InterruptListener {
     signal: Signal,
-    presses: Presses,
+    presses: InterruptCount,
     sender: mpsc::Sender<()>,
 }
 
@@ -89,8 +89,8 @@ impl Input {
             loop {
                 let mut line = Vec::new();
                 // One byte more than allowed, so that a longer line is noticed without being read.
-                let most = limits::MESSAGE_BYTES as u64 + 1;
-                let read = stdin.by_ref().take(most).read_until(b'\n', &mut line);
+                let max = limits::MESSAGE_BYTES as u64 + 1;
+                let read = stdin.by_ref().take(max).read_until(b'\n', &mut line);
                 if matches!(read, Ok(0)) {
                     return;
                 }
@@ -105,7 +105,7 @@ impl Input {
             typed_ahead: VecDeque::new(),
             decided: None,
             interrupts: None,
-            presses: Presses::default(),
+            presses: InterruptCount::default(),
             is_terminal: io::stdin().is_terminal(),
         }
     }

@@ -40,7 +40,7 @@ class Committed(Generic[T]):
     duplicate: bool
     """Whether an earlier call with the same request id already took effect."""
     value: T
-    """What the reducer returned."""
+    """The result of the reducer."""
 
     def __getitem__(self, name: str) -> Any:
         """A member of what the reducer returned."""
@@ -90,7 +90,7 @@ class Calls:
         """Calls a reducer.
 
         The call has a request id, one for all attempts: however often the connection is lost and the call is sent again,
-        it takes effect at most once. A later call with the same `request_id`, also from another process, gets the stored
+        it takes effect at most once. A later call with the same `request_id`, even from another process, gets the stored
         reply. `deadline` is in seconds.
 
         Raises:
@@ -123,7 +123,7 @@ class Abide:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid: int | None = None
         self.kept: dict[str, Any] = {}
-        """What other parts of the package keep for all of their objects that use this client."""
+        """State of other parts of the package for all of their objects that use this client."""
         self.call = Calls(self)
         """Calls reducers; see `Calls`."""
 
@@ -138,7 +138,7 @@ class Abide:
             BadRequest: `path` is the address of a server.
         """
         if "://" in str(path):
-            detail = f"{path} is the address of a server, not a file"
+            detail = f"{path} is the URL of a server, not a file"
             raise BadRequest(detail, code="bad_arguments", hint="use Abide.connect(url)")
         engine = Engine(path, binary)
         return Abide(engine, lambda: engine.address, deadline=deadline)
@@ -219,7 +219,7 @@ class Abide:
 
     @property
     def namespace(self) -> str | None:
-        """What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty without a scope.
+        """The prefix of the stored form of each id that the caller chooses, such as `tenant=acme/`; empty without a scope.
 
         Calls accept ids without it; rows, answers and queries have it. `None` before the first message of the server: it is known
         after any answer.
@@ -443,7 +443,7 @@ def _call_of(call: Any, at: int) -> Call:
         case (str() as reducer, Mapping() as args):
             return Call(reducer, args)
     hint = 'a call is a pair such as ("create_session", {"agent": "support"}), or abide.Call'
-    raise BadRequest(f"call {at} of the batch is no call: {call!r:.100}", code="bad_arguments", hint=hint)
+    raise BadRequest(f"call {at} of the batch is not a call: {call!r:.100}", code="bad_arguments", hint=hint)
 
 
 def new_request_id() -> str:

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from .backoff import Backoff
 from .dial import Dial
-from .errors import AbideError, Closed, Overloaded, TimedOut, copied, member, reading, refusal
+from .errors import TEMPORARY, AbideError, Closed, TimedOut, copied, member, reading, refusal
 from .subscriptions import Subscriptions
 from .values import encode_message
 
@@ -109,7 +109,7 @@ class Connection:
             raise copied(self._ended)
 
     async def request(self, message: Frame, what: str, deadline: float) -> Frame:
-        """Sends a request until it is answered. `overloaded` is retried after a pause.
+        """Sends a request until it is answered. A temporary refusal is retried after a pause.
 
         `deadline` is in seconds, `what` names the request in errors.
 
@@ -138,7 +138,7 @@ class Connection:
                 if self._socket is not None and message["op"] in ("sql", "explain"):
                     self._send(b'{"op":"cancel","id":"%s"}' % name.encode())
                 raise
-            except Overloaded as why:
+            except TEMPORARY as why:
                 is_uncertain |= request.is_uncertain
                 again = loop.time() + max(backoff.next(), (why.retry_after_ms or 0) / 1000)
                 if again >= until:

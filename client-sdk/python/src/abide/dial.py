@@ -68,7 +68,7 @@ class Address:
             raise BadRequest(
                 f"{self.url!r} is not a server address",
                 code="bad_arguments",
-                hint="an address looks like http://127.0.0.1:7341; pass a token with token=",
+                hint="for example http://127.0.0.1:7341; pass a token with token=",
             )
         return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/ws"
 
@@ -112,7 +112,7 @@ async def dial(address: Address) -> ClientConnection:
         detail = str(why).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
         raise ConnectionFailed(
             f"{address.socket or address.url} cannot be reached: {detail}",
-            hint="is it running? abide serve starts one",
+            hint="is it running? `abide serve` starts one",
         ) from why
 
 
@@ -129,4 +129,4 @@ def _rejected(address: Address, why: InvalidStatus) -> AbideError:
         return Unauthenticated("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:
         return Denied("the server denied access", code="denied")
-    return ConnectionFailed(f"{address.url} cannot be reached: it answers {response.status_code} instead of opening a WebSocket")
+    return ConnectionFailed(f"{address.url} cannot be reached: it responds with HTTP {response.status_code} instead of opening a WebSocket")

@@ -94,7 +94,7 @@ class Engine:
 
 
 def _read_address(line: bytes, path: str) -> Address:
-    failed = AbideError(f"the engine of {path} did not start", code="engine_failed", hint=f"run  abide open {path}  to see why")
+    failed = AbideError(f"the engine of {path} did not start", code="engine_failed", hint=f"run `abide open {path}` to see why")
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as why:

@@ -71,8 +71,20 @@ class LimitExceeded(Refused):
     """The request exceeds a limit."""
 
 
+class RateLimited(Refused):
+    """A rate, a quota or a limit of concurrent work holds the request back. A later retry can succeed."""
+
+
 class Overloaded(Refused):
-    """The server is overloaded, or the caller exceeds its rate limit. A later retry can succeed."""
+    """A queue or a buffer of the server is full. A later retry can succeed."""
+
+
+class Unavailable(Refused):
+    """The engine closes, or the file is in use. A later retry can succeed."""
+
+
+TEMPORARY = (RateLimited, Overloaded, Unavailable)
+"""The refusals that are retried: the request had no effect, and may succeed after a pause."""
 
 
 class ConnectionFailed(AbideError):
@@ -186,14 +198,18 @@ _BY_CODE: dict[str, type[Refused]] = {
     "request_id_conflict": Conflict,
     "lease_lost": LeaseLost,
     "limit_exceeded": LimitExceeded,
+    "rate_limited": RateLimited,
     "overloaded": Overloaded,
+    "unavailable": Unavailable,
 }
 
 
 def refusal(problem: dict[str, Any]) -> Refused:
-    """The error of a problem document or of an `error` message. Members of another type than expected are left out."""
+    """The error of a problem document or of an `error` message. Members of another type than expected are omitted."""
     code = str(problem.get("code") or "internal")
     detail = str(problem.get("detail") or "the server gives no reason")
+    if type(position := problem.get("batch_position")) is int:
+        detail = f"call {position} of the batch: {detail}"
     hint = problem.get("hint")
     retry = problem.get("retry_after_ms")
     kind = _BY_CODE.get(code, Refused)
@@ -221,7 +237,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def member(message: Any, name: str, kind: type[T]) -> T:
-    """A member of a message, which must have a type. A boolean is no integer.
+    """A member of a message, which must have a type. A boolean is not an integer.
 
     Raises:
         ProtocolError: there is none, or it has another type.

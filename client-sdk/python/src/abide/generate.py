@@ -69,7 +69,7 @@ class _Module:
     def __init__(self, schemas: dict[str, Schema]) -> None:
         self._schemas = schemas
         self._classes: dict[str, str] = {}
-        """What each class of the module is made of."""
+        """The members of each class of the module."""
 
     def text(self, schema: dict[str, Any]) -> str:
         parts = [_HEADER]
@@ -234,7 +234,7 @@ def _union(kinds: list[str]) -> str:
 
 
 def _literal(values: list[Any]) -> str:
-    # `repr` of these four types is a literal; that of others is no type.
+    # `repr` of these four types is a literal; that of others is not a type.
     if not values or any(type(value) not in (str, int, bool, type(None)) for value in values):
         return "Any"
     return f"Literal[{', '.join(map(repr, values))}]"

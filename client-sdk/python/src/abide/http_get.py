@@ -73,7 +73,7 @@ def get_json(address: Address, path: str) -> Any:
         return document
     if isinstance(document, dict) and response.status >= 400:
         raise refusal(document)
-    raise ConnectionFailed(f"{path} cannot be read: the server answers {response.status}")
+    raise ConnectionFailed(f"{path} cannot be read: the server responds with HTTP {response.status}")
 
 
 def _connection(address: Address) -> http.client.HTTPConnection:

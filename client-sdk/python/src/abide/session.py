@@ -325,7 +325,7 @@ def _checked(key: Any) -> str:
     """A key of a step. Anything else would be a key by accident, such as "None"."""
     if isinstance(key, str) and key:
         return key
-    detail = f"the key of a step is a text that is not empty, not {key!r}"
+    detail = f"the key of a step must be a non-empty string, not {key!r}"
     raise BadRequest(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
 
 

@@ -79,7 +79,7 @@ class _Feed(Generic[R]):
         self._make_key = row_type(())
         self._width = 0
 
-    # What the connection calls.
+    # Methods for the connection.
 
     def on_snapshot(self, seq: int, shape: Shape, plan: Plan, rows: list[Row], checksum: int | None, history_changed: bool) -> None:
         self._waits_for_snapshot = False
@@ -129,7 +129,7 @@ class _Feed(Generic[R]):
             self.error = error
         self._wake()
 
-    # What the subscription calls.
+    # Methods for the subscription.
 
     async def begun(self) -> None:
         """Waits for the first result."""

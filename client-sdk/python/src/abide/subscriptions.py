@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from .backoff import Backoff
-from .errors import AbideError, member, refusal
+from .errors import TEMPORARY, AbideError, member, refusal
 from .shape import Changes, Plan, Shape, read_changes, read_plan, read_shape
 from .values import Row, decode_row
 
@@ -38,7 +38,7 @@ class Start:
 
 
 class Consumer(Protocol):
-    """What receives the events of one subscription, in order and without gaps."""
+    """The receiver of the events of one subscription, in order and without gaps."""
 
     def on_snapshot(self, seq: int, shape: Shape, plan: Plan, rows: list[Row], checksum: int | None, history_changed: bool) -> None:
         """The whole result."""
@@ -238,7 +238,7 @@ class Subscriptions:
             return True
         if error.code == "resync_required":
             entry.parts.clear()  # A snapshot follows.
-        elif error.code == "overloaded":
+        elif isinstance(error, TEMPORARY):
             if entry.state is _State.LIVE:
                 entry.seq = entry.position(self._received)
             self._by_name.pop(name)

@@ -264,7 +264,7 @@ class Abide:
 
     @property
     def namespace(self) -> str | None:
-        """What begins the stored form of each id that the caller chooses; see `abide.Abide.namespace`."""
+        """The prefix of the stored form of each id that the caller chooses; see `abide.Abide.namespace`."""
         return self._client.namespace
 
     @property

@@ -54,7 +54,7 @@ def decode_cell(value: Any) -> Cell:
 
 
 _UNUSUAL = frozenset({dict, list, bool})
-"""Types of JSON values that are no cells, or another cell."""
+"""Types of JSON values that are not cells, or another cell."""
 
 
 def decode_row(cells: list[Any]) -> Row:
@@ -72,7 +72,7 @@ def encode_cell(value: Any) -> Any:
         case bytes() | bytearray() | memoryview():
             return encode_blob(bytes(value))
         case float() if math.isnan(value):
-            raise BadRequest("a parameter is NaN, which is no value in SQLite", code="bad_arguments", hint="use None for NULL")
+            raise BadRequest("a parameter is NaN, which is not a value in SQLite", code="bad_arguments", hint="use None for NULL")
         case float() if math.isinf(value):
             return {"$real": "Infinity" if value > 0 else "-Infinity"}
     return value

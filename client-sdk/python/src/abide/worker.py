@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .errors import AbideError, Closed, Conflict, NotFound, Overloaded, TimedOut
+from .errors import TEMPORARY, AbideError, Closed, Conflict, NotFound, TimedOut
 from .lease import Function, check_function
 from .session import worker_name
 from .tool_run import ClaimedCall, run_tool
@@ -110,7 +110,7 @@ class Worker:
                     request_id = why.request_id  # The same claim: it takes effect at most once.
         except NotFound:
             return None
-        except Overloaded:
+        except TEMPORARY:
             # A limit of the tool holds the calls back. No row changes when the limit ends.
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._pending.set)
             return None

@@ -1,4 +1,4 @@
-"""What the adapters remember: other processes change the same conversations, and the engine is killed."""
+"""The caches of the adapters: other processes change the same conversations, and the engine is killed."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def config(thread: str = "t", checkpoint_id: str | None = None) -> Any:
 
 
 def thread(name: str) -> Any:
-    """All checkpoints of a thread, also of subgraphs."""
+    """All checkpoints of a thread, including of subgraphs."""
     return {"configurable": {"thread_id": name}}
 
 
@@ -252,7 +252,7 @@ async def test_an_encrypted_thread(client: Abide) -> None:
         )
 
 
-# What deletions leave.
+# The state after deletions.
 
 
 async def test_a_deleted_checkpoint_leaves_only_values_that_others_need(client: Abide) -> None:

@@ -144,7 +144,7 @@ async def check_copy(saver: AbideSaver, memory: InMemorySaver, made_ids: list[tu
 async def check_deletions(
     client: Abide, savers: list[AbideSaver], memory: InMemorySaver, made_ids: list[tuple[str, str | None]]
 ) -> None:
-    """What remains after a deletion can be read, whatever it referred to."""
+    """The rest can be read after a deletion of entries that it referred to."""
     await savers[0].adelete_for_runs(["run0", "run2"])
     for namespace, made_id in made_ids:
         expected = await memory.aget_tuple(config("t", made_id, namespace))

@@ -1,4 +1,4 @@
-"""Applications of tenants, beside another tenant, and beside a caller of the same scope that writes entries of its own."""
+"""Applications of tenants, next to another tenant, and next to a caller of the same scope that writes entries of its own."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tenants(folder: Path) -> Iterator[Tenants]:
 
 
 async def plant(client: Abide, key: str, data: Any, blob: bytes | None = None, collection: str = "langgraph/t") -> None:
-    """What another caller of the scope writes."""
+    """The entries of another caller of the scope."""
     entry = {"key": key, "data": data, **({} if blob is None else {"blob": blob})}
     await client.call.write_entries(collection_id=collection, puts=[entry])
 

@@ -1,4 +1,4 @@
-//! What handles and consumers ask of the actor.
+//! The commands of handles and consumers to the actor.
 
 use std::sync::Arc;
 

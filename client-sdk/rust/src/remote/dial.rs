@@ -172,7 +172,8 @@ impl Address {
 
     /// Connects to the engine of a file, and starts it if none runs.
     async fn connect_shared(&self, file: &SharedFile) -> Result<Socket, Error> {
-        let (mut backoff, mut tries) = (Backoff::new(), 1);
+        let mut backoff = Backoff::new();
+        let mut tries = 1;
         loop {
             match self.connect_engine(file.find().await?).await {
                 // It ended after it was found.
@@ -282,13 +283,13 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     if let (Some(code), Some(detail)) = (text("code"), text("detail")) {
         let code = Code::parse(&code).unwrap_or(Code::Internal);
         let retry_after_ms = problem.get("retry_after_ms").and_then(JsonValue::as_u64);
-        return Refusal { code, detail, hint: text("hint"), retry_after_ms }.into();
+        return Refusal { hint: text("hint"), retry_after_ms, ..Refusal::new(code, detail) }.into();
     }
     let refused = match status.as_u16() {
         401 => Refusal::new(Code::Unauthenticated, "the server requires a valid token"),
         403 => Refusal::new(Code::Denied, "the server denied access"),
         _ => {
-            let why = format!("it answers {status} instead of opening a WebSocket");
+            let why = format!("it responds with HTTP {status} instead of opening a WebSocket");
             return Error::Unreachable { url: url.to_owned(), why };
         }
     };

@@ -51,6 +51,8 @@ pub(crate) struct Frame {
     pub(crate) hint: Option<String>,
     #[serde(default)]
     retry_after_ms: Option<u64>,
+    #[serde(default)]
+    batch_position: Option<usize>,
 }
 
 /// The kind of a message.
@@ -79,10 +81,11 @@ impl Frame {
             detail: self.detail.clone().unwrap_or_else(|| "the server gives no reason".to_owned()),
             hint: self.hint.clone(),
             retry_after_ms: self.retry_after_ms,
+            batch_position: self.batch_position,
         }
     }
 
-    /// What a snapshot contains besides its rows.
+    /// The parts of a snapshot other than its rows.
     pub(crate) fn take_info(&mut self) -> SubscriptionInfo {
         let columns = std::mem::take(&mut self.columns);
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
@@ -173,7 +176,7 @@ impl Change {
         Event::Delta { to, changes: self.into_changes(), checksum, info }
     }
 
-    /// What the answer to a resume contains besides rows.
+    /// The parts of the answer to a resume other than rows.
     fn take_info(&mut self) -> Option<Arc<SubscriptionInfo>> {
         let columns = self.columns.take()?;
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));

@@ -295,9 +295,7 @@ impl Subscriptions {
             // A snapshot follows.
             Code::ResyncRequired => subscription.parts.clear(),
             // Only one that has rows waits for space: the consumer of a new one must hear why it has none.
-            Code::Overloaded | Code::DiskFull
-                if refusal.code == Code::Overloaded || subscription.seq.is_some() =>
-            {
+            code if code.is_temporary() || code == Code::DiskFull && subscription.seq.is_some() => {
                 if subscription.state == State::Live(name) {
                     subscription.seq = subscription.at(self.received);
                 }

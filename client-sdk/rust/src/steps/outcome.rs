@@ -46,7 +46,7 @@ impl<E: std::error::Error> From<E> for ToolError {
     }
 }
 
-/// What an attempt led to.
+/// The result of an attempt.
 pub(super) enum Attempt {
     /// It succeeded, and this result is recorded.
     Succeeded(JsonValue),

@@ -22,7 +22,7 @@ WHERE status = 'pending' AND required_capability = :capability";
 
 /// The answer of a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum HandoffResolution {
     /// The text becomes a message of the session, which continues.
     Resolved(String),
     /// The reason becomes a message of the session, which continues.
@@ -33,11 +33,11 @@ impl Abide {
     /// A supervisor for handoffs.
     ///
     /// ```no_run
-    /// use abide_client::{Answer, HandoffRequest};
+    /// use abide_client::{HandoffResolution, HandoffRequest};
     ///
     /// # async fn example(abide: abide_client::Abide) -> Result<(), abide_client::Error> {
     /// let answer = |handoff: HandoffRequest| async move {
-    ///     Ok(Answer::Resolved(format!("{}: a refund is on its way", handoff.reason)))
+    ///     Ok(HandoffResolution::Resolved(format!("{}: a refund is on its way", handoff.reason)))
     /// };
     /// let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
     /// abide.supervisor().serve("refunds", answer, stop).await
@@ -84,7 +84,7 @@ impl Supervisor {
     ) -> Result<(), Error>
     where
         F: Fn(HandoffRequest) -> W + Send + Sync + 'static,
-        W: Future<Output = Result<Answer, ToolError>> + Send + 'static,
+        W: Future<Output = Result<HandoffResolution, ToolError>> + Send + 'static,
     {
         let handoffs = self.abide.subscribe(PENDING).param("capability", capability);
         let (mut handoffs, function) = (handoffs.await?, Arc::new(function));
@@ -129,7 +129,7 @@ impl Supervisor {
     async fn take<F, W>(&self, id: &str, function: &F) -> bool
     where
         F: Fn(HandoffRequest) -> W,
-        W: Future<Output = Result<Answer, ToolError>>,
+        W: Future<Output = Result<HandoffResolution, ToolError>>,
     {
         let claim = ClaimHandoff::new(id).lease_ms(millis(self.lease));
         let handoff = match self.abide.call(claim).await {
@@ -154,7 +154,7 @@ impl Supervisor {
     async fn answer<F, W>(&self, handoff: HandoffRequest, function: &F) -> Result<bool, Error>
     where
         F: Fn(HandoffRequest) -> W,
-        W: Future<Output = Result<Answer, ToolError>>,
+        W: Future<Output = Result<HandoffResolution, ToolError>>,
     {
         let (abide, id, token) = (&self.abide, handoff.id.clone(), handoff.fencing_token);
         let heartbeat = || async {
@@ -163,12 +163,12 @@ impl Supervisor {
             abide.call(extend).deadline(self.lease).await.map(|_| true)
         };
         match lease::run(function(handoff), self.lease, heartbeat).await? {
-            WorkEnd::Done(Ok(Answer::Resolved(text))) => {
+            WorkEnd::Done(Ok(HandoffResolution::Resolved(text))) => {
                 let resolve =
                     ResolveHandoff { fencing_token: token, ..ResolveHandoff::new(&id, text) };
                 abide.call(resolve).await?;
             }
-            WorkEnd::Done(Ok(Answer::Rejected(why))) => {
+            WorkEnd::Done(Ok(HandoffResolution::Rejected(why))) => {
                 let reject = RejectHandoff { fencing_token: token, ..RejectHandoff::new(&id, why) };
                 abide.call(reject).await?;
             }

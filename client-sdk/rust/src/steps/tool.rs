@@ -159,7 +159,9 @@ impl DurableSession {
                     .map_err(|why| Error::decode("the claimed call", &why))?;
                 Ok(Requested { call, is_claimed: true })
             }
-            Err(error) if matches!(error.code(), Some(Code::Conflict | Code::Overloaded)) => {
+            Err(error)
+                if error.code().is_some_and(|it| it == Code::Conflict || it.is_temporary()) =>
+            {
                 let call = self.abide.call(request.clone()).await?.into_inner();
                 Ok(Requested { call, is_claimed: false })
             }
@@ -202,7 +204,7 @@ impl DurableSession {
                 Ok(claimed) => return Ok(Some(claimed.into_inner())),
                 Err(error) if error.code() == Some(Code::Conflict) => return Ok(None),
                 // A limit of the tool holds the call back; each request waits some time for it.
-                Err(error) if error.code() == Some(Code::Overloaded) => {}
+                Err(error) if error.code().is_some_and(Code::is_temporary) => {}
                 Err(error) => return Err(error),
             }
         }

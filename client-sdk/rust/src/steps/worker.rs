@@ -144,7 +144,8 @@ impl Worker {
         running: &mut JoinSet<()>,
     ) -> Result<(), Error> {
         let mut stop = pin!(stop);
-        let (mut may_claim, mut held_back) = (true, false);
+        let mut may_claim = true;
+        let mut held_back = false;
         loop {
             let waiting: Vec<String> = waiting(pending);
             if may_claim && !waiting.is_empty() && running.len() < self.concurrency {
@@ -157,7 +158,7 @@ impl Worker {
                     Ok(call) => self.start(call, running),
                     Err(error) => match error.code() {
                         Some(Code::NotFound) => may_claim = false,
-                        Some(Code::Overloaded) => (may_claim, held_back) = (false, true),
+                        Some(code) if code.is_temporary() => (may_claim, held_back) = (false, true),
                         _ => return Err(error),
                     },
                 }

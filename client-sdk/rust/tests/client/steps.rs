@@ -8,8 +8,8 @@ use abide_client::arguments::{
     CancelToolCall, DecideApproval, RegisterTool, RequestToolCall, SettleToolCall,
 };
 use abide_client::{
-    Abide, Answer, Approval, Code, Decision, DurableSession, Effect, Error, HandoffRequest,
-    HandoffStatus, Outcome, Retry, ToolCall, ToolCallStatus, ToolError,
+    Abide, Approval, Code, Decision, DurableSession, Effect, Error, HandoffRequest,
+    HandoffResolution, HandoffStatus, Outcome, Retry, ToolCall, ToolCallStatus, ToolError,
 };
 use abide_server::AccessConfig;
 use serde_json::{Value as JsonValue, json};
@@ -244,7 +244,7 @@ async fn a_supervisor_answers(abide: &Abide) {
     let session = session(abide).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let answer = |handoff: HandoffRequest| async move {
-        Ok(Answer::Rejected(format!("no, {}", handoff.reason)))
+        Ok(HandoffResolution::Rejected(format!("no, {}", handoff.reason)))
     };
     let serve = abide.supervisor().serve("refunds", answer, async { drop(stopped.await) });
     let asks = async {
@@ -272,7 +272,7 @@ async fn a_supervisor_that_fails_releases_the_handoff(abide: &Abide) {
         notify.notify_one();
         async { Err(ToolError::new("it is out of order")) }
     };
-    let resolves = |_| async { Ok(Answer::Resolved("a refund".to_owned())) };
+    let resolves = |_| async { Ok(HandoffResolution::Resolved("a refund".to_owned())) };
     let done = Arc::new(Notify::new());
     let first = abide.supervisor().serve("refunds", fails, done.notified());
     let second = async {
@@ -302,9 +302,9 @@ async fn a_worker_runs_calls_and_stops_gracefully(abide: &Abide) {
         abide.call(request(nth)).await.expect("it is requested");
     }
     let (stop, stopped) = oneshot::channel::<()>();
-    let (most, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (max, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let worker = abide.worker().concurrency(3).name("w1");
-    let (seen, active) = (Arc::clone(&most), Arc::clone(&now));
+    let (seen, active) = (Arc::clone(&max), Arc::clone(&now));
     let worker = worker.tool("echo", move |args: JsonValue| {
         let (seen, active) = (Arc::clone(&seen), Arc::clone(&active));
         async move {
@@ -333,7 +333,7 @@ async fn a_worker_runs_calls_and_stops_gracefully(abide: &Abide) {
     };
     let (served, ()) = tokio::join!(serve, watch);
     served.expect("it stops");
-    assert!((1..=3).contains(&most.load(Ordering::SeqCst)), "{most:?} at a time");
+    assert!((1..=3).contains(&max.load(Ordering::SeqCst)), "{max:?} at a time");
     assert_eq!(call(abide, "c3").await.result.map(|it| it.value()), Some(json!(3)));
     let failed = call(abide, "c7").await;
     assert_eq!((failed.status, failed.error.as_deref()), (ToolCallStatus::Failed, Some("no")));

@@ -144,13 +144,13 @@ async function start(program: string, file: string, remove: () => Promise<void>)
   }
 }
 
-/** What a program that did not serve the file printed: a problem, or any text. */
+/** The output of a program that did not serve the file: a problem, or any text. */
 function startError(program: string, printed: string): AbideError {
   try {
     const problem = JSON.parse(printed) as Refusal;
     if (typeof problem.code === "string") return refusalError(problem);
   } catch {
-    // It is no problem document.
+    // It is not a problem document.
   }
   const why = printed === "" ? "it ended without an answer" : printed;
   return new AbideError("engine_start", `${program} serve did not start: ${why}`, {
@@ -168,12 +168,12 @@ async function fetchJson(url: string, token: string | undefined): Promise<unknow
   } catch (error) {
     const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
     throw new AbideError("unreachable", `${url} cannot be read: ${messageOf(cause)}`, {
-      hint: "is it the address of a server? abide serve starts one",
+      hint: "is it the URL of a server? `abide serve` starts one",
       cause,
     });
   }
   if (answer.ok) return body;
-  const detail = `${url} answers ${answer.status}`;
+  const detail = `${url} responds with HTTP ${answer.status}`;
   throw refusalError({ code: "unreachable", detail, ...(typeof body === "object" ? body : {}) });
 }
 

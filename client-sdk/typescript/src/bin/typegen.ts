@@ -38,7 +38,7 @@ export interface JsonSchema {
   description?: string;
 }
 
-/** What the generated file contains. */
+/** The content of the generated file. */
 export interface TypegenOptions {
   /** A prefix of the names of the interfaces. */
   prefix?: string;

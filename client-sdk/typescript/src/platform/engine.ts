@@ -85,7 +85,7 @@ function startedLine(binary: string, file: string): Promise<string> {
 
 function engineError(why: string, cause?: unknown): AbideError {
   return new AbideError("engine_start", `the engine did not start: ${why}`, {
-    hint: "run  abide open FILE --json  in a terminal",
+    hint: "run `abide open FILE --json` in a terminal",
     cause,
   });
 }

@@ -118,7 +118,7 @@ function rejected(target: Target, answer: Answer, body: Buffer): AbideError {
     const problem = JSON.parse(body.toString("utf8")) as Refusal;
     if (typeof problem.code === "string") return refusalError(problem);
   } catch {
-    // It is no problem document: the status decides.
+    // It is not a problem document: the status decides.
   }
   return statusError(target, answer.status);
 }
@@ -131,5 +131,5 @@ export function statusError(target: Target, status: number): AbideError {
     });
   }
   if (status === 403) return new AbideError("denied", "the server denied access");
-  return unreachable(target, `it answers ${status} instead of opening a WebSocket`);
+  return unreachable(target, `it responds with HTTP ${status} instead of opening a WebSocket`);
 }

@@ -1,7 +1,7 @@
 /**
  * The place of an engine: a Unix socket in a folder that only the user of this process can write.
  *
- * Its path is no proof. When an engine has ended, another user can create the folder again and listen there,
+ * Its path is not a proof. When an engine has ended, another user can create the folder again and listen there,
  * and Node does not tell which user listens. So the owners of the folder and the socket are checked before a
  * connection and again before anything is sent.
  */
@@ -16,7 +16,7 @@ const WRITABLE = 0o022n;
 /** A place that was checked. `close` it after the connection is made. */
 export class EnginePlace {
   readonly #path: string;
-  /** The folder that was checked, also if another one has its name now. */
+  /** The folder that was checked, even if another one has its name now. */
   readonly #folder: number;
   readonly #identity: string;
 

@@ -71,7 +71,7 @@ async function refusal(target: Target): Promise<AbideError> {
     if (!answer.ok) {
       const problem = (await answer.json()) as Refusal;
       if (typeof problem.code === "string") return refusalError(problem);
-      why = `it answers ${answer.status}`;
+      why = `it responds with HTTP ${answer.status}`;
     }
   } catch (error) {
     why = error instanceof Error ? error.message : String(error);

@@ -120,7 +120,8 @@ impl AggregateRule {
         run: &mut RuleContext,
         state: &mut RuleState,
     ) -> Result<Delta, LiveError> {
-        let (mut weights, mut dear) = (Weights::default(), false);
+        let mut weights = Weights::default();
+        let mut dear = false;
         let changed = self.changed(run).inspect_err(|_| state.forget())?;
         for (group, rows) in changed {
             let outcome = match state.take_group(&group) {

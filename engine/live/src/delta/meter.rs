@@ -29,13 +29,13 @@ impl std::ops::Sub for Cost {
     }
 }
 
-/// What live queries may cost a commit, in steps of SQLite's virtual machine.
+/// The limit of the cost of live queries for a commit, in steps of SQLite's virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The average cost of one binding's delta, over the last deltas of a template.
     pub average: u64,
     /// The maximum of a single delta. It is interrupted there.
-    pub most: u64,
+    pub max: u64,
     /// The maximum of all deltas of one commit. Beyond it no further delta is computed.
     pub commit: u64,
 }
@@ -185,7 +185,7 @@ impl Meters {
 mod tests {
     use super::*;
 
-    const BUDGET: Option<Budget> = Some(Budget { average: 100, most: 1_000, commit: u64::MAX });
+    const BUDGET: Option<Budget> = Some(Budget { average: 100, max: 1_000, commit: u64::MAX });
 
     fn steps(steps: u64) -> Cost {
         Cost { statements: 1, steps }

@@ -319,7 +319,8 @@ impl RuleContext<'_> {
         }
         for (rows, _) in touched.rows() {
             let mut first = 0;
-            let (mut was, mut is) = (true, true);
+            let mut was = true;
+            let mut is = true;
             for images in &given {
                 let (row_was, row_is) = images.was_and_is(&rows[first..first + images.width]);
                 first += images.width;

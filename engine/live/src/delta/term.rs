@@ -45,7 +45,8 @@ pub(crate) fn terms(
 ) -> Vec<Term> {
     let mut terms = Vec::new();
     for subset in 1_usize..1 << dependency.sources.len() {
-        let (mut changed, mut rest) = (Vec::new(), Vec::new());
+        let mut changed = Vec::new();
+        let mut rest = Vec::new();
         for (at, source) in dependency.sources.iter().enumerate() {
             if subset & (1 << at) == 0 { rest.push(*source) } else { changed.push(*source) }
         }

@@ -25,7 +25,7 @@ pub(crate) struct TopNRule {
     pub(crate) up_to: Vec<Term>,
     /// Which outputs of the given row are used.
     given: Vec<usize>,
-    most: TopNSize,
+    max: TopNSize,
 }
 
 /// The LIMIT.
@@ -55,7 +55,7 @@ impl TopNRule {
             terms: terms(catalog, query, &dependency, None, &[], Show::Distinct),
             up_to: terms(catalog, query, &up_to, None, &[], Show::Distinct),
             given: total.iter().map(|term| term.output).collect(),
-            most: TopNSize::of(query),
+            max: TopNSize::of(query),
         }
     }
 
@@ -73,10 +73,10 @@ impl TopNRule {
     fn last(&self, run: &RuleContext) -> Option<Vec<Value>> {
         let RememberedRows::Rows(rows) = &run.state.as_ref()?.memory else { return None };
         let last: &Row = rows.last()?;
-        let full = match self.most {
-            TopNSize::Rows(most) => rows.len() >= most,
+        let full = match self.max {
+            TopNSize::Rows(max) => rows.len() >= max,
             TopNSize::Param(slot) => match run.params[slot] {
-                Value::Integer(most) => usize::try_from(most).is_ok_and(|most| rows.len() >= most),
+                Value::Integer(max) => usize::try_from(max).is_ok_and(|max| rows.len() >= max),
                 _ => false,
             },
             TopNSize::Unknown => false,

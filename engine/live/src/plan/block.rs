@@ -40,7 +40,7 @@ pub(crate) struct JoinTerm {
     pub(crate) on: Vec<Conjunct>,
 }
 
-/// What a term of a FROM refers to.
+/// The object that a term of a FROM names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// A table.

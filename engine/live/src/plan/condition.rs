@@ -82,7 +82,9 @@ impl Condition {
     /// `bad_sql`.
     pub fn parse(text: &str) -> Result<Condition, Refusal> {
         check_condition(text)?;
-        let (mut pieces, mut parameters, mut copied) = (Vec::new(), Vec::new(), 0);
+        let mut pieces = Vec::new();
+        let mut parameters = Vec::new();
+        let mut copied = 0;
         let mut asks_tables = false;
         let piece = |from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
         let mut scanner = Scanner::new(Tokenizer::new());

@@ -64,7 +64,7 @@ pub(crate) struct Equality {
     pub(crate) values: Vec<usize>,
 }
 
-/// What a condition requires: at least one alternative, and every equality of it.
+/// The requirement of a condition: at least one alternative, and every equality of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// Nothing that a key can express.

@@ -73,11 +73,11 @@ pub(crate) fn check_text(text: &Fragment) -> Result<(), Refusal> {
     within(text.bytes(), TEXT_BYTES, "bytes of SQL")
 }
 
-fn within(count: usize, most: usize, what: &str) -> Result<(), Refusal> {
-    if count <= most {
+fn within(count: usize, max: usize, what: &str) -> Result<(), Refusal> {
+    if count <= max {
         return Ok(());
     }
-    let detail = format!("the query expands to more than {most} {what}");
+    let detail = format!("the query expands to more than {max} {what}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(
         "each mention of a view, CTE or subquery column is expanded again: mention them less often",
     ))

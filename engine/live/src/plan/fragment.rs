@@ -54,7 +54,7 @@ pub(crate) enum Piece {
     Hint(Box<(Fragment, Fragment)>),
 }
 
-/// What a [`Piece::Mark`] marks.
+/// The meaning of a [`Piece::Mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mark {
     /// An aggregate begins.
@@ -92,7 +92,7 @@ pub(crate) enum Aggregate {
     Other,
 }
 
-/// What a fragment is inside its parentheses, if routing and shape depend on it.
+/// The kind of a fragment inside its parentheses, if routing and shape depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlainExpr {
     /// A column (second) of a source (first).

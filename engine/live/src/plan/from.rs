@@ -87,7 +87,7 @@ impl Lowering<'_> {
         let outer = last.is_some() && turned.is_none();
         let mut items = joins.iter().map(|join| &join.table).chain([first]);
         if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
-            return Err(unsupported("a table-valued function beside RIGHT or FULL JOIN")
+            return Err(unsupported("a table-valued function with RIGHT or FULL JOIN")
                 .hint("use a LEFT JOIN"));
         }
         let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
@@ -423,7 +423,7 @@ impl Lowering<'_> {
         let mut parser = Parser::new(&bump, named.sql.as_bytes());
         let command = parser.next().map_err(|error| lex::refusal(&named.sql, &error))?;
         let Some(Cmd::Stmt(Stmt::Select(select))) = &command else {
-            return Err(Refusal::new(Code::BadSql, format!("{} is no SELECT", named.name)));
+            return Err(Refusal::new(Code::BadSql, format!("{} is not a SELECT", named.name)));
         };
         // A CTE sees the preceding ones. One that names itself is recursive, and its name is not
         // found.

@@ -20,7 +20,7 @@ pub(crate) enum Function {
     Time(usize),
 }
 
-/// What a pure window function reads of its window.
+/// The rows that a pure window function reads of its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Windowed {
     /// Which rows are peers in its order.
@@ -139,7 +139,8 @@ const FICKLE: &[&str] = &[
 
 /// Classifies a function.
 ///
-/// # Errors A refusal if the function does not exist or cannot be used in a live query.
+/// # Errors
+/// A refusal if the function does not exist or cannot be used in a live query.
 pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal> {
     let lower = name.to_ascii_lowercase();
     let known = |list: &[&str]| list.contains(&lower.as_str());
@@ -170,7 +171,7 @@ pub(crate) fn not_deterministic(what: &str) -> Refusal {
         Code::UnsupportedSql,
         format!("{what} is not deterministic, so this query cannot be live"),
     )
-    .hint("run it once with  abide sql")
+    .hint("run it once with `abide sql`")
 }
 
 /// Whether a literal as a time value means the current time.

@@ -11,7 +11,7 @@ pub(crate) struct VisibilityGuard {
     pub(crate) condition: Fragment,
 }
 
-/// What a condition of a restricted caller may do before a row is known to be visible.
+/// The permitted effects of a restricted caller's condition before a row is known to be visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EarlyPredicate {
     /// Compare columns of two tables for equality.

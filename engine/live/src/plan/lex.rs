@@ -34,7 +34,7 @@ pub fn check_no_nul(text: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(Code::BadSql, "the statement contains a NUL character")
-        .hint("pass text with a NUL character as a parameter"))
+        .hint("pass a string with a NUL character as a parameter"))
 }
 
 /// The text of each item between SELECT and FROM, of the first outermost SELECT.
@@ -42,7 +42,7 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     if text.len() > limits::SQL_BYTES {
         let detail = format!("the statement is longer than {} bytes", limits::SQL_BYTES);
         return Err(Refusal::new(Code::LimitExceeded, detail)
-            .hint("pass long texts and lists as parameters"));
+            .hint("pass long strings and lists as parameters"));
     }
     check_no_nul(text)?;
     let mut columns = Columns { text, items: Vec::new(), open: None, state: State::Before };
@@ -100,7 +100,9 @@ pub(crate) struct Parameter {
 /// This works on tokens because the tree is not visited in text order.
 pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
     let (mut numbered, mut copied) = (String::with_capacity(text.len()), 0);
-    let (mut parameters, mut known, mut last) = (Vec::new(), HashSet::new(), 0);
+    let mut parameters = Vec::new();
+    let mut known = HashSet::new();
+    let mut last = 0;
     let mut scanner = Scanner::new(Tokenizer::new());
     while let (start, Some((token, kind)), end) =
         scanner.scan(text.as_bytes()).map_err(|error| refusal(text, &error))?

@@ -36,7 +36,7 @@ pub(crate) struct Lowering<'c> {
     pub(crate) block: Option<usize>,
     /// The visible CTEs.
     pub(crate) named_queries: Vec<NamedQuery>,
-    /// What the enclosing SELECT allows and records.
+    /// The permissions and records of the enclosing SELECT.
     pub(crate) frame: ExprContext,
     /// Whether compared literals become parameters.
     pub(crate) lifting: bool,

@@ -88,11 +88,11 @@ pub(crate) struct SelectCore {
     /// GROUP BY, if present.
     pub(crate) group: Option<Vec<Fragment>>,
     pub(crate) having: Option<Fragment>,
-    /// What the expressions used outside of aggregates and groups.
+    /// The columns that expressions used outside of aggregates and groups.
     pub(crate) frame: ExprContext,
 }
 
-/// What the expressions of one SELECT may use, and what they used.
+/// The objects that the expressions of one SELECT may use, and those that they used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExprContext {
     /// The group expressions.

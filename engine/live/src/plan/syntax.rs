@@ -1,4 +1,4 @@
-//! What the parser's tree means apart from any scope: chains of operators, collations, positions,
+//! The meaning of the parser's tree without a scope: chains of operators, collations, positions,
 //! and the refusal of forms that cannot be live.
 
 use abide_schema::{Code, Refusal};
@@ -98,7 +98,7 @@ pub(crate) fn collation_of(name: &str) -> Result<Collation, Refusal> {
 /// The refusal of a query form without a delta rule.
 pub(crate) fn unsupported(what: &str) -> Refusal {
     Refusal::new(Code::UnsupportedSql, format!("{what} cannot be live"))
-        .hint("run it once with  abide sql")
+        .hint("run it once with `abide sql`")
 }
 
 /// The refusal of a function that does not exist.

@@ -179,7 +179,9 @@ fn set(pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
     if found == 0 {
         return Step::Fails;
     }
-    let (mut seen, mut inverted, mut before) = (false, false, 0);
+    let mut seen = false;
+    let mut inverted = false;
+    let mut before = 0;
     let mut member = || {
         let (member, next) = read(pattern, *p);
         *p = next;
@@ -289,7 +291,8 @@ fn skip(text: &[u8], at: usize) -> usize {
 /// The characters of a text up to its first NUL, as bytes.
 pub(super) fn characters(text: &[u8]) -> Vec<&[u8]> {
     let text = until_nul(text);
-    let (mut characters, mut at) = (Vec::new(), 0);
+    let mut characters = Vec::new();
+    let mut at = 0;
     while at < text.len() {
         let next = skip(text, at);
         characters.push(&text[at..next]);

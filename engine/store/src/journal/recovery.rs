@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::migrate;
 use crate::private;
 
-/// The segments beside a database, with their content.
+/// The segments next to a database, with their content.
 #[derive(Debug)]
 pub(crate) struct FoundJournal {
     paths: Vec<PathBuf>,
@@ -32,7 +32,8 @@ pub(crate) struct FoundJournal {
 impl FoundJournal {
     /// Reads the journal of a database; `None` if there is none.
     pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
-        let (mut paths, mut segments) = (Vec::new(), Vec::new());
+        let mut paths = Vec::new();
+        let mut segments = Vec::new();
         for path in segments_of(database)? {
             let checked = private::check_segment(database, &path);
             let content = match checked.and_then(|()| disk.open(&path)?.read()) {
@@ -136,11 +137,11 @@ impl FoundJournal {
 pub(crate) enum RecoveryError {
     /// The database has no tables yet.
     #[error(
-        "the file has no tables: its -wal is missing, or the journal beside it is of another file"
+        "the file has no tables: its -wal is missing, or the journal next to it is of another file"
     )]
     NewFile,
     /// Its log is another one.
-    #[error("the journal beside the file belongs to another database")]
+    #[error("the journal next to the file belongs to another database")]
     OtherFile,
     /// The database is older than the journal.
     #[error("the file ends at event {head}, but its journal continues from event {base}")]
@@ -151,7 +152,7 @@ pub(crate) enum RecoveryError {
         base: Seq,
     },
     /// The database has other events.
-    #[error("the journal beside the file does not continue event {head}")]
+    #[error("the journal next to the file does not continue event {head}")]
     OtherHistory {
         /// The last event of the database.
         head: Seq,

@@ -433,7 +433,7 @@ mod tests {
         check_repeats(&[], &[&a], &[true]);
     }
 
-    /// What was rolled back is not in the record, so nothing may refer to it; and a text before the last event belongs to
+    /// Changes that were rolled back are not in the record, so nothing may refer to them; and a text before the last event belongs to
     /// another call.
     #[test]
     fn texts_that_were_rolled_back_are_not_referred_to() {

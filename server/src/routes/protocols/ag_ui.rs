@@ -54,7 +54,7 @@ struct AgToolCall {
     id: String,
 }
 
-/// What a client has of a run whose stream was interrupted. It adds each event to its messages, so it must not get
+/// The events that a client has of a run whose stream was interrupted. It adds each event to its messages, so it must not get
 /// these again.
 #[derive(Debug, Default)]
 struct Seen {
@@ -67,7 +67,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What a client with these messages has of the run of its last message.
+    /// The events that a client with these messages has of the run of its last message.
     fn of(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
         let mut seen = Seen::default();
         let from = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
@@ -164,7 +164,7 @@ fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
         Some(JsonValue::Array(parts)) => {
             let text = |part: &JsonValue| match (part["type"].as_str(), part["text"].as_str()) {
                 (Some("text"), Some(text)) => Ok(text.to_owned()),
-                _ => Err(bad("a message has a part that is not a text")),
+                _ => Err(bad("each part of a message must be a text part")),
             };
             parts.iter().map(text).collect::<Result<String, _>>()?
         }

@@ -101,7 +101,7 @@ fn read(wanted: ChatRequest) -> Result<ThreadInput, Refusal> {
             for part in &last.parts {
                 match (part["type"].as_str(), part["text"].as_str()) {
                     (Some("text"), Some(piece)) => text.push_str(piece),
-                    _ => return Err(bad("a message has a part that is not a text")),
+                    _ => return Err(bad("each part of a message must be a text part")),
                 }
             }
             let id = last.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());

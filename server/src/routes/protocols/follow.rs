@@ -20,12 +20,12 @@ use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::limits;
 use crate::problem::note;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 const SQL: &str = "SELECT number, turn, kind, data, created_at FROM run_events \
     WHERE run_id = :run ORDER BY number";
 
-/// What a protocol makes of the changes of a turn.
+/// The encoder of a protocol for the changes of a turn.
 pub(super) trait Encoder: Send + 'static {
     /// Appends the text for a change.
     fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String);
@@ -38,7 +38,7 @@ pub(super) trait Encoder: Send + 'static {
     fn stop(&mut self, _out: &mut String) {}
 }
 
-/// What a reader of a turn learns next.
+/// The next change for a reader of a turn.
 enum Next {
     /// Events of the run, in order; none if the update has no new ones.
     Events(Vec<RunEvent>),
@@ -155,7 +155,7 @@ impl Follower {
         let update = tokio::select! {
             () = &mut draining => return Next::Stops,
             refusal = &mut self.invalid => return Next::Refused(refusal),
-            update = timeout(limits::PING, self.connection.next()) => update,
+            update = timeout(limits::PING_INTERVAL, self.connection.next()) => update,
         };
         let Ok(update) = update else { return Next::Silence };
         match self.new_events(&update) {

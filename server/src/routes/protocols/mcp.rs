@@ -39,7 +39,7 @@ use crate::auth::authenticator::AuthSession;
 use crate::limits;
 use crate::mcp_handler::{McpFailure, McpNotifier};
 use crate::routes::incoming::Incoming;
-use exchange::{Era, Exchange};
+use exchange::{McpRequestContext, ProtocolGeneration};
 use message::{HttpFailure, Message};
 use sessions::McpSession;
 pub(crate) use shared::McpState;
@@ -70,8 +70,16 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
             let key = request.idempotency_key(headers);
             let accepts_events = headers::accepts_events(headers);
             let account = app.engine.buffers().account(&auth.caller);
-            let exchange =
-                Exchange { app, auth, era, notifier, cancelled, key, accepts_events, content };
+            let exchange = McpRequestContext {
+                app,
+                auth,
+                era,
+                notifier,
+                cancelled,
+                key,
+                accepts_events,
+                content,
+            };
             Ok(reply::respond(exchange, request, outgoing, account, place).await)
         }
         Message::Notification { method, params } => {
@@ -122,10 +130,18 @@ pub(in crate::routes) async fn get(incoming: Incoming) -> Response {
     let (out, outgoing) = mpsc::channel(limits::MCP_OUTBOX);
     let notifier = McpNotifier::new(out, None, None);
     let account = app.engine.buffers().account(&auth.caller);
-    let era = Era::Legacy(Some(session));
+    let era = ProtocolGeneration::Legacy(Some(session));
     let cancelled = CancellationToken::new();
-    let exchange =
-        Exchange { app, auth, era, notifier, cancelled, key: None, accepts_events: true, content };
+    let exchange = McpRequestContext {
+        app,
+        auth,
+        era,
+        notifier,
+        cancelled,
+        key: None,
+        accepts_events: true,
+        content,
+    };
     reply::stream_of_session(exchange, stream, outgoing, account, place).await
 }
 

@@ -24,8 +24,11 @@ use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::limits;
 use crate::problem::Problem;
-use crate::routes::exchange::{hidden, idempotency_key, json as as_json};
+use crate::query_string;
+use crate::routes::idempotency_key::idempotency_key;
 use crate::routes::incoming::Incoming;
+use crate::routes::response::json as as_json;
+use crate::routes::rows::hidden;
 use crate::routes::runs::path;
 use encode::ResponseEncoder;
 pub(in crate::routes) use error::add_error;
@@ -101,7 +104,8 @@ async fn begin(
                 }
             };
             let agent = wanted.model;
-            let (record, follow_up) = (None, None);
+            let record = None;
+            let follow_up = None;
             let new =
                 NewRun { agent, session_id, new_session, before, input, id, record, follow_up };
             let run = start::start(app, by, content.bytes(), new, key).await?;
@@ -186,8 +190,8 @@ pub(in crate::routes) async fn retrieve(
     wanted: Result<Query<Retrieval>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let id = path(id, "response")?;
-    let Query(wanted) = wanted.map_err(|_| {
-        Refusal::new(Code::BadRequest, "invalid query string")
+    let Query(wanted) = wanted.map_err(|why| {
+        query_string::invalid(Code::BadRequest, &why)
             .hint("only stream=true and starting_after=NUMBER are supported")
     })?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
@@ -215,7 +219,7 @@ pub(in crate::routes) async fn cancel(
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     // The driver stops its tools first.
-    match timeout(limits::ABORT, follower.until_end()).await {
+    match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
         Ok(ended) => ended?,
         Err(_) => follower.until_now().await?,
     }

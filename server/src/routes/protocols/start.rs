@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::app_state::AppState;
 use crate::connections::read_limiter::begin;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::routes::runs;
 
 /// The columns of a run that protocols use.
@@ -104,7 +104,7 @@ pub(super) async fn undecided(
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
+/// The calls for which the last interrupt of a run asks, including those of delegated runs, and that are not decided.
 pub(super) async fn undecided_calls(
     engine: &Engine,
     by: &Caller,

@@ -9,7 +9,7 @@ use super::turn::Turn;
 use crate::app_state::AppState;
 use crate::body::RequestBody;
 
-/// What a request says in a thread.
+/// The content of a request in a thread.
 pub(super) enum ThreadInput {
     /// A message of the user. The same id and text in the same thread are the same run.
     Message { id: String, text: String },

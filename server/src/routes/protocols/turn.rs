@@ -41,7 +41,7 @@ pub(super) struct CallItem {
     pub(super) is_earlier: bool,
 }
 
-/// What an item contains.
+/// The content of an item.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
     Message(String),

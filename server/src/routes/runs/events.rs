@@ -24,7 +24,7 @@ use super::{find, path};
 use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::{Problem, note};
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
@@ -119,7 +119,7 @@ impl Events {
             let update = tokio::select! {
                 () = &mut draining => return None,
                 refusal = &mut self.invalid => return Some(self.end_with(&refusal)),
-                update = timeout(limits::PING, self.connection.next()) => update,
+                update = timeout(limits::PING_INTERVAL, self.connection.next()) => update,
             };
             let text = match update {
                 Ok(update) => {

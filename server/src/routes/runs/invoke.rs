@@ -21,7 +21,9 @@ use crate::body::RequestBody;
 use crate::connections::lifecycle::Phase;
 use crate::limits;
 use crate::problem::Problem;
-use crate::routes::exchange::{hidden, idempotency_key, json as as_json};
+use crate::routes::idempotency_key::idempotency_key;
+use crate::routes::response::json as as_json;
+use crate::routes::rows::hidden;
 
 /// The events that end a turn.
 const ENDS: &str = "SELECT number, turn, kind, data FROM run_events WHERE run_id = :run \
@@ -53,13 +55,13 @@ pub(in crate::routes) async fn invoke(
 
 /// How long a request waits.
 fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
-    let Some(given) = given else { return Ok(limits::INVOKE) };
-    let most = u64::try_from(limits::INVOKE_AT_MOST.as_millis()).unwrap_or(u64::MAX);
-    match given.as_u64().filter(|wait_ms| *wait_ms <= most) {
+    let Some(given) = given else { return Ok(limits::INVOKE_DEFAULT) };
+    let max = u64::try_from(limits::INVOKE_MAX.as_millis()).unwrap_or(u64::MAX);
+    match given.as_u64().filter(|wait_ms| *wait_ms <= max) {
         Some(wait_ms) => Ok(Duration::from_millis(wait_ms)),
         None => {
-            let detail = format!("wait_ms is not an integer between 0 and {most}");
-            let hint = "when the time is over, the answer is 202, and the run continues";
+            let detail = format!("wait_ms must be an integer from 0 to {max}");
+            let hint = "when the time is over, the response is 202, and the run continues";
             Err(Refusal::new(Code::BadArguments, detail).hint(hint))
         }
     }

@@ -14,7 +14,8 @@ const NAME: &str = "acknowledged is durable";
 
 /// Retries everything, as a client does after it lost its connection.
 ///
-/// # Errors The first violation.
+/// # Errors
+/// The first violation.
 pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
     for (ask, output) in &history.acknowledged {
         let again = rig.run(ask.put(rig.engine()));

@@ -12,7 +12,8 @@ pub const FRAMES: usize = 8;
 
 /// Checks the queues against their limits.
 ///
-/// # Errors The first exceeded limit.
+/// # Errors
+/// The first exceeded limit.
 pub fn check(waiting: Backlog, backlog: usize, frames: usize) -> Result<(), Finding> {
     let bounds = [
         ("commits waiting for the sync", waiting.commits, limits::UNSYNCED_COMMITS + 1),

@@ -25,7 +25,8 @@ impl Effects {
 
     /// Checks the counts.
     ///
-    /// # Errors The first call whose effect ran twice.
+    /// # Errors
+    /// The first call whose effect ran twice.
     pub fn check(&self) -> Result<(), Finding> {
         let twice = self.0.iter().find(|(_, (once, times))| *once && *times > 1);
         match twice {

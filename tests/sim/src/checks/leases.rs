@@ -26,7 +26,8 @@ pub struct Step {
 
 /// Checks the log.
 ///
-/// # Errors The first event that claims a held call, or ends a call without holding it.
+/// # Errors
+/// The first event that claims a held call, or ends a call without holding it.
 pub fn check(steps: &[Step]) -> Result<(), Finding> {
     // The token of each call's holder, and the end of its lease.
     let mut held: BTreeMap<String, (i64, i64)> = BTreeMap::new();

@@ -11,7 +11,8 @@ const NAME: &str = "the log verifies";
 
 /// Verifies a closed file.
 ///
-/// # Errors The error of `abide verify`.
+/// # Errors
+/// The error of `abide verify`.
 pub fn check(file: &Path) -> Result<Verified, Finding> {
     verify_file(file, &mut |_| {}).map_err(|error| {
         let cause = std::error::Error::source(&error).map(|why| format!(": {why}"));

@@ -10,7 +10,8 @@ const NAME: &str = "rows equal replay";
 
 /// Replays a closed file into a folder.
 ///
-/// # Errors The first event or row that differs.
+/// # Errors
+/// The first event or row that differs.
 pub fn check(file: &Path, into: &Path) -> Result<(), Finding> {
     let into = into.join("replayed.db");
     let replayed = replay(file, &into, abide_reducers::modules(), None, &mut |_| {});

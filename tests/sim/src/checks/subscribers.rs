@@ -9,7 +9,8 @@ const NAME: &str = "subscribers converge";
 
 /// Compares a client's rows with the result of its query at the same seq.
 ///
-/// # Errors They differ.
+/// # Errors
+/// They differ.
 pub fn check_rows(sql: &str, seq: Seq, held: &[Row], fresh: &[Row]) -> Result<(), Finding> {
     let sorted = |rows: &[Row]| {
         let mut texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
@@ -28,7 +29,8 @@ pub fn check_rows(sql: &str, seq: Seq, held: &[Row], fresh: &[Row]) -> Result<()
 
 /// Checks that published data is durable.
 ///
-/// # Errors It is not durable.
+/// # Errors
+/// It is not durable.
 pub fn check_durable(what: &str, seq: Seq, durable: Seq) -> Result<(), Finding> {
     if seq <= durable {
         return Ok(());
@@ -45,7 +47,8 @@ pub fn broken(what: impl std::fmt::Display) -> Finding {
 
 /// A row from the values of a message.
 ///
-/// # Errors A value is not a valid cell.
+/// # Errors
+/// A value is not a valid cell.
 pub fn row_of(cells: &[serde_json::Value]) -> Result<Row, Finding> {
     let cells: Result<Vec<Value>, _> = cells.iter().map(Value::from_json).collect();
     cells.map(Into::into).map_err(|why| broken(format!("an invalid cell: {why}")))

@@ -34,7 +34,8 @@ pub fn caller(tenant: usize) -> Caller {
 
 /// Checks a message or a call result that a tenant received.
 ///
-/// # Errors It names a session of the other tenant.
+/// # Errors
+/// It names a session of the other tenant.
 pub fn check(tenant: usize, output: &JsonValue) -> Result<(), Finding> {
     match output {
         JsonValue::String(text) => match number(text) {

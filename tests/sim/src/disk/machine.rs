@@ -179,7 +179,8 @@ impl Machine {
 
     /// Registers the files of a folder, all durable.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     pub fn take_in(&self, folder: &Path) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -238,7 +239,8 @@ impl Machine {
 
     /// Cuts the power, and writes the surviving content to another folder.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     pub fn restart(&self, into: &Path, seed: u64) -> io::Result<()> {
         let mut state = self.lock();
         state.down = true;

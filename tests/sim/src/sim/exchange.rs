@@ -103,7 +103,12 @@ impl Exchange {
                 Ok(ParsedReply::Yes(SimReply { results, duplicate }, first))
             }
             ServerMessage::Error {
-                code: Code::Overloaded | Code::DiskFull | Code::EngineFailed,
+                code:
+                    Code::RateLimited
+                    | Code::Overloaded
+                    | Code::Unavailable
+                    | Code::DiskFull
+                    | Code::EngineFailed,
                 ..
             } => Ok(ParsedReply::Perhaps),
             ServerMessage::Error { code: Code::Internal, detail, .. } => {

@@ -64,14 +64,14 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
     all_receive(&mut inside, &heard, listeners).await?;
     let waits = caller.stop()?;
     fixture.hold_waits("crowd", &waits, bounds::CROWD_FACTOR)?;
-    let most = bounds::REST_BYTES
+    let max = bounds::REST_BYTES
         + listeners as u64 * bounds::CONNECTION_BYTES
         + silent.len() as u64 * bounds::MUTE_BYTES;
     figure(
         "concurrent connections, of which never read",
         format!("{}, {}", count(size.connections as u64), count(size.silent as u64)),
     );
-    fixture.hold_memory("crowd", most)?;
+    fixture.hold_memory("crowd", max)?;
     listening.abort_all();
     Ok(subscribers)
 }

@@ -44,8 +44,8 @@ pub(crate) async fn run(fixture: &mut OverloadFixture) -> CheckResult {
     );
     figure("calls over the rate limit, refused with 429 and Retry-After", count(came.refused));
     // The full burst at once, then the rate per second.
-    let most = RATE * (seconds + 2.0);
-    if came.refused == 0 || came.answered as f64 > most {
+    let max = RATE * (seconds + 2.0);
+    if came.refused == 0 || came.answered as f64 > max {
         return Err(format!("{came:?} in {seconds:.1} s, with a rate limit of {RATE}/s"));
     }
     let large = json!({"session_id": "flooded", "role": "user",

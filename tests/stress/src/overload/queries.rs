@@ -86,35 +86,35 @@ const CONNECTIONS: usize = 2;
 /// Runs each query.
 pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     let mut longest: f64 = 0.0;
-    let mut held = |name: &str, most: f64, waits: [f64; 4]| {
+    let mut held = |name: &str, max: f64, waits: [f64; 4]| {
         let [write, read, write_longest, read_longest] = waits;
         println!(
             "expensive {name:<30} p99 of a write {write:>6.1} ms, of a read {read:>6.1} ms; \
              longest {write_longest:>6.1}, {read_longest:>6.1} ms"
         );
         let waited = write.max(read);
-        if waited > most {
+        if waited > max {
             return Err(format!(
                 "{name}: another caller waits {waited:.1} ms at the 99th percentile"
             ));
         }
-        if most < bounds::LARGE_CALL_MS {
+        if max < bounds::LARGE_CALL_MS {
             longest = longest.max(waited);
         }
         Ok(())
     };
-    let most = bounds::EXPENSIVE_MS;
+    let max = bounds::EXPENSIVE_MS;
     let nothing = async {
         pause(fixture.size.query).await;
         Ok(())
     };
     let quiet = timed(fixture, nothing).await?;
-    held("nothing", most, quiet)?;
+    held("nothing", max, quiet)?;
     // On a busy machine, even an idle server is slow.
-    let most = most.max(bounds::EXPENSIVE_FACTOR * quiet[0].max(quiet[1]));
+    let max = max.max(bounds::EXPENSIVE_FACTOR * quiet[0].max(quiet[1]));
     for (name, sql) in QUERIES {
         let body = json!({"sql": sql}).to_string();
-        held(name, most, timed(fixture, repeat(fixture, "/v1/sql", &body)).await?)?;
+        held(name, max, timed(fixture, repeat(fixture, "/v1/sql", &body)).await?)?;
     }
     let message = json!({"session_id": "zeta", "role": "user", "content": "m".repeat(4 << 20)});
     let session = json!({"agent": "stress", "id": "zeta"}).to_string();
@@ -123,10 +123,10 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     let large = message.to_string();
     let waits = timed(fixture, repeat(fixture, APPEND, &large)).await?;
     held("messages of 4 MB", bounds::LARGE_CALL_MS, waits)?;
-    held("a live query of long values", most, timed(fixture, listen(fixture)).await?)?;
+    held("a live query of long values", max, timed(fixture, listen(fixture)).await?)?;
     figure(
-        "another caller's p99 beside any expensive query or subscription",
-        format!("{longest:.1} ms, at most {most:.0} ms"),
+        "another caller's p99 under any expensive query or subscription",
+        format!("{longest:.1} ms, at most {max:.0} ms"),
     );
     Ok(())
 }

@@ -54,9 +54,9 @@ impl SlowClients {
             (self.all.len(), [("head", 0.0), ("body", 0.0), ("message", 0.0)]);
         while let Some(ended) = self.all.join_next().await {
             let (kind, seconds) = ended.map_err(|why| why.to_string())??;
-            for (other, most) in &mut longest {
+            for (other, max) in &mut longest {
                 if *other == kind {
-                    *most = seconds.max(*most);
+                    *max = seconds.max(*max);
                 }
             }
         }

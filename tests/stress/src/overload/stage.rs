@@ -145,8 +145,8 @@ impl OverloadFixture {
     }
 
     /// Checks a caller's response times against those of the idle server.
-    pub(crate) fn hold_waits(&self, what: &str, waits: &Latencies, most: f64) -> CheckResult {
-        self.hold_waits_above(what, waits, most, bounds::NOTICED_MS)
+    pub(crate) fn hold_waits(&self, what: &str, waits: &Latencies, max: f64) -> CheckResult {
+        self.hold_waits_above(what, waits, max, bounds::NOTICED_MS)
     }
 
     /// The same, but a p99 of at most `noticed_ms` is accepted whatever its factor.
@@ -154,7 +154,7 @@ impl OverloadFixture {
         &self,
         what: &str,
         waits: &Latencies,
-        most: f64,
+        max: f64,
         noticed_ms: f64,
     ) -> CheckResult {
         let (p50, p99, quiet) = (waits.p50(), waits.p99(), self.quiet.p99());
@@ -168,27 +168,27 @@ impl OverloadFixture {
         );
         figure(
             &format!("p99 of another caller ({what}), relative to idle"),
-            format!("{factor:.1} times ({p99:.1} ms), at most {most:.0} times"),
+            format!("{factor:.1} times ({p99:.1} ms), at most {max:.0} times"),
         );
         if waits.ms.is_empty() {
             return Err(format!("{what}: the other caller completed no call"));
         }
-        if factor > most && p99 > noticed_ms {
+        if factor > max && p99 > noticed_ms {
             return Err(format!("{what}: another caller waits {factor:.1} times as long"));
         }
         Ok(())
     }
 
     /// Checks the server's memory against a limit.
-    pub(crate) fn hold_memory(&self, what: &str, most: u64) -> CheckResult {
+    pub(crate) fn hold_memory(&self, what: &str, max: u64) -> CheckResult {
         let (now, peak) = self.server.memory()?;
         println!("{what:<9} server memory: peak {}, now {}", megabytes(peak), megabytes(now));
         figure(
             &format!("server memory ({what})"),
-            format!("{}, at most {}", megabytes(peak), megabytes(most)),
+            format!("{}, at most {}", megabytes(peak), megabytes(max)),
         );
-        if peak > most {
-            return Err(format!("{what}: {} of memory, limit {most}", megabytes(peak)));
+        if peak > max {
+            return Err(format!("{what}: {} of memory, limit {max}", megabytes(peak)));
         }
         Ok(())
     }

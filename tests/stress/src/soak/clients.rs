@@ -278,5 +278,5 @@ impl SoakClient {
 
 /// Whether a rule refused the call. Server-state errors are retried; a rule would refuse again.
 fn is_refusal(code: Code) -> bool {
-    !matches!(code, Code::Overloaded | Code::DiskFull | Code::EngineFailed | Code::Internal)
+    !code.is_temporary() && !matches!(code, Code::DiskFull | Code::EngineFailed | Code::Internal)
 }

@@ -44,7 +44,7 @@ impl SmallVolume {
         );
         match &mounted {
             Ok(_) => println!("soak      a disk of {megabytes} MB (tmpfs)"),
-            Err(why) => println!("left out: a full disk, tmpfs cannot be mounted: {why}"),
+            Err(why) => println!("skipped: a full disk, tmpfs cannot be mounted: {why}"),
         }
         Ok(SmallVolume { folder, is_mounted: mounted.is_ok() })
     }
@@ -87,7 +87,7 @@ impl SmallVolume {
 impl Drop for SmallVolume {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Detached: it is unmounted with the last open handle, also after a failure.
+            // Detached: it is unmounted with the last open handle, even after a failure.
             let _ = output(Command::new("umount").arg("--lazy").arg(self.folder.path()));
         }
     }

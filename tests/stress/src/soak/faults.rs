@@ -34,7 +34,7 @@ pub(crate) struct FaultCounts {
 impl fmt::Display for FaultCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FaultCounts { kills, stops, outages, poisoned, slowest_ms, .. } = self;
-        let full = self.full.map_or("left out".to_owned(), count);
+        let full = self.full.map_or("skipped".to_owned(), count);
         write!(
             f,
             "SIGKILL {kills}, SIGTERM {stops}, disk full {full}, network down {outages}, restarted \

@@ -27,7 +27,7 @@ const LAST: usize = 200;
 /// Events to read at a time.
 const PAGE: i64 = 20_000;
 
-/// What was checked.
+/// The result of the checks.
 pub(crate) struct Counted {
     pub(crate) output: u64,
     /// Bytes of their arguments.

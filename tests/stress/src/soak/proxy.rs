@@ -43,7 +43,7 @@ struct Inner {
     stalled: AtomicU64,
 }
 
-/// What happens to a chunk.
+/// The fate of a chunk.
 enum ProxyAction {
     Passed,
     Late(Duration),
@@ -141,8 +141,7 @@ impl Proxy {
             return ProxyAction::Cut;
         }
         let mut random = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner);
-        let ms =
-            |most: usize, random: &mut Random| Duration::from_millis(random.below(most) as u64);
+        let ms = |max: usize, random: &mut Random| Duration::from_millis(random.below(max) as u64);
         if random.one_in(CUT) {
             ProxyAction::Cut
         } else if random.one_in(STALL) {

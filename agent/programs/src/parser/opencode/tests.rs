@@ -39,7 +39,7 @@ fn steps_add_up_and_the_last_one_is_the_answer() {
 }
 
 #[test]
-fn an_end_between_tool_calls_is_no_answer() {
+fn an_end_between_tool_calls_is_not_an_answer() {
     check(
         &[TEXT, CALLS],
         expect![[r#"

@@ -62,7 +62,7 @@ class Read(NamedTuple):
 
 
 class _Known:
-    """What was read of a collection."""
+    """The entries that were read of a collection."""
 
     __slots__ = ("entries", "lock", "seq", "size", "timeline")
 

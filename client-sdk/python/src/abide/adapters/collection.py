@@ -77,7 +77,7 @@ class Collections:
         self.client = client
         self.kind = kind
         self.cache = Cache(client, decode, bytes_per_value)
-        """What has been read."""
+        """The entries that have been read."""
         self._writer = _kept(client, "writer", lambda: Writer(client))
 
     @staticmethod
@@ -156,6 +156,6 @@ class Collections:
 
 
 def _kept(client: Abide, name: str, make: Callable[[], T]) -> T:
-    """What the adapters of a client have in common."""
+    """The common part of the adapters of a client."""
     found: T = client.kept.get(name) or client.kept.setdefault(name, make())
     return found

@@ -178,7 +178,7 @@ class AbideSessionService(BaseSessionService):
                 _, owner, name = self._sessions.parts(row.id)
                 head = _decode(_HEAD, row.data)
             except ValueError as why:
-                _LOG.warning("the collection %r is no session: %s", row.id, why)
+                _LOG.warning("the collection %r is not a session: %s", row.id, why)
                 continue
             if owner not in shared:
                 shared[owner] = await self._shared(app_name, owner)
@@ -269,7 +269,7 @@ def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]
 
 
 def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of state. An entry that is none is left out: it would end all sessions of the app."""
+    """Names and values of state. An entry that is none is omitted: it would end all sessions of the app."""
     for entry in entries:
         if type(entry) is list and len(entry) == 2 and type(entry[0]) is str:
             yield entry[0], entry[1]

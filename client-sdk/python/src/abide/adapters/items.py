@@ -94,5 +94,5 @@ class ItemList:
 def _item(data: str) -> Any:
     found = json.loads(data)
     if type(found) is not list or len(found) != 1:
-        raise ValueError("it is no list of one item")
+        raise ValueError("it is not a list of one item")
     return found[0]

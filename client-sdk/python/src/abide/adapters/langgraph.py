@@ -331,13 +331,13 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _load_listed(
         self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
     ) -> CheckpointTuple | None:
-        """A checkpoint of a list. In that of all threads a malformed one is left out, so that it hides no other thread."""
+        """A checkpoint of a list. In that of all threads a malformed one is omitted, so that it hides no other thread."""
         try:
             return await self._load(collection, thread_id, key, None)
         except (MalformedEntry, LimitExceeded) as why:
             if config is not None and "thread_id" in config["configurable"]:
                 raise
-            _LOG.warning("a checkpoint is left out: %s", why)
+            _LOG.warning("a checkpoint is omitted: %s", why)
             return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
@@ -358,7 +358,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 try:
                     key_id = long_id(key.rsplit("/", 1)[1])
                 except ValueError:
-                    _LOG.warning("the entry %r of %r is no checkpoint", key, collection)
+                    _LOG.warning("the entry %r of %r is not a checkpoint", key, collection)
                     continue
                 if checkpoint_id not in (None, "", key_id) or (before_id and key_id >= before_id):
                     continue

@@ -26,7 +26,7 @@ _ENTRIES_BETWEEN = (
     "SELECT e.key, e.data, e.blob, e.seq FROM entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key <= :last"
 )
 
-# What is read in one request.
+# The limit of one request.
 _KEYS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 << 20
 
@@ -43,7 +43,7 @@ class Chains:
         self._client = client
 
     async def complete(self, collection: str, entries: Entries, names: list[str]) -> None:
-        """Reads the entries of values, and those that they refer to. An entry that does not exist is left out.
+        """Reads the entries of values, and those that they refer to. An entry that does not exist is omitted.
 
         Raises:
             MalformedEntry: they refer to too many others.

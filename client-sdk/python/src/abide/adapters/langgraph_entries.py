@@ -47,13 +47,13 @@ class Value:
     between: bytes
     """Its bytes; those between the parts of the root if it has one."""
     kind: str = _USUAL_KIND
-    """What the serializer calls them."""
+    """The name that the serializer gives them."""
     root: str | None = None
     """The name of a value that has most of its bytes."""
     parts: list[int] | None = None
     """The parts of the root, see `langgraph_bytes`."""
     kept: int | None = None
-    """How many items a list keeps of its base; `None` if it is no list. The bytes are those of the others."""
+    """How many items a list keeps of its base; `None` if it is not a list. The bytes are those of the others."""
     base: str | None = None
     """The name of an earlier version."""
 
@@ -384,7 +384,7 @@ def _count(value: Any) -> int:
 
 def _optional_text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError("an id is no text")
+        raise ValueError("an id is not a string")
     return value
 
 

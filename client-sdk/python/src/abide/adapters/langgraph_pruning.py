@@ -46,7 +46,7 @@ class Pruning:
         entries = {entry_of(name) for name in needed}
         deletes = [key for key in self._seqs if key not in live and key not in entries]
         puts = [self._without_checkpoint(key, needed) for key in self._checkpoints if key not in live and key in entries]
-        # What is changed still exists after a conflict, so the puts come first.
+        # Changed entries still exist after a conflict, so the puts come first.
         if puts:
             await self._collections.write(self._collection, puts)
         await self._collections.write(self._collection, [], deletes)

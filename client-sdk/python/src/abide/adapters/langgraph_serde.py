@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 AllowedTypes: TypeAlias = Iterable[type | tuple[str, str]]
 """Classes, or pairs of module and name."""
 
-# What it writes. The JSON of early versions of LangGraph names classes too.
+# The types that it writes. The JSON of early versions of LangGraph names classes too.
 _KINDS = frozenset({"null", "bytes", "bytearray", "msgpack"})
 
 

@@ -159,10 +159,10 @@ def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _is_own(row: Any) -> bool:
-    """Whether an entry is one of a store: another caller of the scope may write others, which are left out."""
+    """Whether an entry is one of a store: another caller of the scope may write others, which are omitted."""
     is_own = "//" in row.key and row.data is not None and isinstance(json.loads(row.data), dict)
     if not is_own:
-        _LOG.warning("the entry %r of %s is no item of a store", row.key, _KIND)
+        _LOG.warning("the entry %r of %s is not an item of a store", row.key, _KIND)
     return is_own
 
 

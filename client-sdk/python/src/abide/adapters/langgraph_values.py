@@ -29,7 +29,7 @@ _RAW_BYTES = 64 << 20
 # Bytes in memory of a message with short fields, measured.
 _BYTES_PER_ITEM = 2_500
 
-# What is similar is stored soon after each other: the input, the write and the new version of a channel.
+# Similar values are stored soon after each other: the input, the write and the new version of a channel.
 _ROOTS = 3
 _ROOT_FROM = 128
 _RAW_UP_TO = 4 << 20
@@ -70,7 +70,7 @@ class Known:
     places: dict[str, Place]
     """Its values, by channel."""
     pending: Pending | None = None
-    """What is written, as long as this process writes it for the first time."""
+    """The written values, as long as this process writes them for the first time."""
 
     def has_ended(self, _: object) -> None:
         """Its write has ended."""
@@ -303,7 +303,7 @@ class Values:
             raw = entries.raw(part)
             items_of_part = self.load(stored.kind, raw)
             if type(items_of_part) is not list:
-                raise ValueError(f"{part!r} is no list")
+                raise ValueError(f"{part!r} is not a list")
             value += items_of_part
             size += len(raw)
         items = _items(value)

@@ -45,7 +45,7 @@ class AbideSession(SessionABC):
         items: list[Any] = await self._bridge.arun(self._items.read() if most is None else self._items.last(most))
         with decoding(f"the session {self.session_id!r}"):
             if not all(isinstance(item, dict) for item in items):
-                raise ValueError("an item is no object")
+                raise ValueError("an item is not an object")
         return items
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:

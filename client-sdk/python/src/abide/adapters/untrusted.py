@@ -1,4 +1,4 @@
-"""What adapters read was written by any caller of the same scope: it is data, and may be malformed."""
+"""Adapters read entries that any caller of the same scope may have written: they are data, and may be malformed."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ..client import Abide, Call, Committed
-from ..errors import AbideError, Conflict, Overloaded, Refused, copied
+from ..errors import TEMPORARY, AbideError, Conflict, Refused, copied
 
 MOST_PUTS = 1000
 """Entries that one call can write."""
@@ -169,7 +169,7 @@ class Writer:
             replies = await self._call(request)
         except Exception as why:
             # An overloaded server has been asked again until the deadline.
-            if not isinstance(why, Refused) or isinstance(why, Overloaded) or len(writes) == 1:
+            if not isinstance(why, Refused) or isinstance(why, TEMPORARY) or len(writes) == 1:
                 for write in writes:
                     write.fail(copied(why) if isinstance(why, AbideError) else why)
             elif len(request) > 1:

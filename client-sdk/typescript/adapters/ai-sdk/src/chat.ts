@@ -2,7 +2,7 @@
  * One chat: its messages as entries of a session. A later entry with the same id replaces the message, and an entry `ui_remove`
  * removes messages: entries are never changed.
  *
- * What was read is kept, so that the next operation reads only newer entries.
+ * Entries that were read are kept, so that the next operation reads only newer ones.
  */
 import { type Abide, readJson, writeJson } from "@abide/client";
 import type { UIMessage } from "ai";
@@ -25,7 +25,7 @@ export class Chat {
   readonly #agent: string;
   /** By the ids of the messages, in order. */
   readonly #stored = new Map<string, Stored>();
-  /** What this process has written, as `JSON.stringify` writes it: comparing texts is faster than comparing objects. */
+  /** The entries that this process has written, as `JSON.stringify` writes them: comparing texts is faster than comparing objects. */
   readonly #written = new Map<string, Stored>();
   /** The last entry that was read. */
   #last = 0;

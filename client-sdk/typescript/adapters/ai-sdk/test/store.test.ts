@@ -94,7 +94,7 @@ test("the storage grows with the number of messages", async () => {
   assert.deepEqual(await store.loadChat("long"), messages);
 });
 
-/** What the route handler of the README does. */
+/** The route handler of the README. */
 async function post(
   id: string,
   message: UIMessage,

@@ -46,7 +46,7 @@ type Change =
       expected: AgentInputItem[];
     };
 
-/** What the runner's history operations do to a session of Abide. */
+/** The effect of the runner's history operations on a session of Abide. */
 export class AbideSession
   implements SessionHistoryRewriteAwareSession, SessionHistoryTransactionAwareSession
 {

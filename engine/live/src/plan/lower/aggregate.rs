@@ -140,7 +140,7 @@ impl Lowering<'_> {
 }
 
 /// An aggregate over columns of an enclosing query only belongs to that query, not to the FROM
-/// beside it.
+/// next to it.
 fn require_own_columns(call: &Call, reads: u128, scope: &Scope) -> Result<(), Refusal> {
     let own = 1 << scope.depth;
     let around = own - 1;

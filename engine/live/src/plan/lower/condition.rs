@@ -257,7 +257,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// What a comparison requires of each column that a fragment stands for.
+    /// The requirement of a comparison for each column of a fragment.
     fn compared_columns(
         &self,
         fragment: &Fragment,

@@ -91,7 +91,7 @@ impl Lowering<'_> {
         let found = named.find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, window)| window.clone()).ok_or_else(|| {
             Refusal::new(Code::BadSql, format!("no such window: {name}"))
-                .hint("define it:  WINDOW name AS (PARTITION BY … ORDER BY …)")
+                .hint("define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`")
         })
     }
 

@@ -1,4 +1,4 @@
-//! What the bindings over HTTP share: the version of the protocol, the type of a body, and an answer.
+//! Common parts of the bindings over HTTP: the version of the protocol, the type of a body, and an answer.
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
@@ -45,7 +45,7 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
 }
 
 /// The value of an operation, or a stream.
-pub(super) enum Answer {
+pub(super) enum A2aResponse {
     Value(serde_json::Value),
     Stream(Box<TaskStream>),
 }

@@ -15,7 +15,8 @@ use super::binding::VERSION;
 use super::legacy;
 use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
-use crate::routes::exchange::{hidden, json as as_json};
+use crate::routes::response::json as as_json;
+use crate::routes::rows::hidden;
 use crate::routes::runs::path;
 use crate::signing_key::SigningKey;
 
@@ -44,7 +45,7 @@ async fn find(app: &AppState, by: &Caller, agent: &str) -> Result<JsonValue, Ref
     let row = visible.rows.first().filter(|_| !exposed.is_empty());
     let missing = || {
         Refusal::new(Code::NotFound, format!("there is no agent {agent} for A2A"))
-            .hint("an agent needs  a2a_exposed: true  in its definition")
+            .hint("an agent needs `a2a_exposed: true` in its definition")
     };
     Ok(row.ok_or_else(missing)?.iter().map(Value::to_json).collect())
 }
@@ -206,7 +207,7 @@ fn of_agent(app: &AppState, row: &JsonValue, base: &str, is_secured: bool) -> Js
     if is_secured {
         card["securitySchemes"] =
             json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}});
-        // An empty list is left out in the signed form, so also here.
+        // An empty list is omitted in the signed form, so also here.
         card["securityRequirements"] = json!([{"schemes": {"bearer": {}}}]);
     }
     card

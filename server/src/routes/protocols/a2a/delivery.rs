@@ -1,7 +1,7 @@
 //! Sends the events of tasks to webhooks, as push notifications.
 //!
 //! The events of a run are the outbox, and a webhook has the number of the last event that was delivered. So a notification is
-//! sent at least once, in order, also by another process after a crash. A repeated one has the same id.
+//! sent at least once, in order, even by another process after a crash. A repeated one has the same id.
 //!
 //! A live query has the webhooks with events that are not delivered. Each is served by a task; a scope has a share of them, so
 //! that slow receivers of one tenant delay no other.
@@ -45,7 +45,7 @@ pub(crate) async fn run(app: AppState) {
             loop {
                 let refusal = serve(&app, &sender).await;
                 tracing::warn!(%refusal, "push notifications are interrupted");
-                tokio::time::sleep(limits::WEBHOOK_INTERRUPTION).await;
+                tokio::time::sleep(limits::WEBHOOK_FAILURE_PAUSE).await;
             }
         } => {}
     }
@@ -279,7 +279,7 @@ async fn deliver(
         Err(refusal) => {
             // It was replaced or deleted, or the engine is overloaded.
             tracing::debug!(%refusal, webhook = id, "a push notification is not recorded");
-            tokio::time::sleep(limits::WEBHOOK_INTERRUPTION).await;
+            tokio::time::sleep(limits::WEBHOOK_FAILURE_PAUSE).await;
             Some(looked_at)
         }
     }
@@ -404,8 +404,8 @@ async fn send(
     let request = WebhookRequest { url: webhook.url.clone(), headers, body: body.to_owned() };
     match sender.send(request).await {
         Ok(200..=299) => Ok(()),
-        Ok(410) => Err(Stop::Failed("the receiver answered 410 Gone".to_owned())),
-        Ok(status) => Err(Stop::Later(format!("the receiver answered with HTTP {status}"))),
+        Ok(410) => Err(Stop::Failed("the receiver responded with HTTP 410".to_owned())),
+        Ok(status) => Err(Stop::Later(format!("the receiver responded with HTTP {status}"))),
         Err(why) => Err(Stop::Later(why)),
     }
 }
@@ -441,10 +441,10 @@ async fn record(
 /// The pause after an attempt: it doubles, and varies by half, so that receivers that failed together are not tried together.
 fn pause(attempts: i64) -> Duration {
     let doubled = limits::WEBHOOK_PAUSE.saturating_mul(1 << (attempts - 1).clamp(0, 20));
-    let most = doubled.min(limits::WEBHOOK_PAUSE_AT_MOST);
+    let max = doubled.min(limits::WEBHOOK_PAUSE_MAX);
     let random =
         u32::from_le_bytes(uuid::Uuid::new_v4().as_bytes()[..4].try_into().unwrap_or_default());
-    most.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
+    max.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]
@@ -460,7 +460,7 @@ mod tests {
         Row::from(vec![id.into(), "ann".into(), authority, 7.into(), events.into()])
     }
 
-    /// What is served, until nothing is left to begin.
+    /// The deliveries in progress, until none is left to begin.
     fn served(outbox: &mut Outbox) -> Vec<String> {
         let mut all = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");

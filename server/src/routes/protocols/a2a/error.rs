@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value as JsonValue, json};
 
-use crate::routes::exchange::json as json_response;
+use crate::routes::response::json as json_response;
 
 /// The kind of an error: those of A2A, those of JSON-RPC, and refusals of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,6 @@ impl A2aError {
         match self.kind {
             Kind::TaskNotFound | Kind::MethodNotFound => 404,
             Kind::ContentTypeNotSupported => 415,
-            Kind::Refused(_) if self.retry_after_ms.is_some() => 429,
             Kind::Refused(code) => code.http_status(),
             _ => 400,
         }

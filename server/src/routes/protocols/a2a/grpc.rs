@@ -19,7 +19,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value as JsonValue;
 
 use super::super::follow::texts_of_turn;
-use super::binding::{Answer, TaskStream, check_version};
+use super::binding::{A2aResponse, TaskStream, check_version};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind, Status};
 use super::operation::Operation;
@@ -69,10 +69,10 @@ pub(in crate::routes) async fn call(
         let message = one_message(&content.bytes)?;
         let turn = content.turn().await;
         let params = request.decode(message).map_err(|why| match why {
-            NotDecoded::Malformed => A2aError::invalid("the message is not one of this method"),
+            NotDecoded::Malformed => A2aError::invalid("the message is not valid for this method"),
             NotDecoded::TooManyFields => {
                 let detail = format!("the message has more than {FIELDS} fields");
-                let hint = "send large lists as one text";
+                let hint = "send a large list as one string";
                 Refusal::new(Code::LimitExceeded, detail).hint(hint).into()
             }
         })?;
@@ -88,11 +88,11 @@ pub(in crate::routes) async fn call(
         peer.perform(operation, params, Framing::Lines).await.map(|answer| (answer, response))
     };
     match answer.await {
-        Ok((Answer::Value(value), kind)) => {
+        Ok((A2aResponse::Value(value), kind)) => {
             let message = frame(&kind.encode(&value));
             respond(stream::iter([Ok(message), Err(OK)]))
         }
-        Ok((Answer::Stream(task), _)) => respond(messages(*task)),
+        Ok((A2aResponse::Stream(task), _)) => respond(messages(*task)),
         Err(error) => respond(stream::iter([Err(error.to_status())])),
     }
 }
@@ -192,7 +192,7 @@ impl HttpBody for GrpcBody {
     }
 }
 
-/// What the message of a status percent-encodes.
+/// The characters that the message of a status percent-encodes.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 fn trailers(status: &Status) -> HeaderMap {
@@ -212,7 +212,8 @@ fn trailers(status: &Status) -> HeaderMap {
 
 /// A `google.rpc.Status` with a `google.rpc.ErrorInfo`.
 fn details(status: &Status) -> Vec<u8> {
-    let (mut info, mut any) = (Vec::new(), Vec::new());
+    let mut info = Vec::new();
+    let mut any = Vec::new();
     bytes_of(1, status.reason.as_bytes(), &mut info);
     bytes_of(2, status.domain.as_bytes(), &mut info);
     bytes_of(1, b"type.googleapis.com/google.rpc.ErrorInfo", &mut any);

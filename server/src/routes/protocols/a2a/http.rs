@@ -9,7 +9,7 @@ use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::binding::{Answer, check_content_type, check_version};
+use super::binding::{A2aResponse, check_content_type, check_version};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind};
 use super::operation::Operation;
@@ -18,7 +18,7 @@ use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::routes::exchange::json as json_response;
+use crate::routes::response::json as json_response;
 
 /// Performs a request.
 pub(in crate::routes) async fn call(
@@ -43,8 +43,8 @@ pub(in crate::routes) async fn call(
         Err(error) => Err(error),
     };
     match answer {
-        Ok(Answer::Stream(stream)) => stream.into_response(),
-        Ok(Answer::Value(value)) => json_response(value.to_string()),
+        Ok(A2aResponse::Stream(stream)) => stream.into_response(),
+        Ok(A2aResponse::Value(value)) => json_response(value.to_string()),
         Err(error) => error.into_response(),
     }
 }

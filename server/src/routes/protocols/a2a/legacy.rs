@@ -54,7 +54,7 @@ pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
 }
 
 fn message_of(message: &JsonValue) -> JsonValue {
-    // What is not an object is refused in the form of 1.0.
+    // A value that is not an object is refused in the form of 1.0.
     let JsonValue::Object(given) = message else { return message.clone() };
     let mut message = given.clone();
     message.remove("kind");

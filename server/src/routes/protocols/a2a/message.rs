@@ -37,7 +37,7 @@ impl Message {
         match field(message, "role") {
             // `ProtoJSON` accepts the number of a name, too.
             role if role == "ROLE_USER" || *role == 1 => {}
-            _ => return Err(A2aError::invalid("the role of the message is not ROLE_USER")),
+            _ => return Err(A2aError::invalid("the role of the message must be ROLE_USER")),
         }
         let parts = field(message, "parts").as_array().map(Vec::as_slice).unwrap_or_default();
         if parts.is_empty() {
@@ -129,7 +129,7 @@ impl Message {
 
 fn decision(data: &JsonValue) -> A2aResult<Decision> {
     let approve = data["approve"].as_bool();
-    let approve = approve.ok_or_else(|| A2aError::invalid("a decision has no approve"))?;
+    let approve = approve.ok_or_else(|| A2aError::invalid("a decision needs approve"))?;
     let comment = data["comment"].as_str().map(str::to_owned);
     let answer = data.get("answer").cloned();
     Ok(Decision { call_id: required(data, "callId")?.to_owned(), approve, comment, answer })
@@ -142,10 +142,10 @@ fn part(part: &JsonValue) -> A2aResult<JsonValue> {
     let given: Vec<&str> =
         ["text", "raw", "url", "data"].into_iter().filter(|name| !part[*name].is_null()).collect();
     let [kind] = given[..] else {
-        return Err(A2aError::invalid("a part has not exactly one of text, raw, url and data"));
+        return Err(A2aError::invalid("a part must have exactly one of text, raw, url and data"));
     };
     if kind != "data" && !part[kind].is_string() {
-        return Err(A2aError::invalid(format!("{kind} of a part is not a text")));
+        return Err(A2aError::invalid(format!("{kind} of a part must be a string")));
     }
     // A URL is only a text for the agent, whatever it leads to.
     if kind != "url" && !media_type.is_none_or(is_text) {

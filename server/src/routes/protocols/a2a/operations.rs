@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::super::follow::Follower;
 use super::super::start::{self, NewRun, NewSession, RunRow, params};
 use super::super::turn::Turn;
-use super::binding::{Answer, TaskStream};
+use super::binding::{A2aResponse, TaskStream};
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
 use super::operation::Operation;
@@ -30,7 +30,7 @@ use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::read_limiter::ReadPermit;
 use crate::limits;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 /// A client of an agent.
 pub(super) struct Peer {
@@ -57,24 +57,30 @@ impl Peer {
         operation: Operation,
         params: JsonValue,
         framing: Framing,
-    ) -> A2aResult<Answer> {
+    ) -> A2aResult<A2aResponse> {
         card::check_exposed(&self.app, self.by(), &self.agent).await?;
         let given = params;
         let params = &given;
         match operation {
-            Operation::SendMessage => self.send(given).await.map(Answer::Value),
+            Operation::SendMessage => self.send(given).await.map(A2aResponse::Value),
             Operation::SendStreamingMessage => self.stream(given, framing).await,
-            Operation::GetTask => self.get(params).await.map(Answer::Value),
-            Operation::ListTasks => self.list(params).await.map(Answer::Value),
-            Operation::CancelTask => self.cancel(params).await.map(Answer::Value),
+            Operation::GetTask => self.get(params).await.map(A2aResponse::Value),
+            Operation::ListTasks => self.list(params).await.map(A2aResponse::Value),
+            Operation::CancelTask => self.cancel(params).await.map(A2aResponse::Value),
             Operation::SubscribeToTask => self.subscribe(params, framing).await,
-            Operation::CreatePushConfig => self.create_push_config(params).await.map(Answer::Value),
-            Operation::GetPushConfig => self.get_push_config(params).await.map(Answer::Value),
-            Operation::ListPushConfigs => self.list_push_configs(params).await.map(Answer::Value),
-            Operation::DeletePushConfig => self.delete_push_config(params).await.map(Answer::Value),
+            Operation::CreatePushConfig => {
+                self.create_push_config(params).await.map(A2aResponse::Value)
+            }
+            Operation::GetPushConfig => self.get_push_config(params).await.map(A2aResponse::Value),
+            Operation::ListPushConfigs => {
+                self.list_push_configs(params).await.map(A2aResponse::Value)
+            }
+            Operation::DeletePushConfig => {
+                self.delete_push_config(params).await.map(A2aResponse::Value)
+            }
             Operation::GetExtendedAgentCard => {
                 let card = card::extended(&self.app, self.by(), &self.agent, &self.base).await?;
-                Ok(Answer::Value(card))
+                Ok(A2aResponse::Value(card))
             }
         }
     }
@@ -98,7 +104,7 @@ impl Peer {
         Ok(json!({"task": task(&ids, &follower.turn, &history, true)}))
     }
 
-    async fn stream(self, params: JsonValue, framing: Framing) -> A2aResult<Answer> {
+    async fn stream(self, params: JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
         let length = number(field(&params, "configuration"), "historyLength")?;
         let Sent { run, first_turn } = self.accept(&params).await?;
         let ids = self.ids(&run);
@@ -107,7 +113,7 @@ impl Peer {
         encoder.first_turn = first_turn;
         let turns = Turn::span(1, run.turn);
         let follower = Follower::new(&self.app, self.session, &run, turns).await?;
-        Ok(Answer::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
+        Ok(A2aResponse::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
     }
 
     /// Accepts a message: it begins a task, or continues one. The same message is accepted once.
@@ -269,7 +275,7 @@ impl Peer {
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         // The driver stops its tools first.
-        match timeout(limits::ABORT, follower.until_end()).await {
+        match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
             Ok(ended) => ended?,
             Err(_) => follower.until_now().await?,
         }
@@ -278,7 +284,7 @@ impl Peer {
         Ok(task(&ids, &follower.turn, &history, true))
     }
 
-    async fn subscribe(self, params: &JsonValue, framing: Framing) -> A2aResult<Answer> {
+    async fn subscribe(self, params: &JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
         let run = self.find(required(params, "id")?).await?;
         let ids = self.ids(&run);
         if run.has_ended {
@@ -288,14 +294,14 @@ impl Peer {
         let encoder = TaskEncoder::new(ids, Vec::new(), framing);
         let turns = Turn::span(1, i64::MAX);
         let follower = Follower::new(&self.app, self.session, &run, turns).await?;
-        Ok(Answer::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
+        Ok(A2aResponse::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
     }
 
     async fn list(self, params: &JsonValue) -> A2aResult<JsonValue> {
         let filter = Filter::parse(&self, params)?;
         let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
         if size == 0 || size > A2A_PAGE {
-            return Err(A2aError::invalid(format!("pageSize is not between 1 and {A2A_PAGE}")));
+            return Err(A2aError::invalid(format!("pageSize must be from 1 to {A2A_PAGE}")));
         }
         let after = text(params, "pageToken")?.map(PageToken::parse).transpose()?;
         let length = number(params, "historyLength")?;
@@ -385,7 +391,7 @@ impl Filter {
             sql.push_str(condition(state)?);
         }
         if let Some(after) = text(given, "statusTimestampAfter")? {
-            let bad = || A2aError::invalid("statusTimestampAfter is not a time of RFC 3339");
+            let bad = || A2aError::invalid("statusTimestampAfter must be a time of RFC 3339");
             sql.push_str(" AND updated_at >= :after");
             params.insert("after".to_owned(), json!(time(after).ok_or_else(bad)?));
         }
@@ -397,7 +403,7 @@ impl Filter {
         self,
         peer: &Peer,
         after: Option<&PageToken>,
-        most: usize,
+        max: usize,
     ) -> A2aResult<(Vec<JsonValue>, i64)> {
         let engine = &peer.app.engine;
         let Filter { sql: conditions, mut params } = self;
@@ -416,7 +422,7 @@ impl Filter {
         let sql = format!(
             "SELECT id, session_id, agent, turn, status, reason, events, ended_at, created_at, \
              updated_at, parent_id FROM runs WHERE {conditions}{page} \
-             ORDER BY updated_at DESC, id DESC LIMIT {most}"
+             ORDER BY updated_at DESC, id DESC LIMIT {max}"
         );
         let found = engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
         let rows = found.rows.iter().map(|row| {

@@ -29,7 +29,7 @@ pub(super) fn text<'a>(object: &'a JsonValue, name: &str) -> A2aResult<Option<&'
     match field(object, name) {
         JsonValue::Null => Ok(None),
         JsonValue::String(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
-        _ => Err(A2aError::invalid(format!("{name} is not a text"))),
+        _ => Err(A2aError::invalid(format!("{name} must be a string"))),
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn number(object: &JsonValue, name: &str) -> A2aResult<Option<u32>> {
         JsonValue::String(text) => text.parse().ok(),
         value => value.as_u64().and_then(|number| u32::try_from(number).ok()),
     };
-    let bad = || A2aError::invalid(format!("{name} is not a number from 0 to {}", u32::MAX));
+    let bad = || A2aError::invalid(format!("{name} must be a number from 0 to {}", u32::MAX));
     number.map(Some).ok_or_else(bad)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn flag(object: &JsonValue, name: &str) -> A2aResult<bool> {
         JsonValue::Bool(flag) => Ok(*flag),
         JsonValue::String(text) if text == "true" => Ok(true),
         JsonValue::String(text) if text == "false" => Ok(false),
-        _ => Err(A2aError::invalid(format!("{name} is neither true nor false"))),
+        _ => Err(A2aError::invalid(format!("{name} must be true or false"))),
     }
 }
 

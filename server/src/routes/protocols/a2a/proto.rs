@@ -221,7 +221,7 @@ pub(super) const CARD: MessageType = MessageType(&[
 pub(super) const TENANT: MessageType = MessageType(&[one(1, "tenant", Text)]);
 
 impl MessageType {
-    /// Encodes a message. Fields that it does not have, and values of another type, are left out.
+    /// Encodes a message. Fields that it does not have, and values of another type, are omitted.
     pub(super) fn encode(self, message: &JsonValue) -> Vec<u8> {
         let mut out = Vec::new();
         fields(self.0, message, &mut out);

@@ -9,7 +9,7 @@ use super::error::{A2aError, A2aResult, Kind};
 use super::operations::Peer;
 use super::params::required;
 use super::push::{PushConfig, sender};
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 impl Peer {
     pub(super) async fn create_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {
@@ -35,7 +35,7 @@ impl Peer {
         Ok(json!({"configs": configs, "nextPageToken": ""}))
     }
 
-    /// Deletes a configuration. One that does not exist is no error.
+    /// Deletes a configuration. One that does not exist is not an error.
     pub(super) async fn delete_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {
         sender(&self.app)?;
         let run = self.find(required(given, "taskId")?).await?;

@@ -9,10 +9,10 @@ use serde_json::{Value as JsonValue, json};
 use super::super::start::{first_texts, params};
 use super::message::Message;
 use crate::app_state::AppState;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::routes::runs;
 
-/// What became of a message.
+/// The result of a message.
 pub(super) struct Record {
     pub(super) digest: String,
     pub(super) task_id: String,
@@ -24,7 +24,7 @@ fn collection(agent: &str) -> String {
     format!("a2a/{agent}")
 }
 
-/// What became of the message with an id, if it was accepted before.
+/// The result of the message with an id, if it was accepted before.
 pub(super) async fn find(
     app: &AppState,
     by: &Caller,
@@ -56,15 +56,15 @@ pub(super) fn write(agent: &str, message: &Message, task_id: &str, turn: i64) ->
     runs::call("write_entries", args)
 }
 
-/// The newest messages of a task, in order, at most `most`.
+/// The newest messages of a task, in order, at most `max`.
 pub(super) async fn history(
     app: &AppState,
     by: &Caller,
     agent: &str,
     task_id: &str,
-    most: Option<u32>,
+    max: Option<u32>,
 ) -> Result<Vec<JsonValue>, Refusal> {
-    let most = most.map_or(A2A_HISTORY, |most| A2A_HISTORY.min(most as usize));
+    let max = max.map_or(A2A_HISTORY, |max| A2A_HISTORY.min(max as usize));
     // `0` follows `/`.
     let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key > :from \
                AND key < :to ORDER BY key DESC LIMIT :most";
@@ -73,7 +73,7 @@ pub(super) async fn history(
         ("collection", json!(collection)),
         ("from", json!(format!("h/{task_id}/"))),
         ("to", json!(format!("h/{task_id}0"))),
-        ("most", json!(most)),
+        ("most", json!(max)),
     ]);
     let found = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
     let messages = found.rows.iter().rev().filter_map(|row| match row.first() {

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde_json::{Value as JsonValue, json};
 
-use super::binding::{Answer, check_content_type, check_version, version};
+use super::binding::{A2aResponse, check_content_type, check_version, version};
 use super::error::{A2aError, A2aResult, Kind};
 use super::operation::Operation;
 use super::operations::Peer;
@@ -17,7 +17,7 @@ use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::problem::Problem;
-use crate::routes::exchange::json as json_response;
+use crate::routes::response::json as json_response;
 use crate::routes::runs::path;
 
 /// Performs a request.
@@ -54,8 +54,8 @@ pub(in crate::routes) async fn call(
         Err(error) => Err(error),
     };
     Ok(match answer {
-        Ok(Answer::Stream(stream)) => stream.into_response(),
-        Ok(Answer::Value(result)) => {
+        Ok(A2aResponse::Stream(stream)) => stream.into_response(),
+        Ok(A2aResponse::Value(result)) => {
             json_response(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
         }
         Err(error) => {
@@ -65,7 +65,12 @@ pub(in crate::routes) async fn call(
     })
 }
 
-async fn perform(peer: Peer, method: &str, params: JsonValue, id: &JsonValue) -> A2aResult<Answer> {
+async fn perform(
+    peer: Peer,
+    method: &str,
+    params: JsonValue,
+    id: &JsonValue,
+) -> A2aResult<A2aResponse> {
     let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
     let operation = Operation::named(method).ok_or_else(unknown)?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await
@@ -77,10 +82,10 @@ async fn perform_legacy(
     operation: Operation,
     params: JsonValue,
     id: &JsonValue,
-) -> A2aResult<Answer> {
+) -> A2aResult<A2aResponse> {
     let params = legacy::params(operation, &params);
     match peer.perform(operation, params, Framing::LegacyRpc(id.clone())).await? {
-        Answer::Value(value) => Ok(Answer::Value(legacy::result(operation, &value))),
+        A2aResponse::Value(value) => Ok(A2aResponse::Value(legacy::result(operation, &value))),
         stream => Ok(stream),
     }
 }
@@ -96,16 +101,16 @@ fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonVal
     }
     match &value["id"] {
         given @ (JsonValue::String(_) | JsonValue::Number(_)) => *id = given.clone(),
-        _ => return Err(invalid("id is neither a text nor a number")),
+        _ => return Err(invalid("id must be a string or a number")),
     }
     if value["jsonrpc"] != "2.0" {
-        return Err(invalid("jsonrpc is not 2.0"));
+        return Err(invalid("jsonrpc must be 2.0"));
     }
-    let method = value["method"].as_str().ok_or_else(|| invalid("method is not a text"))?;
+    let method = value["method"].as_str().ok_or_else(|| invalid("method must be a string"))?;
     let method = method.to_owned();
     match value["params"].take() {
         JsonValue::Null => Ok((method, json!({}))),
         params @ JsonValue::Object(_) => Ok((method, params)),
-        _ => Err(A2aError::invalid("params is not an object")),
+        _ => Err(A2aError::invalid("params must be an object")),
     }
 }

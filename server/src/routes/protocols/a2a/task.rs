@@ -70,7 +70,7 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
     status
 }
 
-/// What a message to the task decides: for people, and for programs.
+/// The decisions of a message to the task: for people, and for programs.
 fn questions(turn: &Turn) -> Vec<JsonValue> {
     let calls = pending(turn);
     if calls.is_empty() {
@@ -301,7 +301,7 @@ impl Encoder for TaskEncoder {
     /// status.
     fn stop(&mut self, out: &mut String) {
         if matches!(self.framing, Framing::Lines) {
-            let why = Refusal::new(Code::Overloaded, "the server stops before the task has ended");
+            let why = Refusal::new(Code::Unavailable, "the server stops before the task has ended");
             self.refuse(&why.hint("subscribe to the task again"), out);
         }
     }

@@ -3,7 +3,7 @@
 use abide_schema::Refusal;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::input;
 use super::message::refused;
 use crate::mcp_handler::McpFailure;
@@ -14,7 +14,7 @@ use crate::routes::runs;
 
 /// Decides on calls that wait, as far as the responses say. Returns the run, and whether a form was closed.
 pub(super) async fn decide(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     run: RunRow,
     responses: &Map<String, JsonValue>,
 ) -> Result<(RunRow, bool), McpFailure> {
@@ -31,7 +31,7 @@ pub(super) async fn decide(
 
 /// Follows a run to its end. Asks the client for approvals.
 pub(super) async fn finish(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     mut run: RunRow,
     mut form_cancelled: bool,
 ) -> Result<JsonValue, McpFailure> {
@@ -64,7 +64,7 @@ pub(super) async fn finish(
 }
 
 /// Reads the turn of a run to its end, and reports progress.
-async fn until_end(exchange: &Exchange, run: &RunRow) -> Result<(), McpFailure> {
+async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), McpFailure> {
     let (auth, turn) = (exchange.auth.clone(), Turn::new(run.turn));
     let follower = Follower::new(&exchange.app, auth, run, turn).await;
     let mut follower = follower.map_err(refused)?;
@@ -93,7 +93,7 @@ async fn until_end(exchange: &Exchange, run: &RunRow) -> Result<(), McpFailure> 
 }
 
 /// Aborts the run of a call that the client has cancelled.
-async fn cancel(exchange: &Exchange, run: &RunRow) -> McpFailure {
+async fn cancel(exchange: &McpRequestContext, run: &RunRow) -> McpFailure {
     let args = json!({"id": run.id, "reason": "the MCP client has cancelled the call"});
     let aborted = exchange.app.engine.call(exchange.by(), "abort_run", &args, None).await;
     if let Err(refusal) = aborted {
@@ -103,7 +103,10 @@ async fn cancel(exchange: &Exchange, run: &RunRow) -> McpFailure {
 }
 
 /// The result of a run that has ended.
-pub(super) async fn result(exchange: &Exchange, id: &str) -> Result<JsonValue, McpFailure> {
+pub(super) async fn result(
+    exchange: &McpRequestContext,
+    id: &str,
+) -> Result<JsonValue, McpFailure> {
     let found = runs::find(&exchange.app.engine, exchange.by(), id).await;
     let (_, run) = found.map_err(refused)?;
     let mut structured = json!({"run_id": run["id"], "session_id": run["session_id"],
@@ -129,7 +132,7 @@ pub(super) async fn result(exchange: &Exchange, id: &str) -> Result<JsonValue, M
 
 /// The result of a call whose run waits for something that the client does not decide.
 async fn waiting(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     run: &RunRow,
     pending: &[JsonValue],
 ) -> Result<JsonValue, McpFailure> {

@@ -6,7 +6,7 @@ use abide_schema::{Caller, Code, Value};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::agent_run::{decide, failed, finish, refusal_result};
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::input;
 use super::message::refused;
 use super::tasks;
@@ -26,13 +26,15 @@ const EXPOSED: &str = "SELECT a.name FROM agents a \
     WHERE json_extract(r.definition, '$.mcp_exposed') = 1";
 
 /// The tools of exposed agents.
-pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let agents = exposed(exchange).await?;
     Ok(agents.iter().map(|(name, description)| tool(name, description.as_deref())).collect())
 }
 
 /// The names and descriptions of exposed agents.
-async fn exposed(exchange: &Exchange) -> Result<Vec<(String, Option<String>)>, McpFailure> {
+async fn exposed(
+    exchange: &McpRequestContext,
+) -> Result<Vec<(String, Option<String>)>, McpFailure> {
     let server = Caller::local();
     let found = exchange.app.engine.query(&server, EXPOSED, &Map::new(), None).await;
     let found = found.map_err(refused)?;
@@ -70,7 +72,10 @@ fn tool(name: &str, description: Option<&str>) -> JsonValue {
 }
 
 /// The agent that a tool name stands for, if it is exposed.
-pub(super) async fn named(exchange: &Exchange, tool: &str) -> Result<Option<String>, McpFailure> {
+pub(super) async fn named(
+    exchange: &McpRequestContext,
+    tool: &str,
+) -> Result<Option<String>, McpFailure> {
     let Some(name) = tool.strip_prefix(PREFIX) else { return Ok(None) };
     let agents = exposed(exchange).await?;
     Ok(agents.into_iter().map(|(agent, _)| agent).find(|agent| agent == name))
@@ -78,7 +83,7 @@ pub(super) async fn named(exchange: &Exchange, tool: &str) -> Result<Option<Stri
 
 /// Starts a run, or continues the one that the state of the call names.
 pub(super) async fn call(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     agent: String,
     params: &Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {
@@ -90,7 +95,7 @@ pub(super) async fn call(
     let unknown = arguments.into_iter().flat_map(Map::keys);
     let unknown = unknown.filter(|name| !["message", "session_id"].contains(&name.as_str()));
     let (Some(input), 0) = (text("message"), unknown.count()) else {
-        return Ok(failed("bad_arguments: send message, a text, and at most session_id beside it"));
+        return Ok(failed("bad_arguments: send the string message, and optionally session_id"));
     };
     let by = exchange.by();
     let key = exchange.key.as_deref();
@@ -127,7 +132,7 @@ pub(super) async fn call(
 /// A repeated call, with decisions. The state is the id of the run, which is looked up with the rights of the caller,
 /// so that it is valid after a restart and needs no signature.
 async fn resume(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     agent: &str,
     state: &JsonValue,
     params: &Map<String, JsonValue>,

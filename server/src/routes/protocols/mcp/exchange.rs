@@ -14,10 +14,10 @@ use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
 use crate::mcp_handler::{McpFailure, McpHandler, McpNotifier};
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 use crate::routes::rows::objects;
 
-/// What a request of 2026-07-28 says about its client.
+/// The facts about the client in a request of 2026-07-28.
 #[derive(Debug)]
 pub(super) struct Modern {
     pub(super) capabilities: JsonValue,
@@ -26,30 +26,30 @@ pub(super) struct Modern {
 
 /// The generation of the protocol.
 #[derive(Debug)]
-pub(super) enum Era {
+pub(super) enum ProtocolGeneration {
     Modern(Modern),
     /// With the session, if the request names one.
     Legacy(Option<Arc<McpSession>>),
 }
 
-impl Era {
+impl ProtocolGeneration {
     pub(super) fn log_level(&self, request: &Request) -> Option<&str> {
         match self {
-            Era::Modern(modern) => modern.log_level.as_deref(),
+            ProtocolGeneration::Modern(modern) => modern.log_level.as_deref(),
             // Without a wish of the client, the server may choose.
-            Era::Legacy(Some(session)) if request.method == "tools/call" => {
+            ProtocolGeneration::Legacy(Some(session)) if request.method == "tools/call" => {
                 Some(session.log_level())
             }
-            Era::Legacy(_) => None,
+            ProtocolGeneration::Legacy(_) => None,
         }
     }
 }
 
 /// A request that is being answered.
-pub(super) struct Exchange {
+pub(super) struct McpRequestContext {
     pub(super) app: AppState,
     pub(super) auth: AuthSession,
-    pub(super) era: Era,
+    pub(super) era: ProtocolGeneration,
     pub(super) notifier: McpNotifier,
     /// Cancelled by the client, explicitly.
     pub(super) cancelled: CancellationToken,
@@ -59,28 +59,28 @@ pub(super) struct Exchange {
     pub(super) content: RequestBody,
 }
 
-impl Exchange {
+impl McpRequestContext {
     pub(super) fn by(&self) -> &Caller {
         &self.auth.caller
     }
 
     pub(super) fn is_modern(&self) -> bool {
-        matches!(self.era, Era::Modern(_))
+        matches!(self.era, ProtocolGeneration::Modern(_))
     }
 
     pub(super) fn session(&self) -> Option<&Arc<McpSession>> {
         match &self.era {
-            Era::Legacy(session) => session.as_ref(),
-            Era::Modern(_) => None,
+            ProtocolGeneration::Legacy(session) => session.as_ref(),
+            ProtocolGeneration::Modern(_) => None,
         }
     }
 
     /// The capabilities of the client.
     pub(super) fn capabilities(&self) -> &JsonValue {
         match &self.era {
-            Era::Modern(modern) => &modern.capabilities,
-            Era::Legacy(Some(session)) => session.capabilities(),
-            Era::Legacy(None) => &JsonValue::Null,
+            ProtocolGeneration::Modern(modern) => &modern.capabilities,
+            ProtocolGeneration::Legacy(Some(session)) => session.capabilities(),
+            ProtocolGeneration::Legacy(None) => &JsonValue::Null,
         }
     }
 

@@ -3,21 +3,21 @@
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::input::{self, Decided};
 use super::message::{Request, refused};
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
 use crate::routes::protocols::start;
 
-/// What the ids of calls begin with.
+/// The prefix of the ids of calls.
 const ID: &str = "mcp_";
 
 /// A request to the handler, with what was already answered.
 struct HandlerCall<'a> {
-    exchange: &'a Exchange,
+    exchange: &'a McpRequestContext,
     handler: &'a dyn McpHandler,
     request: &'a Request,
-    /// What a signed state is valid for.
+    /// The purpose for which a signed state is valid.
     audience: String,
     id: String,
     /// The state of the handler, and the responses of the client.
@@ -29,7 +29,7 @@ struct HandlerCall<'a> {
 
 /// Lets the handler answer, and asks the client for the input that it needs.
 pub(super) async fn ask_handler(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     handler: &dyn McpHandler,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
@@ -46,7 +46,7 @@ pub(super) async fn ask_handler(
 
 impl<'a> HandlerCall<'a> {
     fn new(
-        exchange: &'a Exchange,
+        exchange: &'a McpRequestContext,
         handler: &'a dyn McpHandler,
         request: &'a Request,
     ) -> Result<HandlerCall<'a>, McpFailure> {
@@ -78,7 +78,7 @@ impl<'a> HandlerCall<'a> {
                 let opened = exchange.app.mcp.seal.open(principal, &call.audience, text);
                 call.state = Some(opened?);
             }
-            Some(_) => return Err(McpFailure::invalid("requestState is not a text")),
+            Some(_) => return Err(McpFailure::invalid("requestState must be a string")),
         }
         Ok(call)
     }

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as JsonValue, json};
 
-use super::exchange::{Era, Modern};
+use super::exchange::{Modern, ProtocolGeneration};
 use super::message::{HttpFailure, Request};
 use super::sessions::McpSession;
 use super::versions::{LEGACY, MODERN};
@@ -21,7 +21,7 @@ const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
-/// A page of another origin must not reach the server through the browser of a user, also if its name resolves to this
+/// A page of another origin must not reach the server through the browser of a user, even if its name resolves to this
 /// machine (DNS rebinding).
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), HttpFailure> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
@@ -61,7 +61,7 @@ pub(super) fn era(
     request: &Request,
     headers: &HeaderMap,
     session: Option<Arc<McpSession>>,
-) -> Result<Era, HttpFailure> {
+) -> Result<ProtocolGeneration, HttpFailure> {
     let refused = |failure| HttpFailure::bad_request(request.id.clone(), failure);
     let in_header = header(headers, VERSION).map_err(refused)?;
     let in_meta = request.meta(META_VERSION).and_then(JsonValue::as_str);
@@ -70,13 +70,13 @@ pub(super) fn era(
         || in_header.is_some_and(|version| version >= MODERN && session.is_none());
     if is_modern && !(request.method == "initialize" && in_meta.is_none()) {
         let modern = modern(request, headers, in_header, in_meta).map_err(refused)?;
-        return Ok(Era::Modern(modern));
+        return Ok(ProtocolGeneration::Modern(modern));
     }
     match in_header {
         Some(version) if request.method != "initialize" && !LEGACY.contains(&version) => {
             Err(refused(unsupported(version)))
         }
-        _ => Ok(Era::Legacy(session)),
+        _ => Ok(ProtocolGeneration::Legacy(session)),
     }
 }
 

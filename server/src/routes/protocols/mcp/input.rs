@@ -1,10 +1,10 @@
-//! What the server asks of a client while it answers a request. Approvals that wait are forms. In 2026-07-28 the
+//! The requests of the server to a client while it answers a request. Approvals that wait are forms. In 2026-07-28 the
 //! requests are in the result, and the client calls again with the responses. Before, the server sends them as
 //! requests of its own.
 
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use crate::mcp_handler::McpFailure;
 use crate::routes::protocols::start::{Decision, QUESTION};
 
@@ -18,7 +18,7 @@ fn capability(method: &str) -> &'static str {
 }
 
 /// Whether the client shows forms to a person.
-pub(super) fn has_forms(exchange: &Exchange) -> bool {
+pub(super) fn has_forms(exchange: &McpRequestContext) -> bool {
     let can_be_asked = exchange.is_modern() || exchange.session().is_some();
     let elicitation = exchange.capabilities()["elicitation"].as_object();
     let shows = elicitation.is_some_and(|kinds| kinds.is_empty() || kinds.contains_key("form"));
@@ -27,7 +27,7 @@ pub(super) fn has_forms(exchange: &Exchange) -> bool {
 
 /// Checks that the client has declared what the requests need.
 pub(super) fn check(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     requests: &Map<String, JsonValue>,
 ) -> Result<(), McpFailure> {
     for request in requests.values() {
@@ -54,7 +54,7 @@ pub(super) fn required(requests: Map<String, JsonValue>, state: Option<String>) 
 
 /// Sends requests to a client with a session, and waits for the responses.
 pub(super) async fn ask(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     requests: Map<String, JsonValue>,
 ) -> Result<Map<String, JsonValue>, McpFailure> {
     let session = exchange.session().ok_or_else(|| {
@@ -109,7 +109,7 @@ pub(super) fn approvals(pending: &[JsonValue]) -> Map<String, JsonValue> {
     pending.iter().map(form).collect()
 }
 
-/// What a client has decided.
+/// The decisions of a client.
 #[derive(Default)]
 pub(super) struct Decided {
     pub(super) decisions: Vec<Decision>,
@@ -152,6 +152,6 @@ pub(super) fn responses(
         Some(JsonValue::Object(responses)) if responses.values().all(JsonValue::is_object) => {
             Ok(responses.clone())
         }
-        Some(_) => Err(McpFailure::invalid("inputResponses is not an object of objects")),
+        Some(_) => Err(McpFailure::invalid("inputResponses must be an object of objects")),
     }
 }

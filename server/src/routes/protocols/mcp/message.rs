@@ -70,10 +70,10 @@ impl Message {
             HttpFailure::bad_request(id_or_null.clone(), failure)
         };
         if members.get("jsonrpc").and_then(JsonValue::as_str) != Some("2.0") {
-            return Err(invalid("jsonrpc is not \"2.0\""));
+            return Err(invalid("jsonrpc must be \"2.0\""));
         }
         if id.as_ref().is_some_and(|id| !is_id(id)) {
-            return Err(invalid("the id is neither a text nor an integer"));
+            return Err(invalid("the id must be a string or an integer"));
         }
         let method = match (members.remove("method"), &id) {
             (Some(JsonValue::String(method)), _) => method,
@@ -85,12 +85,12 @@ impl Message {
                 };
                 return Ok(Message::Response { id: id.clone(), outcome });
             }
-            _ => return Err(invalid("the method is not a text")),
+            _ => return Err(invalid("the method must be a string")),
         };
         let params = match members.remove("params") {
             None => Map::new(),
             Some(JsonValue::Object(params)) => params,
-            Some(_) => return Err(invalid("params is not an object")),
+            Some(_) => return Err(invalid("params must be an object")),
         };
         Ok(match id {
             Some(id) => Message::Request(Request { id, method, params }),
@@ -108,7 +108,7 @@ impl Request {
     /// A text among the parameters.
     pub(super) fn text(&self, name: &str) -> Result<&str, McpFailure> {
         let text = self.params.get(name).and_then(JsonValue::as_str);
-        text.ok_or_else(|| McpFailure::invalid(format!("{name} is not a text")))
+        text.ok_or_else(|| McpFailure::invalid(format!("{name} must be a string")))
     }
 
     pub(super) fn progress_token(&self) -> Option<JsonValue> {
@@ -138,7 +138,8 @@ pub(super) fn error(id: &JsonValue, failure: &McpFailure) -> JsonValue {
 pub(super) fn refused(refusal: Refusal) -> McpFailure {
     note(&refusal);
     let code = match refusal.code {
-        Code::Internal | Code::Overloaded => -32603,
+        Code::Internal => -32603,
+        code if code.is_temporary() => -32603,
         _ => -32602,
     };
     let data = json!({"code": refusal.code.as_str(), "hint": refusal.hint});

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::{Era, Exchange};
+use super::exchange::{McpRequestContext, ProtocolGeneration};
 use super::message::Request;
 use super::paging::page;
 use super::versions::{LEGACY, MODERN, legacy_version, server_info};
@@ -11,12 +11,12 @@ use crate::mcp_handler::{McpFailure, McpItems};
 
 /// Answers a request.
 pub(super) async fn answer(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     let result = match &exchange.era {
-        Era::Modern(_) => modern(exchange, request).await?,
-        Era::Legacy(_) => return legacy(exchange, request).await,
+        ProtocolGeneration::Modern(_) => modern(exchange, request).await?,
+        ProtocolGeneration::Legacy(_) => return legacy(exchange, request).await,
     };
     let mut result = match result {
         JsonValue::Object(result) => result,
@@ -45,7 +45,7 @@ fn is_cacheable(method: &str) -> bool {
     )
 }
 
-async fn modern(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+async fn modern(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
     match request.method.as_str() {
         "server/discover" => {
             let mut capabilities = capabilities(exchange);
@@ -60,7 +60,7 @@ async fn modern(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
     }
 }
 
-async fn legacy(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+async fn legacy(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
     match request.method.as_str() {
         "initialize" => {
             let mut capabilities = capabilities(exchange);
@@ -90,12 +90,12 @@ async fn legacy(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
     }
 }
 
-/// What a model should know about the server.
+/// The instructions about the server for a model.
 const INSTRUCTIONS: &str = "Abide stores sessions of agents as rows. A tool agent_NAME asks an \
     agent; give it the session_id of its result to continue. sql_query reads the rows that you \
     may see.";
 
-fn capabilities(exchange: &Exchange) -> JsonValue {
+fn capabilities(exchange: &McpRequestContext) -> JsonValue {
     let changes = exchange.handler().is_some_and(|handler| handler.revisions().is_some());
     json!({
         "tools": {"listChanged": true},
@@ -106,7 +106,7 @@ fn capabilities(exchange: &Exchange) -> JsonValue {
 }
 
 /// The methods of both generations.
-async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+async fn common(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
     let page = |member, key, items| page(member, key, items, &request.params);
     match request.method.as_str() {
         "tools/list" => page("tools", "name", tools::list(exchange).await?),
@@ -130,7 +130,10 @@ async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
 }
 
 /// Only a handler has completions.
-async fn complete(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+async fn complete(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let reference = &request.params.get("ref").cloned().unwrap_or_default();
     let name = reference["name"].as_str().unwrap_or_default();
     match exchange.handler() {

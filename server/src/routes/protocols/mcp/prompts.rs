@@ -3,7 +3,7 @@
 use abide_schema::{Code, template};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::handler::ask_handler;
 use super::message::{Request, refused};
 use super::tools::has;
@@ -14,7 +14,7 @@ use crate::routes::prompts;
 const PROMPTS: usize = 5_000;
 
 /// All prompts: first those of the handler.
-pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let of_handler = of_handler(exchange);
     let mut all = of_handler.clone();
     let mut after = String::new();
@@ -34,7 +34,7 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailu
     }
 }
 
-fn of_handler(exchange: &Exchange) -> Vec<JsonValue> {
+fn of_handler(exchange: &McpRequestContext) -> Vec<JsonValue> {
     exchange.handler().map(|handler| handler.items(McpItems::Prompts)).unwrap_or_default()
 }
 
@@ -55,7 +55,10 @@ fn described(prompt: &Map<String, JsonValue>) -> JsonValue {
 }
 
 /// `prompts/get`.
-pub(super) async fn get(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn get(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let name = request.text("name")?;
     match exchange.handler() {
         Some(handler) if is_of_handler(&of_handler(exchange), &json!(name)) => {
@@ -66,7 +69,7 @@ pub(super) async fn get(exchange: &Exchange, request: &Request) -> Result<JsonVa
     let values = match request.params.get("arguments") {
         None => template::Values::new(),
         Some(values) => serde_json::from_value(values.clone())
-            .map_err(|_| McpFailure::invalid("arguments is not an object of texts"))?,
+            .map_err(|_| McpFailure::invalid("arguments must be an object of strings"))?,
     };
     let found = prompts::find(&exchange.app.engine, exchange.by(), name, prompts::LATEST).await;
     let (_, prompt) = match found {

@@ -15,7 +15,7 @@ use serde_json::{Value as JsonValue, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::message::{Request, error};
 use super::versions::SESSION_ID;
 use super::{methods, subscriptions};
@@ -50,7 +50,7 @@ impl Reply {
         let Some(work) = &mut self.work else {
             return self.outgoing.try_recv().map_or(Step::End, Step::Message);
         };
-        let step = timeout(limits::PING, async {
+        let step = timeout(limits::PING_INTERVAL, async {
             tokio::select! {
                 biased;
                 Some(message) = self.outgoing.recv() => Ok(message),
@@ -108,7 +108,7 @@ fn event(message: &JsonValue) -> String {
 
 /// Answers a request.
 pub(super) async fn respond(
-    exchange: Exchange,
+    exchange: McpRequestContext,
     request: Request,
     outgoing: mpsc::Receiver<JsonValue>,
     account: Account,
@@ -169,7 +169,7 @@ fn status(failure: &McpFailure, is_modern: bool) -> StatusCode {
 }
 
 /// The id of the session that `initialize` starts.
-fn start_session(exchange: &Exchange, request: &Request) -> Option<String> {
+fn start_session(exchange: &McpRequestContext, request: &Request) -> Option<String> {
     if exchange.is_modern() || request.method != "initialize" {
         return None;
     }
@@ -184,7 +184,7 @@ fn start_session(exchange: &Exchange, request: &Request) -> Option<String> {
 
 /// The stream of a session. It begins when changes are watched: a change after that is not missed.
 pub(super) async fn stream_of_session(
-    exchange: Exchange,
+    exchange: McpRequestContext,
     stream: OwnedSemaphorePermit,
     outgoing: mpsc::Receiver<JsonValue>,
     account: Account,

@@ -4,7 +4,7 @@
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::handler::ask_handler;
 use super::message::Request;
 use super::paging::{before, cursor, not_of_this_list};
@@ -37,7 +37,7 @@ fn id_of(uri: &str, prefix: &str) -> Option<String> {
 }
 
 /// The queries of a resource. `None` for an address that is not one of the server's.
-pub(super) fn parts(exchange: &Exchange, uri: &str) -> Option<Vec<Part>> {
+pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>> {
     // As in other routes, an id in the namespace of the caller's scope is found without it.
     let namespace = exchange.by().namespace();
     let part = |member, sql: &str, id: &str, is_single| {
@@ -78,7 +78,7 @@ fn quoted(name: &str) -> String {
 }
 
 /// The tables that the caller may see.
-fn tables(exchange: &Exchange) -> Vec<JsonValue> {
+fn tables(exchange: &McpRequestContext) -> Vec<JsonValue> {
     exchange.app.engine.describe_tables(exchange.by())
 }
 
@@ -97,7 +97,7 @@ const KINDS: [Kind; 4] = [Kind::Tables, Kind::Sessions, Kind::Runs, Kind::Handle
 const PAGE: usize = 100;
 
 impl Kind {
-    /// What the cursors of the kind begin with.
+    /// The prefix of the cursors of the kind.
     fn prefix(self) -> &'static str {
         match self {
             Kind::Tables => "tables/",
@@ -110,7 +110,7 @@ impl Kind {
     /// The entries after a key, with their keys. At most one more than a page.
     async fn after(
         self,
-        exchange: &Exchange,
+        exchange: &McpRequestContext,
         key: &str,
     ) -> Result<Vec<(String, JsonValue)>, McpFailure> {
         match self {
@@ -140,7 +140,7 @@ impl Kind {
     }
 }
 
-fn tables_after(exchange: &Exchange, last: &str) -> Vec<(String, JsonValue)> {
+fn tables_after(exchange: &McpRequestContext, last: &str) -> Vec<(String, JsonValue)> {
     let mut all = Vec::new();
     for table in tables(exchange) {
         let name = table["name"].as_str().unwrap_or_default();
@@ -155,7 +155,7 @@ fn tables_after(exchange: &Exchange, last: &str) -> Vec<(String, JsonValue)> {
 }
 
 async fn rows_after(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     (prefix, kind): (&str, &str),
     sql: &str,
     last: &str,
@@ -176,7 +176,10 @@ async fn rows_after(
 
 /// `resources/list`: tables, sessions, runs, and resources of the handler. A cursor is the kind and the key of the last
 /// entry.
-pub(super) async fn list(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn list(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let (first, mut last) = match cursor(&request.params)? {
         None => (0, ""),
         Some(cursor) => {
@@ -207,7 +210,7 @@ pub(super) async fn list(exchange: &Exchange, request: &Request) -> Result<JsonV
 }
 
 /// The templates.
-pub(super) fn templates(exchange: &Exchange) -> Vec<JsonValue> {
+pub(super) fn templates(exchange: &McpRequestContext) -> Vec<JsonValue> {
     let template = |prefix: &str, variable: &str, name: &str, description: &str| {
         json!({"uriTemplate": format!("{prefix}{{{variable}}}"), "name": name,
             "description": description, "mimeType": "application/json"})
@@ -224,7 +227,10 @@ pub(super) fn templates(exchange: &Exchange) -> Vec<JsonValue> {
 }
 
 /// `resources/read`.
-pub(super) async fn read(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn read(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let uri = request.text("uri")?;
     let missing = || McpFailure {
         code: if exchange.is_modern() { -32602 } else { -32002 },

@@ -1,4 +1,4 @@
-//! What all requests share: sessions, the key that signs states, and calls that can be cancelled.
+//! State shared by all requests: sessions, the key that signs states, and calls that can be cancelled.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::state_seal::StateSeal;
 /// The principal of a caller, and the idempotency key of a call.
 type Key = (String, String);
 
-/// What all requests share.
+/// State shared by all requests.
 #[derive(Debug, Default)]
 pub(crate) struct McpState {
     pub(super) sessions: McpSessions,

@@ -8,7 +8,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::message::{Request, refused};
 use super::resources::{self, Part};
 use crate::connections::lifecycle::Phase;
@@ -21,7 +21,7 @@ const AGENTS: &str = "SELECT name, revision, retired_at, hidden FROM agents";
 /// The tag of notifications of `subscriptions/listen`.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// What a client wants to know.
+/// The notifications that a client subscribes to.
 #[derive(Debug, Default)]
 struct Wanted {
     tools: bool,
@@ -59,7 +59,7 @@ struct Watcher {
 const TOOLS_ID: &str = "tools";
 
 impl Watcher {
-    async fn new(exchange: &Exchange, wanted: &Wanted) -> Result<Watcher, McpFailure> {
+    async fn new(exchange: &McpRequestContext, wanted: &Wanted) -> Result<Watcher, McpFailure> {
         let mut connection = exchange.app.engine.connect(exchange.by());
         if wanted.tools {
             let none = Map::new();
@@ -125,7 +125,7 @@ impl Watcher {
     }
 }
 
-/// The resources that an update changes. The first result of a query is no change.
+/// The resources that an update changes. The first result of a query is not a change.
 fn of_update(update: &Update) -> Result<BTreeSet<Changed>, Refusal> {
     let changed = |id: &str| match id.split_once(':') {
         Some((_, uri)) => Changed::Resource(uri.to_owned()),
@@ -145,14 +145,14 @@ fn of_update(update: &Update) -> Result<BTreeSet<Changed>, Refusal> {
 
 /// `subscriptions/listen`. Ends when the server stops, or with the stream.
 pub(super) async fn listen(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     if !exchange.accepts_events {
         return Err(McpFailure::invalid("the header Accept does not have text/event-stream"));
     }
     let filter = request.params.get("notifications").and_then(JsonValue::as_object);
-    let filter = filter.ok_or_else(|| McpFailure::invalid("notifications is not an object"))?;
+    let filter = filter.ok_or_else(|| McpFailure::invalid("notifications must be an object"))?;
     let is_set = |name: &str| filter.get(name) == Some(&json!(true));
     let mut wanted = Wanted {
         tools: is_set("toolsListChanged"),
@@ -164,7 +164,7 @@ pub(super) async fn listen(
         return Err(too_many());
     }
     for uri in uris.into_iter().flatten() {
-        let uri = uri.as_str().ok_or_else(|| McpFailure::invalid("a URI is not a text"))?;
+        let uri = uri.as_str().ok_or_else(|| McpFailure::invalid("a URI must be a string"))?;
         check_uri(exchange, uri)?;
         wanted.uris.insert(uri.to_owned());
     }
@@ -203,7 +203,7 @@ pub(super) async fn listen(
 
 /// Refuses an address that cannot be that of a resource. Whether the resource exists makes no difference, so that a
 /// subscription shows nothing that a read would not.
-fn check_uri(exchange: &Exchange, uri: &str) -> Result<(), McpFailure> {
+fn check_uri(exchange: &McpRequestContext, uri: &str) -> Result<(), McpFailure> {
     if uri.len() > limits::MCP_URI_BYTES {
         let message = format!("the URI has more than {} bytes", limits::MCP_URI_BYTES);
         return Err(McpFailure::invalid(message));
@@ -225,7 +225,10 @@ fn too_many() -> McpFailure {
 }
 
 /// `resources/subscribe` and `resources/unsubscribe` of a session.
-pub(super) fn subscribe(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) fn subscribe(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let session = exchange.session().ok_or_else(|| {
         McpFailure::invalid("a subscription needs a session: begin with initialize")
     })?;
@@ -241,7 +244,7 @@ pub(super) fn subscribe(exchange: &Exchange, request: &Request) -> Result<JsonVa
 }
 
 /// The notifications of a session, until it ends. `watches` is sent when changes are watched.
-pub(super) async fn follow_session(exchange: &Exchange, watches: oneshot::Sender<()>) {
+pub(super) async fn follow_session(exchange: &McpRequestContext, watches: oneshot::Sender<()>) {
     let mut watches = Some(watches);
     let Some(session) = exchange.session().cloned() else { return };
     let mut uris = session.subscriptions();

@@ -6,7 +6,7 @@ use abide_schema::{Code, Micros, Refusal};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::agent_run;
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::input;
 use super::message::{Request, refused};
 use super::paging::{before, cursor};
@@ -24,19 +24,19 @@ const POLL_MS: i64 = 1_000;
 const PAGE: usize = 50;
 
 /// Whether a call of an agent becomes a task.
-pub(super) fn wanted(exchange: &Exchange, params: &Map<String, JsonValue>) -> bool {
+pub(super) fn wanted(exchange: &McpRequestContext, params: &Map<String, JsonValue>) -> bool {
     match exchange.is_modern() {
         true => declared(exchange),
         false => params.get("task").is_some_and(JsonValue::is_object),
     }
 }
 
-fn declared(exchange: &Exchange) -> bool {
+fn declared(exchange: &McpRequestContext) -> bool {
     exchange.capabilities()["extensions"][EXTENSION].is_object()
 }
 
 /// A client of 2026-07-28 must have declared the extension.
-fn check(exchange: &Exchange) -> Result<(), McpFailure> {
+fn check(exchange: &McpRequestContext) -> Result<(), McpFailure> {
     if !exchange.is_modern() || declared(exchange) {
         return Ok(());
     }
@@ -48,7 +48,10 @@ fn check(exchange: &Exchange) -> Result<(), McpFailure> {
 }
 
 /// The result of a call that has become a task.
-pub(super) async fn created(exchange: &Exchange, id: &str) -> Result<JsonValue, McpFailure> {
+pub(super) async fn created(
+    exchange: &McpRequestContext,
+    id: &str,
+) -> Result<JsonValue, McpFailure> {
     let Task { base, .. } = task(exchange, id).await?;
     if !exchange.is_modern() {
         return Ok(json!({"task": base}));
@@ -66,7 +69,7 @@ struct Task {
 }
 
 /// A run as a task.
-async fn task(exchange: &Exchange, id: &str) -> Result<Task, McpFailure> {
+async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure> {
     let (engine, by) = (&exchange.app.engine, exchange.by());
     let missing = |refusal: Refusal| match refusal.code {
         Code::NotFound => McpFailure::invalid(format!("there is no task {id}")),
@@ -107,7 +110,10 @@ async fn task(exchange: &Exchange, id: &str) -> Result<Task, McpFailure> {
 }
 
 /// `tasks/get`.
-pub(super) async fn get(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn get(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     check(exchange)?;
     let Task { row, mut base, pending } = task(exchange, request.text("taskId")?).await?;
     if exchange.is_modern() {
@@ -126,7 +132,7 @@ pub(super) async fn get(exchange: &Exchange, request: &Request) -> Result<JsonVa
 
 /// `tasks/update`: decisions.
 pub(super) async fn update(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     check(exchange)?;
@@ -138,7 +144,7 @@ pub(super) async fn update(
 
 /// `tasks/cancel`.
 pub(super) async fn cancel(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     check(exchange)?;
@@ -162,7 +168,7 @@ pub(super) async fn cancel(
 
 /// `tasks/result` of 2025-11-25: waits for the end, and asks for approvals.
 pub(super) async fn result(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     let Task { row, .. } = task(exchange, request.text("taskId")?).await?;
@@ -174,7 +180,10 @@ pub(super) async fn result(
 
 /// `tasks/list` of 2025-11-25: runs that no other run has started, by id. Generated ids begin with the time, so the
 /// newest come first.
-pub(super) async fn list(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn list(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let sql = "SELECT id FROM runs WHERE parent_id IS NULL AND id < :before \
                ORDER BY id DESC LIMIT 51";
     let last = cursor(&request.params)?.unwrap_or_default();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::agent_run::{failed, refusal_result};
 use super::agent_tools;
-use super::exchange::Exchange;
+use super::exchange::McpRequestContext;
 use super::handler::ask_handler;
 use super::message::{Request, refused};
 use crate::limits;
@@ -17,7 +17,7 @@ use crate::mcp_handler::{McpFailure, McpItems};
 const QUERY: &str = "sql_query";
 
 /// All tools of the caller, in an order that stays the same.
-pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let mut tools = agent_tools::list(exchange).await?;
     tools.push(json!({
         "name": QUERY,
@@ -38,7 +38,7 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailu
 }
 
 /// The tools of chosen reducers, in the order of the choice.
-fn reducers(exchange: &Exchange, chosen: &[String]) -> Vec<JsonValue> {
+fn reducers(exchange: &McpRequestContext, chosen: &[String]) -> Vec<JsonValue> {
     if chosen.is_empty() {
         return Vec::new();
     }
@@ -55,12 +55,15 @@ fn reducers(exchange: &Exchange, chosen: &[String]) -> Vec<JsonValue> {
 }
 
 /// Calls a tool.
-pub(super) async fn call(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+pub(super) async fn call(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     let name = request.text("name")?;
     let arguments = match request.params.get("arguments") {
         None => Map::new(),
         Some(JsonValue::Object(arguments)) => arguments.clone(),
-        Some(_) => return Err(McpFailure::invalid("arguments is not an object")),
+        Some(_) => return Err(McpFailure::invalid("arguments must be an object")),
     };
     if let Some(agent) = agent_tools::named(exchange, name).await? {
         return agent_tools::call(exchange, agent, &request.params).await;
@@ -85,17 +88,17 @@ pub(super) fn has(items: &[JsonValue], member: &str, value: &str) -> bool {
 }
 
 async fn query(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     arguments: &Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {
     let empty = Map::new();
     let params = match arguments.get("params") {
         None => &empty,
         Some(JsonValue::Object(params)) => params,
-        Some(_) => return Ok(failed("bad_arguments: params is not an object")),
+        Some(_) => return Ok(failed("bad_arguments: params must be an object")),
     };
     let Some(sql) = arguments.get("sql").and_then(JsonValue::as_str) else {
-        return Ok(failed("bad_arguments: sql is not a text"));
+        return Ok(failed("bad_arguments: sql must be a string"));
     };
     let answer = match exchange.app.engine.query(exchange.by(), sql, params, None).await {
         Ok(answer) => answer,
@@ -105,8 +108,8 @@ async fn query(
     let mut session = exchange.auth.clone();
     exchange.app.authenticator.check(&mut session).await.map_err(refused)?;
     if size_of_rows(&answer.rows) > limits::MCP_RESULT_BYTES {
-        let most = limits::MCP_RESULT_BYTES >> 10;
-        return Ok(failed(&format!("limit_exceeded: the result has over {most} KiB; use LIMIT")));
+        let max = limits::MCP_RESULT_BYTES >> 10;
+        return Ok(failed(&format!("limit_exceeded: the result has over {max} KiB; use LIMIT")));
     }
     let rows: Vec<Vec<JsonValue>> = answer
         .rows
@@ -119,7 +122,7 @@ async fn query(
 }
 
 async fn reduce(
-    exchange: &Exchange,
+    exchange: &McpRequestContext,
     name: &str,
     arguments: Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {

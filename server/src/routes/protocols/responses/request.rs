@@ -70,7 +70,7 @@ impl CreateResponse {
     }
 }
 
-/// What a request says.
+/// The content of a request.
 pub(super) enum Input {
     /// Messages, the last one from the user.
     Messages { before: Vec<Message>, input: String },
@@ -97,7 +97,7 @@ pub(super) fn read_input(wanted: &CreateResponse) -> Result<Input, Refusal> {
                 read_item(item, &mut messages, &mut decisions)?;
             }
         }
-        _ => return Err(bad_input("input is not a text or a list of items")),
+        _ => return Err(bad_input("input must be a string or a list of items")),
     }
     if !decisions.is_empty() {
         return match messages.is_empty() {
@@ -153,13 +153,17 @@ const ROLES: [&str; 4] = ["user", "assistant", "system", "developer"];
 
 fn read_message(item: &JsonValue) -> Result<Message, Refusal> {
     let role = item["role"].as_str().filter(|role| ROLES.contains(role));
-    let role = role.ok_or_else(|| bad_input("a message has no role, or an unknown one"))?;
+    let role = role.ok_or_else(|| bad_input("the role of a message is missing or unknown"))?;
     // The instructions of a definition have the role system. A caller does not get their authority.
     let role = if role == "system" { "developer" } else { role };
     let text = match &item["content"] {
         JsonValue::String(text) => text.clone(),
         JsonValue::Array(parts) => parts.iter().map(read_part).collect::<Result<String, _>>()?,
-        _ => return Err(bad_input("the content of a message is not a text or a list of texts")),
+        _ => {
+            return Err(bad_input(
+                "the content of a message must be a string or a list of text parts",
+            ));
+        }
     };
     Ok(Message { role: role.to_owned(), text })
 }

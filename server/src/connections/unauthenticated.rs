@@ -15,7 +15,7 @@ use crate::limits;
 
 /// Unauthenticated connections. Clones share the state.
 #[derive(Clone, Debug)]
-pub(crate) struct PendingConnections(Arc<State>);
+pub(crate) struct UnauthenticatedConnections(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -44,25 +44,26 @@ struct PendingEntry {
 
 /// An unauthenticated connection.
 #[derive(Debug)]
-pub(crate) struct PendingConnection {
-    all: PendingConnections,
+pub(crate) struct UnauthenticatedConnection {
+    all: UnauthenticatedConnections,
     address: IpAddr,
     number: u64,
     since: Instant,
     close: Arc<Notify>,
 }
 
-impl PendingConnections {
+impl UnauthenticatedConnections {
     /// For a server with this many connections.
-    pub(crate) fn new(connections: u32) -> PendingConnections {
+    pub(crate) fn new(connections: u32) -> UnauthenticatedConnections {
         let total = (connections as usize / 2).max(1);
-        let per_address = limits::NEWCOMERS_PER_ADDRESS.min(total.div_ceil(2));
-        let (waiting, left) = (Mutex::default(), Notify::new());
-        PendingConnections(Arc::new(State { per_address, total, waiting, left }))
+        let per_address = limits::UNAUTHENTICATED_PER_ADDRESS.min(total.div_ceil(2));
+        let waiting = Mutex::default();
+        let left = Notify::new();
+        UnauthenticatedConnections(Arc::new(State { per_address, total, waiting, left }))
     }
 
     /// Admits a connection if it does not have to wait.
-    pub(crate) fn enter_now(&self, address: IpAddr) -> Option<PendingConnection> {
+    pub(crate) fn enter_now(&self, address: IpAddr) -> Option<UnauthenticatedConnection> {
         self.try_enter(network(address)).ok()
     }
 
@@ -72,7 +73,8 @@ impl PendingConnections {
         let mut waiting = self.lock();
         let all: usize = waiting.queued.values().sum();
         let own = waiting.queued.entry(address).or_default();
-        if all >= limits::PENDING_QUEUED || *own >= limits::PENDING_QUEUED_PER_ADDRESS {
+        if all >= limits::UNAUTHENTICATED_QUEUE || *own >= limits::UNAUTHENTICATED_QUEUE_PER_ADDRESS
+        {
             if *own == 0 {
                 waiting.queued.remove(&address);
             }
@@ -83,7 +85,7 @@ impl PendingConnections {
     }
 
     /// Admits a connection. At the limit, waits until another one leaves or can be closed.
-    async fn enter(&self, address: IpAddr) -> PendingConnection {
+    async fn enter(&self, address: IpAddr) -> UnauthenticatedConnection {
         loop {
             let left = self.0.left.notified();
             match self.try_enter(address) {
@@ -99,7 +101,7 @@ impl PendingConnections {
     }
 
     /// Admits a connection, or returns when the next one may be closed for it.
-    fn try_enter(&self, address: IpAddr) -> Result<PendingConnection, Instant> {
+    fn try_enter(&self, address: IpAddr) -> Result<UnauthenticatedConnection, Instant> {
         let mut waiting = self.lock();
         let own = waiting.addresses.get(&address).map_or(0, BTreeMap::len);
         let crowded = if own >= self.0.per_address {
@@ -113,7 +115,7 @@ impl PendingConnections {
         if let Some(crowded) = crowded {
             let oldest = waiting.addresses.get(&crowded).and_then(BTreeMap::first_key_value);
             if let Some((number, entry)) = oldest {
-                let due = entry.since + limits::NEWCOMER_CHANCE;
+                let due = entry.since + limits::UNAUTHENTICATED_MIN_TIME;
                 if Instant::now() < due {
                     return Err(due);
                 }
@@ -128,7 +130,7 @@ impl PendingConnections {
         let entry = PendingEntry { since, close: Arc::clone(&close) };
         waiting.addresses.entry(address).or_default().insert(number, entry);
         drop(waiting);
-        Ok(PendingConnection { all: self.clone(), address, number, since, close })
+        Ok(UnauthenticatedConnection { all: self.clone(), address, number, since, close })
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingState> {
@@ -152,13 +154,13 @@ impl PendingState {
 /// A queued connection.
 #[derive(Debug)]
 pub(crate) struct QueuedConnection {
-    all: PendingConnections,
+    all: UnauthenticatedConnections,
     address: IpAddr,
 }
 
 impl QueuedConnection {
     /// Waits until it is admitted.
-    pub(crate) async fn enter(self) -> PendingConnection {
+    pub(crate) async fn enter(self) -> UnauthenticatedConnection {
         self.all.enter(self.address).await
     }
 }
@@ -175,7 +177,7 @@ impl Drop for QueuedConnection {
     }
 }
 
-impl PendingConnection {
+impl UnauthenticatedConnection {
     /// The connection is authenticated.
     pub(crate) fn admitted(&self) {
         let was = self.all.lock().remove(self.address, self.number);
@@ -189,7 +191,7 @@ impl PendingConnection {
     pub(crate) async fn overdue(&self) {
         tokio::select! {
             () = self.close.notified() => return,
-            () = sleep_until(self.since + limits::NEWCOMER) => {}
+            () = sleep_until(self.since + limits::UNAUTHENTICATED_TIMEOUT) => {}
         }
         let waits = |waiting: &PendingState| {
             let own = waiting.addresses.get(&self.address);
@@ -201,7 +203,7 @@ impl PendingConnection {
     }
 }
 
-impl Drop for PendingConnection {
+impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
         self.admitted();
     }
@@ -228,28 +230,30 @@ mod tests {
         IpAddr::from([127, 0, 0, last])
     }
 
-    async fn is_closed(connection: &PendingConnection) -> bool {
+    async fn is_closed(connection: &UnauthenticatedConnection) -> bool {
         tokio::time::timeout(Duration::from_millis(1), connection.overdue()).await.is_ok()
     }
 
     /// 10,000 incomplete request heads blocked all other clients for 30 seconds.
     #[tokio::test(start_paused = true)]
     async fn the_oldest_connections_of_a_crowded_address_are_closed() {
-        let pending_connections = PendingConnections::new(8);
+        let pending_connections = UnauthenticatedConnections::new(8);
         let begun = Instant::now();
         let mut held = Vec::new();
         for _ in 0..100 {
             held.push(pending_connections.enter(address(1)).await);
             assert!(pending_connections.lock().count <= 2, "the limit per address");
         }
-        assert!(begun.elapsed() <= 50 * (limits::NEWCOMER_CHANCE + Duration::from_millis(1)));
+        assert!(
+            begun.elapsed() <= 50 * (limits::UNAUTHENTICATED_MIN_TIME + Duration::from_millis(1))
+        );
         assert!(is_closed(&held[0]).await && !is_closed(&held[99]).await);
         let before = Instant::now();
         let other = pending_connections.enter(address(2)).await;
         assert_eq!(before.elapsed(), Duration::ZERO, "another address does not wait");
         other.admitted();
         // tidy: on the paused clock of the test, it takes no time
-        tokio::time::sleep(limits::NEWCOMER).await;
+        tokio::time::sleep(limits::UNAUTHENTICATED_TIMEOUT).await;
         assert!(is_closed(&held[99]).await, "its time is over");
         assert!(!is_closed(&other).await, "it is authenticated");
         drop((held, other));
@@ -261,7 +265,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn authenticated_connections_are_not_evicted() {
-        let pending_connections = PendingConnections::new(8);
+        let pending_connections = UnauthenticatedConnections::new(8);
         let first = pending_connections.enter(address(1)).await;
         let second = pending_connections.enter(address(1)).await;
         let third = async {
@@ -276,26 +280,30 @@ mod tests {
         let before = Instant::now();
         tokio::join!(third, shows);
         assert!(
-            before.elapsed() < limits::NEWCOMER_CHANCE,
+            before.elapsed() < limits::UNAUTHENTICATED_MIN_TIME,
             "it waits for a place, not for the timeout"
         );
     }
 
     #[test]
     fn queued_connections_are_limited_per_address_and_in_total() {
-        let pending_connections = PendingConnections::new(8);
+        let pending_connections = UnauthenticatedConnections::new(8);
         let queue = |last: u8| -> Vec<QueuedConnection> {
-            (0..limits::PENDING_QUEUED)
+            (0..limits::UNAUTHENTICATED_QUEUE)
                 .map_while(|_| pending_connections.queue(address(last)))
                 .collect()
         };
         let first = queue(1);
-        assert_eq!(first.len(), limits::PENDING_QUEUED_PER_ADDRESS);
+        assert_eq!(first.len(), limits::UNAUTHENTICATED_QUEUE_PER_ADDRESS);
         let others: Vec<QueuedConnection> = (2..=255).flat_map(&queue).collect();
-        assert_eq!(first.len() + others.len(), limits::PENDING_QUEUED);
+        assert_eq!(first.len() + others.len(), limits::UNAUTHENTICATED_QUEUE);
         assert!(queue(255).is_empty() && pending_connections.lock().queued.len() < 255);
         drop(first);
-        assert_eq!(queue(255).len(), limits::PENDING_QUEUED_PER_ADDRESS, "there is room again");
+        assert_eq!(
+            queue(255).len(),
+            limits::UNAUTHENTICATED_QUEUE_PER_ADDRESS,
+            "there is room again"
+        );
         drop(others);
         assert!(pending_connections.lock().queued.is_empty());
     }

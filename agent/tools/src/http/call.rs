@@ -12,7 +12,7 @@ use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
 
 impl Plan {
-    pub(super) async fn exchange(&self, invocation: &Invocation) -> ToolOutcome {
+    pub(super) async fn call(&self, invocation: &Invocation) -> ToolOutcome {
         let name = &self.name;
         let nothing = Map::new();
         let arguments = invocation.arguments.as_object().unwrap_or(&nothing);
@@ -47,7 +47,7 @@ impl Plan {
     fn unanswered(&self, error: &reqwest::Error) -> ToolOutcome {
         let (failure, what) = match error.is_connect() {
             true => (Failure::Unavailable, "cannot be reached"),
-            false => (Failure::Lost, "did not answer"),
+            false => (Failure::Lost, "did not respond"),
         };
         let text = format!("the server of {} {what}: {}", self.name, causes(error));
         ToolOutcome::failed(failure, text)
@@ -60,8 +60,8 @@ impl Plan {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() > self.max_bytes => {
-                    let most = self.max_bytes;
-                    let why = format!("the response of {} has more than {most} bytes", self.name);
+                    let max = self.max_bytes;
+                    let why = format!("the response of {} has more than {max} bytes", self.name);
                     return ToolOutcome::failed(Failure::TooLarge, why);
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
@@ -118,7 +118,7 @@ impl Plan {
             _ => Failure::Tool,
         };
         ToolOutcome {
-            text: format!("{} answered with HTTP {status}{to}{body}", self.name),
+            text: format!("{} responded with HTTP {status}{to}{body}", self.name),
             content,
             ..ToolOutcome::failed(failure, "")
         }

@@ -1,0 +1,68 @@
+//! Rule: only some parts of the program use sockets. `ARCHITECTURE.md` names them.
+
+use super::finding::Finding;
+use super::source::{File, Line, Source, is_word};
+
+/// Crates whose code is in programs of users.
+const SHIPPED: [&str; 8] = [
+    "agent/src/",
+    "cli/src/",
+    "client-sdk/rust/src/",
+    "engine/",
+    "examples/",
+    "reducers/",
+    "schema/",
+    "server/src/",
+];
+
+/// Types and crates that open sockets.
+const NAMES: [&str; 6] =
+    ["reqwest", "TcpListener", "TcpStream", "UdpSocket", "UnixListener", "UnixStream"];
+
+/// Places that the page names.
+const NAMED: [&str; 5] = [
+    "agent/src/trace/sink.rs",
+    "agent/src/catalog/mlflow.rs",
+    "cli/src/agent/silence.rs",
+    "cli/src/open/",
+    "cli/src/mcp/",
+];
+
+/// The server, the remote half of the SDK, and the commands that configure a listener or a proxy.
+const OTHERS: [&str; 4] =
+    ["server/src/", "client-sdk/rust/src/remote/", "cli/src/serve.rs", "cli/src/mcp.rs"];
+
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    let path = source.path.as_str();
+    let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));
+    if !is_in(&SHIPPED) || is_in(&NAMED) || is_in(&OTHERS) || path.ends_with("tests.rs") {
+        return Vec::new();
+    }
+    let uses = |line: &Line| !line.test && names_sockets(&line.code);
+    let lines = source.lines.iter().enumerate().filter(|(_, line)| uses(line));
+    let finding = |(at, _)| {
+        let why = "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
+        Finding::new(format!("{path}:{}", at + 1), why)
+    };
+    lines.map(finding).collect()
+}
+
+/// Checks that the page names the places.
+pub(crate) fn check_page(file: &File) -> Vec<Finding> {
+    if file.path != "ARCHITECTURE.md" {
+        return Vec::new();
+    }
+    let is_missing = |place: &&str| !file.text.contains(&format!("`{place}`"));
+    let finding =
+        |place| Finding::new(&file.path, format!("does not name {place}, which uses sockets"));
+    NAMED.into_iter().filter(is_missing).map(finding).collect()
+}
+
+fn names_sockets(code: &str) -> bool {
+    NAMES.iter().any(|name| {
+        code.match_indices(name).any(|(at, _)| {
+            let after = &code[at + name.len()..];
+            !code[..at].ends_with(is_word) && !after.starts_with(is_word)
+        })
+    })
+}
