@@ -94,7 +94,7 @@ impl Profile {
 }
 
 impl Preset {
-    /// Its settings. `docs/agents.md` explains the numbers.
+    /// Its settings. `docs/agent-context.md` explains the numbers.
     #[must_use]
     pub fn settings(self) -> ProfileSettings {
         let (tool_calls, parallel_tools) = match self {

@@ -1,11 +1,10 @@
-//! The rows of the specification's tables: `docs/agents.md`, `docs/agent-rules.md` and `docs/programs.md` list a test for
-//! each, and this test checks that they exist.
+//! `docs/agent-rules.md` and `docs/programs.md` list rules with their tests. This test checks that the listed tests exist.
 
 use std::path::Path;
 
 #[test]
 fn every_row_of_the_table_has_its_test() {
-    check("agents.md", "## Events, errors and limits, with their tests", 30);
+    check("agent-rules.md", "## Events, errors and limits", 30);
 }
 
 #[test]
@@ -20,7 +19,7 @@ fn every_rule_for_programs_has_its_test() {
 
 #[test]
 fn every_rule_of_the_runtime_has_its_test() {
-    check("agents.md", "### Rules of the runtime, with their tests", 58);
+    check("agent-rules.md", "## The runtime", 58);
 }
 
 /// Checks that the tests in a table of a page exist, and that there are at least so many.

@@ -191,7 +191,7 @@ fn export(id: JsonValue) -> JsonValue {
     let meaning = "Exports a run that waits. It ends here with the code `moved`, unless `copy` is \
         set.";
     let body = object(json!({"copy": {"type": "boolean"}, "tag": {"type": "string"}}), &[]);
-    let answer = of_row("snapshot", "The snapshot, see docs/agents.md.");
+    let answer = of_row("snapshot", "The snapshot, see docs/agent-runs.md.");
     let mut export = operation("export_a_run", meaning, answer);
     export["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
     export["parameters"] = json!([id, idempotency_key()]);
