@@ -12,6 +12,8 @@ mod docker;
 mod landlocked;
 mod local;
 #[cfg(target_os = "linux")]
+mod privileges;
+#[cfg(target_os = "linux")]
 mod process_tree;
 mod supervisor;
 mod workspace;
@@ -177,7 +179,7 @@ impl Sandbox {
             id,
         };
         let isolated = backend.isolate(&job)?;
-        Ok(supervised(launcher, job, isolated, grace))
+        Ok(supervised(launcher, job, isolated, grace, config.unix_sockets))
     }
 }
 
@@ -187,6 +189,7 @@ fn supervised(
     job: SandboxJob,
     isolated: IsolatedCommand,
     grace: Duration,
+    unix_sockets: bool,
 ) -> Launch {
     let folder = match &isolated.landlock {
         Some(_) => WorkingFolder { root: job.workspace.clone(), below: job.folder.clone() },
@@ -205,6 +208,7 @@ fn supervised(
             folder,
             limits: job.limits,
             landlock: isolated.landlock,
+            unix_sockets,
         },
     };
     let (argv, variable) = launcher.command(&spec, isolated.argv);

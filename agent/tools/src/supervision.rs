@@ -90,6 +90,8 @@ pub(crate) struct InnerSpec {
     pub(crate) limits: SandboxLimits,
     /// The paths to read and execute, and to change.
     pub(crate) landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
+    /// Whether the program may use Unix sockets.
+    pub(crate) unix_sockets: bool,
 }
 
 /// The working directory.

@@ -30,6 +30,10 @@ pub struct SandboxConfig {
     /// `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// Whether programs can use Unix sockets, for `local`; the default is `false`. Through them a program reaches
+    /// others of the same user, such as Docker or the agent of `ssh`, whose files it does not reach.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unix_sockets: bool,
     /// The image of containers, for `docker`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
@@ -150,6 +154,7 @@ impl SandboxConfig {
             readable: Vec::new(),
             writable: Vec::new(),
             network: None,
+            unix_sockets: false,
             image: None,
             limits: SandboxLimits::default(),
         }
@@ -178,6 +183,9 @@ impl SandboxConfig {
             }
             (BackendName::Local | BackendName::Bubblewrap, _) if self.image.is_some() => {
                 return invalid("only the backend docker has an image");
+            }
+            (BackendName::Docker | BackendName::Bubblewrap, _) if self.unix_sockets => {
+                return invalid("only the backend local has unix_sockets");
             }
             _ => {}
         }

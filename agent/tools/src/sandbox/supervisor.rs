@@ -43,6 +43,7 @@ mod linux {
 
     use crate::sandbox::config::SandboxLimits;
     use crate::sandbox::landlocked;
+    use crate::sandbox::privileges::{self, Situation};
     use crate::sandbox::process_tree;
     use crate::supervision::{
         COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, SPEC, Spec, WAS_STOPPED, WorkingFolder,
@@ -224,13 +225,21 @@ mod linux {
         setsid().map_err(text)?;
         let _ = setpriority_process(None, USUAL);
         enter(&spec.folder)?;
-        if let Some((readable, writable)) = &spec.landlock {
-            landlocked::restrict(readable, writable).map_err(|why| why.to_string())?;
-        }
+        let restricted = match &spec.landlock {
+            Some((readable, writable)) => {
+                Some(landlocked::restrict(readable, writable).map_err(|why| why.to_string())?)
+            }
+            None => None,
+        };
         let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
         let mut command = Command::new(program);
         command.args(arguments).env_remove(INNER);
         limit(&spec.limits).map_err(text)?;
+        // The other backends need privileges to isolate, and remove them then.
+        if let Some(has_landlock) = restricted {
+            let unix_sockets = spec.unix_sockets;
+            privileges::drop_all(Situation { has_landlock, unix_sockets })?;
+        }
         Ok(command)
     }
 
