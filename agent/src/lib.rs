@@ -50,7 +50,7 @@ mod trace;
 mod watchdog;
 
 pub use abide_tools::{
-    BackendName, Environment, EventReader, Launcher, McpServer, McpStatus, ToolDeclaration,
+    BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus, ToolDeclaration,
     ToolView, Tools, available_backends, sandbox_exec,
 };
 pub use catalog::agents::{Catalog, Problem};

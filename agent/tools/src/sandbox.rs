@@ -26,8 +26,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
 use crate::environment::Environment;
 use crate::process::Launch;
+use crate::scope_limiter::{ScopeLimiter, ScopePermit};
 pub use crate::supervision::Launcher;
 use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
 use crate::tool::ToolContext;
@@ -52,9 +56,13 @@ struct Shared {
     backend: Box<dyn SandboxBackend>,
     launcher: Launcher,
     workspaces: Workspaces,
+    limiter: ScopeLimiter,
     /// The environment that programs inherit from.
     environment: Environment,
 }
+
+/// How long a program waits for others: less than the time that tools have in addition to that of their program.
+const QUEUED: Duration = Duration::from_secs(20);
 
 /// What one tool adds to the configuration.
 #[derive(Clone, Debug, Default)]
@@ -109,8 +117,9 @@ impl Sandbox {
     ) -> Result<Sandbox, SandboxError> {
         let config = config.checked(folder)?;
         let workspaces = Workspaces::open(&config, folder)?;
+        let limiter = ScopeLimiter::new(config.concurrency);
         let environment = environment.clone();
-        let shared = Shared { config, backend, launcher, workspaces, environment };
+        let shared = Shared { config, backend, launcher, workspaces, limiter, environment };
         Ok(Sandbox { shared: Arc::new(shared) })
     }
 
@@ -141,6 +150,24 @@ impl Sandbox {
 
     pub(crate) fn environment(&self) -> &Environment {
         &self.shared.environment
+    }
+
+    /// Waits until a program of this scope may start.
+    ///
+    /// # Errors
+    /// One sentence: too many programs run, or the call was cancelled.
+    pub(crate) async fn permit(
+        &self,
+        context: &ToolContext,
+        cancel: &CancellationToken,
+    ) -> Result<ScopePermit, String> {
+        let permit = timeout(QUEUED, self.shared.limiter.permit(&context.scope));
+        tokio::select! {
+            permit = permit => permit.map_err(|_| {
+                "too many programs run in sandboxes at this time; try it again later".to_owned()
+            }),
+            () = cancel.cancelled() => Err("it was cancelled".to_owned()),
+        }
     }
 
     /// The process that runs a command isolated and supervised.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::scope_limiter::Concurrency;
+
 /// The configuration of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
@@ -40,6 +42,13 @@ pub struct SandboxConfig {
     /// Limits of each program.
     #[serde(default)]
     pub limits: SandboxLimits,
+    /// Maximum numbers of programs at a time; the default is 64, and 16 of one scope.
+    #[serde(default = "concurrency")]
+    pub concurrency: Concurrency,
+}
+
+fn concurrency() -> Concurrency {
+    Concurrency::of(64, 16)
 }
 
 /// The backends.
@@ -157,6 +166,7 @@ impl SandboxConfig {
             unix_sockets: false,
             image: None,
             limits: SandboxLimits::default(),
+            concurrency: concurrency(),
         }
     }
 
