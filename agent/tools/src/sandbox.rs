@@ -12,6 +12,8 @@ mod docker;
 mod landlocked;
 mod local;
 #[cfg(target_os = "linux")]
+mod private_processes;
+#[cfg(target_os = "linux")]
 mod privileges;
 #[cfg(target_os = "linux")]
 mod process_tree;
@@ -91,6 +93,7 @@ impl Sandbox {
         launcher: Launcher,
         environment: &Environment,
     ) -> Result<Sandbox, SandboxError> {
+        let has_tenants = config.scoped_workspaces.is_some();
         let config = config.checked(folder)?;
         let backend: Box<dyn SandboxBackend> = match config.backend {
             BackendName::Local => Box::new(Local),
@@ -100,6 +103,11 @@ impl Sandbox {
         let availability = Availability::of(config.backend, &launcher, environment);
         if let Availability::Unavailable(reason) = availability {
             return Err(SandboxError::Unavailable { backend: config.backend, reason });
+        }
+        if has_tenants && config.backend == BackendName::Local {
+            for weakness in availability::weaknesses(&launcher, environment) {
+                tracing::warn!("the sandbox local is weak for several tenants: {weakness}");
+            }
         }
         Sandbox::with_backend(config, folder, backend, launcher, environment)
     }
@@ -227,6 +235,8 @@ fn supervised(
         parent: std::process::id(),
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
         processes: job.limits.processes,
+        workspace: job.workspace,
+        free_bytes: job.limits.free_mb.saturating_mul(1 << 20),
         temporary: job.temporary,
         at_end: isolated.at_end,
         inner: InnerSpec {

@@ -88,6 +88,9 @@ pub struct SandboxLimits {
     pub file_mb: u64,
     /// Maximum number of open files of each process; the default is 1,024.
     pub open_files: u64,
+    /// Space in megabytes that programs leave on the disks of the workspace and of temporary files: with less they are
+    /// stopped. The default is 256; 0 for no limit.
+    pub free_mb: u64,
 }
 
 impl Default for SandboxLimits {
@@ -98,6 +101,7 @@ impl Default for SandboxLimits {
             cpu_seconds: 600,
             file_mb: 1_024,
             open_files: 1_024,
+            free_mb: 256,
         }
     }
 }
@@ -199,7 +203,8 @@ impl SandboxConfig {
             }
             _ => {}
         }
-        let SandboxLimits { processes, memory_mb, cpu_seconds, file_mb, open_files } = self.limits;
+        let SandboxLimits { processes, memory_mb, cpu_seconds, file_mb, open_files, free_mb: _ } =
+            self.limits;
         if [processes, memory_mb, cpu_seconds, file_mb, open_files].contains(&0) {
             return invalid("a limit must not be 0");
         }

@@ -19,6 +19,8 @@ use seccompiler::{
 pub(super) struct Situation {
     /// Whether Landlock restricts the calling thread: it limits what can be debugged.
     pub(super) has_landlock: bool,
+    /// Whether the program has a namespace of System V objects, which ends with it.
+    pub(super) has_own_objects: bool,
     /// Whether the program may use Unix sockets.
     pub(super) unix_sockets: bool,
 }
@@ -66,10 +68,17 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_fspick,
     libc::SYS_mount_setattr,
     libc::SYS_setns,
-    // Keys and System V objects belong to the user, and outlive the program.
+    // Keys belong to the user, and outlive the program.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
+    // The memory of other processes.
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+];
+
+/// Refused if the objects would outlive the program.
+const OBJECTS: &[libc::c_long] = &[
     libc::SYS_shmget,
     libc::SYS_shmat,
     libc::SYS_shmctl,
@@ -83,9 +92,6 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_msgctl,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
-    // The memory of other processes.
-    libc::SYS_migrate_pages,
-    libc::SYS_move_pages,
 ];
 
 /// Refused without Landlock, which permits them between the processes of one sandbox.
@@ -145,6 +151,9 @@ fn filter(situation: Situation) -> Result<BpfProgram, seccompiler::BackendError>
     rules.extend(REFUSED.iter().map(|call| (*call, Vec::new())));
     if !situation.has_landlock {
         rules.extend(DEBUGGING.iter().map(|call| (*call, Vec::new())));
+    }
+    if !situation.has_own_objects {
+        rules.extend(OBJECTS.iter().map(|call| (*call, Vec::new())));
     }
     let named = |argument| SeccompRule::new(vec![is_not(argument, 0)?]);
     for call in OF_PROCESS {

@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::net::UnixListener;
 
-use abide_tools::{BackendName, Network, SandboxConfig};
+use abide_tools::{Availability, BackendName, Network, SandboxConfig};
 use serde_json::json;
 
-use crate::{Home, SECRET, backends};
+use crate::{Home, SECRET, backends, environment, launcher};
 
 /// Attempts to read the secret, or to change something outside of the workspace. `$home` is the folder with the
 /// secret and the workspace; `$server` is the process that runs the tools.
@@ -39,13 +39,10 @@ const ATTEMPTS: [(&str, &str); 25] = [
 ];
 
 /// The same, of the backend that has no namespaces.
-const ATTEMPTS_LOCAL: [(&str, &str); 6] = [
+const ATTEMPTS_LOCAL: [(&str, &str); 3] = [
     ("passwords of the system", "cat /etc/shadow && echo TOP-SECRET"),
     ("capabilities of a new program", "grep CapBnd:.*[1-9a-f] /proc/self/status && test $(id -u) = 0 && echo TOP-SECRET"),
     ("a user namespace", "unshare --user true && echo TOP-SECRET"),
-    ("memory that outlives it", "ipcmk --shmem 64 && echo TOP-SECRET"),
-    ("a queue that outlives it", "ipcmk --queue && echo TOP-SECRET"),
-    ("semaphores that outlive it", "ipcmk --semaphore 1 && echo TOP-SECRET"),
 ];
 
 #[tokio::test]
@@ -79,6 +76,39 @@ async fn programs_do_not_read_other_sandboxes() {
         assert_eq!(other.failure, None, "{backend}: {}", other.text);
         assert_eq!(reads.failure, None, "{backend}: {}", reads.text);
         assert!(!reads.text.contains(SECRET), "{backend}: {}", reads.text);
+    }
+}
+
+/// System V objects of a program stayed after its end, and counted for the whole machine.
+#[tokio::test]
+async fn memory_does_not_outlive_its_program() {
+    for backend in backends() {
+        let home = Home::with(&json!({"backend": backend}));
+        let outcome = home.sh("ipcmk --shmem 54321").await;
+        assert_eq!(outcome.failure, None, "{backend}: {}", outcome.text);
+        let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+        assert!(!segments.contains(" 54321 "), "{backend}: {segments}");
+    }
+}
+
+/// A program of one tenant read the commands of others in `/proc`.
+#[tokio::test]
+async fn programs_do_not_see_the_commands_of_others() {
+    for backend in backends() {
+        let availability = Availability::of(backend, &launcher(), &environment());
+        if format!("{availability:?}").contains("no namespace of processes") {
+            eprintln!("{backend} is left out: {availability:?}");
+            continue;
+        }
+        let home = Home::with(&json!({"backend": backend}));
+        let marker = format!("marker-{}", std::process::id());
+        let other = format!("mkfifo end; sh -c 'echo x > ready; read line < end' {marker}");
+        let looks = "until test -s ready; do :; done; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; \
+                     echo > end";
+        let (other, looks) = tokio::join!(home.sh(&other), home.sh(looks));
+        assert_eq!(other.failure, None, "{backend}: {}", other.text);
+        assert!(looks.text.contains("until test"), "{backend}: it sees itself: {}", looks.text);
+        assert!(!looks.text.contains(&marker), "{backend}: {}", looks.text);
     }
 }
 
