@@ -64,7 +64,8 @@ impl SharedListener {
     /// The system's error: the path exists, or is too long; or the secret cannot be sent in a header.
     pub fn at_socket(path: &Path, secret: &str) -> io::Result<SharedListener> {
         let access = AccessConfig::of_socket(secret);
-        let access = access.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.detail))?;
+        let access =
+            access.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.detail))?;
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
         Ok(SharedListener(Listener::Unix(listener), access))

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
 use abide_tools::{
-    BuiltinError, BuiltinToolsConfig, Concurrency, ConfiguredTools, Environment, HttpTool, HttpToolConfig,
-    Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError,
-    Selection, SubprocessTool, SubprocessToolConfig, ToolView, Tools, ToolsError,
+    BuiltinError, BuiltinToolsConfig, Concurrency, ConfiguredTools, Environment, HttpTool,
+    HttpToolConfig, Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig,
+    SandboxError, Selection, SubprocessTool, SubprocessToolConfig, ToolView, Tools, ToolsError,
     add_builtin_tools,
 };
 use serde::Deserialize;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use abide_client::arguments::AppendMessage;
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind,
-    Scope, Session, ToolCall,
+    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind, Scope,
+    Session, ToolCall,
 };
 use abide_models::ModelMessage;
 use abide_tools::{ScopePermit, ToolContext};

@@ -63,7 +63,8 @@ impl WebhookClient {
             all.insert(HeaderName::from_static(name), value);
         }
         let sent = self.client.post(url).headers(all).body(body).send().await;
-        sent.map(|response| response.status().as_u16()).map_err(|why| failure_of_chosen(&host, &why))
+        sent.map(|response| response.status().as_u16())
+            .map_err(|why| failure_of_chosen(&host, &why))
     }
 }
 

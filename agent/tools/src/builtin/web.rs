@@ -94,7 +94,9 @@ impl Web {
         let content_type = content_type.unwrap_or_default().to_owned();
         let host = url.host_str().unwrap_or_default().to_owned();
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| failure_of_chosen(&host, &error))? {
+        while let Some(chunk) =
+            response.chunk().await.map_err(|error| failure_of_chosen(&host, &error))?
+        {
             if body.len() + chunk.len() > self.max_bytes {
                 return Err(format!("the answer of {host} has more than {} bytes", self.max_bytes));
             }

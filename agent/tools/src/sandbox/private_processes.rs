@@ -87,7 +87,9 @@ pub(super) fn first(parent: u32, command: &mut Command) -> io::Result<u8> {
     let program = command.spawn()?.id();
     loop {
         match wait(WaitOptions::empty()) {
-            Ok(Some((process, status))) if process.as_raw_nonzero().get().cast_unsigned() == program => {
+            Ok(Some((process, status)))
+                if process.as_raw_nonzero().get().cast_unsigned() == program =>
+            {
                 let by_signal = status.terminating_signal().map_or(1, |signal| 128 + signal);
                 let code = status.exit_status().unwrap_or(by_signal);
                 return Ok(u8::try_from(code & 0xFF).unwrap_or(1));

@@ -104,8 +104,12 @@ const DEBUGGING: &[libc::c_long] = &[
 ];
 
 /// Refused for a process that is named: its first argument. 0 is the calling one.
-const OF_PROCESS: &[libc::c_long] =
-    &[libc::SYS_prlimit64, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_sched_setattr];
+const OF_PROCESS: &[libc::c_long] = &[
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+];
 
 /// Refused for a process, group or user that is named: the second argument. 0 is the calling process.
 const OF_GROUP: &[libc::c_long] = &[libc::SYS_setpriority, libc::SYS_ioprio_set];
@@ -118,9 +122,8 @@ const X32: u32 = 0x4000_0000;
 /// # Errors
 /// One sentence: the program must not start.
 pub(super) fn drop_all(situation: Situation) -> Result<(), String> {
-    drop_capabilities().map_err(|why| {
-        format!("its capabilities cannot be dropped: {}", io::Error::from(why))
-    })?;
+    drop_capabilities()
+        .map_err(|why| format!("its capabilities cannot be dropped: {}", io::Error::from(why)))?;
     let why = |why: &dyn std::fmt::Display| format!("its system calls cannot be filtered: {why}");
     let filter = filter(situation).map_err(|it| why(&it))?;
     apply_filter(&filter).map_err(|it| why(&it))

@@ -29,7 +29,6 @@ mod linux {
     use std::process::{Command, ExitCode, ExitStatus, Stdio};
     use std::time::Duration;
 
-    use rustix::event::{PollFd, PollFlags, poll};
     use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2, statvfs};
     use rustix::io::Errno;
     use rustix::process::{
@@ -37,8 +36,9 @@ mod linux {
         getrlimit, pidfd_open, set_child_subreaper, set_dumpable_behavior,
         set_parent_process_death_signal, setpriority_process, setrlimit, setsid,
     };
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
     use tokio::signal::unix::{SignalKind, signal};
-    use tokio::sync::oneshot;
     use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
     use crate::sandbox::config::SandboxLimits;
@@ -164,7 +164,7 @@ mod linux {
     ) -> io::Result<(End, Option<Pid>)> {
         let mut stop = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut server = end_of(server);
+        let server = watched(server)?;
         let mut inner = spec.inner.clone();
         inner.supervisor = if private { FIRST_ID } else { std::process::id() };
         let text = serde_json::to_string(&inner)?;
@@ -188,7 +188,7 @@ mod linux {
             };
             tokio::select! {
                 status = child.wait() => return Ok((End::Exited(status?), group)),
-                _ = &mut server => return Ok((End::Stopped, group)),
+                _ = server.readable() => return Ok((End::Stopped, group)),
                 () = over => return Ok((End::Stopped, group)),
                 _ = stop.recv(), if deadline.is_none() => {
                     process_tree::signal(Signal::TERM);
@@ -216,16 +216,14 @@ mod linux {
         })
     }
 
-    /// Completes when a process has ended.
-    fn end_of(process: OwnedFd) -> oneshot::Receiver<()> {
-        let (send, receive) = oneshot::channel();
-        std::thread::spawn(move || {
-            let mut polled = [PollFd::new(&process, PollFlags::IN)];
-            // An interrupted wait starts again.
-            while poll(&mut polled, None) == Err(Errno::INTR) {}
-            let _ = send.send(());
-        });
-        receive
+    /// A process whose end makes it readable. A thread could not wait for it: none starts beside a new namespace of
+    /// processes.
+    #[expect(
+        deprecated,
+        reason = "only another owner could replace the descriptor, and there is none"
+    )]
+    fn watched(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+        AsyncFd::with_interest(process, Interest::READABLE)
     }
 
     /// Removes what the program left behind outside of its process tree.

@@ -34,14 +34,20 @@ const ATTEMPTS: [(&str, &str); 25] = [
     ("the name of the machine", "hostname $(uname -n) && echo TOP-SECRET"),
     ("a limit of the server", "prlimit --pid $server --core=0 && echo TOP-SECRET"),
     ("the priority of the server", "renice -n 1 -p $server && echo TOP-SECRET"),
-    ("its capabilities", "grep -E 'Cap(Inh|Prm|Eff|Amb):.*[1-9a-f]' /proc/self/status && echo TOP-SECRET"),
+    (
+        "its capabilities",
+        "grep -E 'Cap(Inh|Prm|Eff|Amb):.*[1-9a-f]' /proc/self/status && echo TOP-SECRET",
+    ),
     ("new privileges", "grep -q NoNewPrivs:.1 /proc/self/status || echo TOP-SECRET"),
 ];
 
 /// The same, of the backend that has no namespaces.
 const ATTEMPTS_LOCAL: [(&str, &str); 3] = [
     ("passwords of the system", "cat /etc/shadow && echo TOP-SECRET"),
-    ("capabilities of a new program", "grep CapBnd:.*[1-9a-f] /proc/self/status && test $(id -u) = 0 && echo TOP-SECRET"),
+    (
+        "capabilities of a new program",
+        "grep CapBnd:.*[1-9a-f] /proc/self/status && test $(id -u) = 0 && echo TOP-SECRET",
+    ),
     ("a user namespace", "unshare --user true && echo TOP-SECRET"),
 ];
 
@@ -179,12 +185,7 @@ fn settings_that_promise_too_much_are_refused() {
     let open = |config: serde_json::Value| {
         let config: SandboxConfig =
             serde_json::from_value(config).map_err(|why| why.to_string())?;
-        let opened = abide_tools::Sandbox::open(
-            config,
-            folder.path(),
-            crate::launcher(),
-            &crate::environment(),
-        );
+        let opened = abide_tools::Sandbox::open(config, folder.path(), launcher(), &environment());
         opened.map(drop).map_err(|why| format!("{}: {why}", why.code()))
     };
     let cases = [
@@ -218,7 +219,7 @@ fn settings_that_promise_too_much_are_refused() {
         {"backend":"bubblewrap","unix_sockets":true,"workspace":"."}: bad_sandbox_config: sandbox: only the backend local has unix_sockets
         {"limits":{"processes":0},"workspace":"."}: bad_sandbox_config: sandbox: a limit must not be 0
         {"backend":"gvisor","workspace":"."}: unknown variant `gvisor`, expected one of `local`, `bubblewrap`, `docker`
-        {"root":"/","workspace":"."}: unknown field `root`, expected one of `backend`, `workspace`, `scoped_workspaces`, `readable`, `writable`, `network`, `unix_sockets`, `image`, `limits`
+        {"root":"/","workspace":"."}: unknown field `root`, expected one of `backend`, `workspace`, `scoped_workspaces`, `readable`, `writable`, `network`, `unix_sockets`, `image`, `limits`, `concurrency`
         {}: missing field `workspace`"#]].assert_eq(&lines.join("\n"));
     assert_eq!(SandboxConfig::new(".").network(), Network::Host);
 }
@@ -229,9 +230,9 @@ fn without_a_launcher_no_sandbox_is_available() {
     let config = SandboxConfig::new("..");
     let launcher = abide_tools::Launcher::none();
     let refused =
-        abide_tools::Sandbox::open(config, folder.path(), launcher.clone(), &crate::environment());
+        abide_tools::Sandbox::open(config, folder.path(), launcher.clone(), &environment());
     let refused = refused.map(drop).expect_err("there is no supervisor");
     assert_eq!(refused.code(), "sandbox_unavailable");
-    let all = abide_tools::available_backends(&launcher, &crate::environment());
+    let all = abide_tools::available_backends(&launcher, &environment());
     assert!(all.iter().all(|backend| backend["available"] == false), "{all:?}");
 }

@@ -24,7 +24,8 @@ pub(super) async fn permit_to_load(
     let bytes = size_of_events(&app.engine, by, &run.id).await?;
     if bytes > limits::WHOLE_RUN_BYTES {
         let most = limits::WHOLE_RUN_BYTES;
-        let detail = format!("the events of the run have {bytes} bytes; the limit of one answer is {most}");
+        let detail =
+            format!("the events of the run have {bytes} bytes; the limit of one answer is {most}");
         let hint = format!("read them as a stream: GET /v1/runs/{}/events", run.id);
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }

@@ -96,10 +96,12 @@ pub(in crate::routes) async fn call(
         Ok((Answer::Value(value, permit), kind)) => {
             let sent = encode(&account, permit, move || frame(&kind.encode(&value))).await;
             match sent {
-                Ok((message, hold)) => respond(stream::iter([Ok(message), Err(OK)]).map(move |part| {
-                    let _counted = &hold;
-                    part
-                })),
+                Ok((message, hold)) => {
+                    respond(stream::iter([Ok(message), Err(OK)]).map(move |part| {
+                        let _counted = &hold;
+                        part
+                    }))
+                }
                 Err(error) => respond(stream::iter([Err(error.to_status())])),
             }
         }

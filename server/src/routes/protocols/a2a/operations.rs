@@ -384,11 +384,7 @@ impl Peer {
 }
 
 /// The task of the events that were read, with its artifacts.
-async fn shown(
-    ids: TaskIds,
-    follower: Follower,
-    history: Vec<JsonValue>,
-) -> A2aResult<JsonValue> {
+async fn shown(ids: TaskIds, follower: Follower, history: Vec<JsonValue>) -> A2aResult<JsonValue> {
     Ok(whole::encode(move || task(&ids, &follower.turn, &history, true)).await?)
 }
 
