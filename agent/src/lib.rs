@@ -50,8 +50,8 @@ mod trace;
 mod watchdog;
 
 pub use abide_tools::{
-    BackendName, Environment, EventReader, Launcher, McpServer, McpStatus, ToolDeclaration,
-    ToolView, Tools, available_backends, sandbox_exec,
+    BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus,
+    ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec,
 };
 pub use catalog::agents::{Catalog, Problem};
 pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource};

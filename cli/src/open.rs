@@ -30,14 +30,14 @@ pub(crate) struct Open {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Listen on a loopback port with a random token instead of a Unix socket
+    /// Listen on a loopback port instead of a Unix socket
     #[arg(long)]
     loopback: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  abide open agents.db --json              # prints the socket, and serves it
+  abide open agents.db --json              # prints the socket and a token, and serves it
   abide open agents.db --json --loopback   # prints a URL and a token
 
 It prints one line and closes stdout. If another process has opened the file with this command, it prints how to reach

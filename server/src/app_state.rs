@@ -21,6 +21,8 @@ pub(crate) struct AppState {
     pub(crate) authenticator: Authenticator,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) read_limiter: ReadLimiter,
+    /// For large runs that are answered as one text, by scope.
+    pub(crate) run_limiter: ReadLimiter,
     pub(crate) agents: AgentRegistryHandle,
     pub(crate) webhooks: Option<Arc<dyn WebhookSender>>,
     pub(crate) signing_key: Option<SigningKey>,

@@ -60,6 +60,10 @@ pub(crate) const ANSWER_PART_BYTES: usize = 64 << 10;
 /// such turns hold 640 MB.
 pub(crate) const TURN_UNCOUNTED_BYTES: usize = 64 << 10;
 
+/// Bytes of the events of a run that is answered as one text. Its items, its values and its text take some three times as
+/// much until it is sent. A stream has no such limit.
+pub(crate) const WHOLE_RUN_BYTES: usize = 32 << 20;
+
 /// How long the cancellation of a response waits for the end of the run: a runtime gives tools five seconds to stop.
 pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(8);
 

@@ -58,14 +58,17 @@ pub struct SharedListener(Listener, AccessConfig);
 
 impl SharedListener {
     /// Listens on a Unix socket with this path, with mode 0600. The caller removes it. It must be in a folder that
-    /// only the user of this process can write.
+    /// only the user of this process can write. Requests need this secret as their token.
     ///
     /// # Errors
-    /// The system's error: the path exists, or is too long.
-    pub fn at_socket(path: &Path) -> io::Result<SharedListener> {
+    /// The system's error: the path exists, or is too long; or the secret cannot be sent in a header.
+    pub fn at_socket(path: &Path, secret: &str) -> io::Result<SharedListener> {
+        let access = AccessConfig::of_socket(secret);
+        let access =
+            access.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.detail))?;
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        Ok(SharedListener(Listener::Unix(listener), AccessConfig::of_socket()))
+        Ok(SharedListener(Listener::Unix(listener), access))
     }
 
     /// Listens on a free loopback port. Requests need this token.

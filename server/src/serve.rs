@@ -123,6 +123,7 @@ async fn run(
         authenticator,
         lifecycle: lifecycle.clone(),
         read_limiter,
+        run_limiter: ReadLimiter::new(),
         agents: services.agents,
         webhooks: services.webhooks,
         signing_key: services.signing_key,

@@ -49,23 +49,31 @@ pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Reservation>
     Ok(Some(hold))
 }
 
-/// The result of a call as a response. A committed call cannot be refused: if there is no room for its result, the
-/// connection ends without it, and the caller retries with its request id.
-pub(crate) fn answer(account: &Account, text: String) -> Response {
+/// A text as a response.
+///
+/// # Errors
+/// `overloaded`.
+pub(crate) fn response(account: &Account, text: String) -> Result<Response, Refusal> {
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    match count(account, &text) {
-        Ok(None) => ([kind], text).into_response(),
-        Ok(Some(hold)) => {
+    Ok(match count(account, &text)? {
+        None => ([kind], text).into_response(),
+        Some(hold) => {
             let whole = stream::iter([Ok::<_, io::Error>(text)]).map(move |text| {
                 let _counted = &hold;
                 text
             });
             ([kind], Body::from_stream(whole)).into_response()
         }
-        Err(refusal) => {
-            tracing::info!(%refusal, "closing a connection: its caller reads no responses");
-            let nothing = stream::iter([Err::<String, _>(io::Error::other(refusal))]);
-            ([kind], Body::from_stream(nothing)).into_response()
-        }
-    }
+    })
+}
+
+/// The result of a call as a response. A committed call cannot be refused: if there is no room for its result, the
+/// connection ends without it, and the caller retries with its request id.
+pub(crate) fn answer(account: &Account, text: String) -> Response {
+    response(account, text).unwrap_or_else(|refusal| {
+        tracing::info!(%refusal, "closing a connection: its caller reads no responses");
+        let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let nothing = stream::iter([Err::<String, _>(io::Error::other(refusal))]);
+        ([kind], Body::from_stream(nothing)).into_response()
+    })
 }

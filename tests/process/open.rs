@@ -324,9 +324,10 @@ async fn a_user_of_a_file_with_tokens_is_the_local_admin() {
     abide.close().await;
 }
 
-/// A program that sends a token expects its rights, not those of an admin.
+/// The user of a process is not enough: a program in a sandbox has the same one. A program that sends a token of the file
+/// expects its rights, not those of an admin.
 #[test]
-fn a_token_on_the_socket_still_counts() {
+fn the_socket_needs_a_token() {
     let file = SharedFile::new();
     let db = file.db();
     let args = ["token", "create", "ann", "--role", "auditor", "--json", "--db"];
@@ -347,7 +348,9 @@ fn a_token_on_the_socket_still_counts() {
         answer.split(' ').nth(1).unwrap().to_owned()
     };
     let wrong = format!("{token}0");
-    assert_eq!([None, Some(token), Some(&*wrong)].map(call), ["200", "403", "401"]);
+    let secret = line["token"].as_str().unwrap();
+    let shown = [None, Some(secret), Some(token), Some(&*wrong)];
+    assert_eq!(shown.map(call), ["401", "200", "403", "401"]);
     process.terminate();
     assert_eq!(process.ended().code, Some(0));
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use abide_models::{ConfigContext, ConfigError, Models, ModelsConfig};
 use abide_tools::{
-    BuiltinError, BuiltinToolsConfig, ConfiguredTools, Environment, HttpTool, HttpToolConfig,
-    Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError,
-    Selection, SubprocessTool, SubprocessToolConfig, ToolView, Tools, ToolsError,
+    BuiltinError, BuiltinToolsConfig, Concurrency, ConfiguredTools, Environment, HttpTool,
+    HttpToolConfig, Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig,
+    SandboxError, Selection, SubprocessTool, SubprocessToolConfig, ToolView, Tools, ToolsError,
     add_builtin_tools,
 };
 use serde::Deserialize;
@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::catalog::agents::{CONFIG, Catalog, Problem};
 use crate::catalog::mlflow::{Mlflow, PromptsConfig};
 use crate::definition::error::{DefinitionError, Position, plain, position};
+use crate::run::settings::RUNS;
 use crate::trace::sink::TraceConfig;
 use crate::trace::tracer::Tracer;
 
@@ -24,7 +25,7 @@ use crate::trace::tracer::Tracer;
     default,
     deny_unknown_fields,
     expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
-                 http_tools, programs, mcp_servers, mcp, prompts and traces"
+                 http_tools, programs, mcp_servers, mcp, prompts, traces and runs"
 )]
 pub(crate) struct ProjectConfig {
     pub(crate) models: ModelsConfig,
@@ -37,6 +38,7 @@ pub(crate) struct ProjectConfig {
     mcp: McpConfig,
     traces: TraceConfig,
     prompts: PromptsConfig,
+    runs: Option<Concurrency>,
 }
 
 /// Tools and reducers for MCP clients, in addition to the agents with `mcp_exposed`.
@@ -81,6 +83,8 @@ pub struct AgentProject {
     pub tracer: Option<Tracer>,
     /// The sandbox of programs and file tools.
     pub sandbox: Option<Sandbox>,
+    /// Maximum numbers of runs that are driven at a time.
+    pub runs: Concurrency,
     /// Where it was read from, so that a runtime can read it again.
     pub source: ProjectSource,
 }
@@ -233,6 +237,7 @@ impl AgentProject {
     ) -> Result<AgentProject, ProjectError> {
         let text = read(&folder.join(CONFIG))?;
         let (config, sections) = parse(folder, text.as_deref())?;
+        let runs = config.runs.unwrap_or(RUNS);
         let models = models(config.models.clone(), folder, environment)?;
         let tools = Tools::new();
         let sandbox = match config.sandbox.clone() {
@@ -265,7 +270,7 @@ impl AgentProject {
         };
         let (folder, environment) = (folder.to_owned(), environment.clone());
         let source = ProjectSource { folder, environment, launcher, text, sections };
-        Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, source })
+        Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::catalog::shared_setting::SharedSetting;
 
 /// The sections whose changes a runtime cannot take over: what they configure is used by parts that live as long as the
 /// process.
-const FIXED: [&str; 3] = ["mcp", "traces", "prompts"];
+const FIXED: [&str; 4] = ["mcp", "traces", "prompts", "runs"];
 
 /// The sections that tools are made of, except those of MCP servers.
 const OF_TOOLS: [&str; 4] = ["sandbox", "builtin_tools", "http_tools", "programs"];

@@ -21,10 +21,47 @@ impl Catalog {
         let parsed = AgentDefinition::deserialize(definition);
         let mut parsed = parsed.map_err(|why| DefinitionError::malformed(why.to_string(), None))?;
         parsed.native = false;
+        check_size(&parsed)?;
         check_reach(&parsed)?;
         let ready = self.ready(parsed)?;
         Ok(ready.with_inline().iter().map(AgentDefinition::to_register).collect())
     }
+}
+
+/// Maximum number of agents in a received definition: the definition and its inline subagents.
+const AGENTS: usize = 100;
+
+/// Maximum number of names in a list of a received definition.
+const NAMES: usize = 1_000;
+
+/// Refuses a definition whose check takes long.
+fn check_size(definition: &AgentDefinition) -> Result<(), DefinitionError> {
+    let too_many = |why: String| Err(DefinitionError::Contradiction(why));
+    let (mut open, mut agents) = (vec![definition], 0);
+    while let Some(one) = open.pop() {
+        agents += 1;
+        if agents + open.len() > AGENTS {
+            let name = &definition.name;
+            return too_many(format!("agent {name} has more than {AGENTS} inline subagents"));
+        }
+        let lists = [
+            ("tools", one.tools.len()),
+            ("blocked_tools", one.blocked_tools.len()),
+            ("excluded_tools", one.excluded_tools.len()),
+            ("subagents", one.subagents.len()),
+            ("interrupt_on", one.interrupt_on.len()),
+            ("middleware", one.middleware.len()),
+        ];
+        if let Some((list, count)) = lists.into_iter().find(|(_, count)| *count > NAMES) {
+            let name = &one.name;
+            return too_many(format!("agent {name} has {count} {list}; the limit is {NAMES}"));
+        }
+        open.extend(one.subagents.iter().filter_map(|subagent| match subagent {
+            Subagent::Inline(inline) => Some(&**inline),
+            Subagent::Named(_) => None,
+        }));
+    }
+    Ok(())
 }
 
 /// Refuses fields that only the folder may use, in the definition and its inline subagents.
@@ -121,6 +158,27 @@ mod tests {
                 "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `model`, `config`, `mode`, `description`, `hidden`, `a2a_exposed`, `mcp_exposed`, `response_format`, `profile`, `planning`, `limits`, `sandbox`, `cli`, `a2a`"
             ],
         );
+    }
+
+    /// 20,000 inline subagents took ten seconds, and 100,000 unknown tools were all named in the answer.
+    #[test]
+    fn large_definitions_are_refused_before_they_are_checked() {
+        let inline: Vec<Value> =
+            (0..101).map(|n| json!({"name": format!("a{n}"), "system_prompt": "x"})).collect();
+        check(
+            &json!({"name": "clerk", "subagents": inline}),
+            expect!["contradiction: agent clerk has more than 100 inline subagents"],
+        );
+        let tools: Vec<String> = (0..1_001).map(|n| format!("t{n}")).collect();
+        check(
+            &json!({"name": "clerk", "tools": tools}),
+            expect!["contradiction: agent clerk has 1001 tools; the limit is 1000"],
+        );
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let definition = json!({"name": "clerk", "tools": tools[..1_000]});
+        let refused = Catalog::new(folder.path(), Tools::new()).posted(&definition);
+        let text = refused.expect_err("the tools are unknown").to_string();
+        assert!(text.ends_with("t49 and 950 more; available: none"), "{text}");
     }
 
     #[test]

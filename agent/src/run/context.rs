@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use abide_client::{Abide, Error, Json, Scope};
 use abide_models::Models;
 use abide_programs::Parsers;
-use abide_tools::{BackendName, Environment, ToolOutcome, Tools};
+use abide_tools::{BackendName, Environment, ScopeLimiter, ScopePermit, ToolOutcome, Tools};
 use serde_json::Value;
 
 use crate::catalog::shared_setting::SharedSetting;
@@ -41,31 +41,41 @@ pub(crate) struct RuntimeContext {
     pub(crate) sandbox: SharedSetting<Option<BackendName>>,
     /// Counters for `/metrics`.
     pub(crate) metrics: AgentMetrics,
+    /// Limits the runs that are driven at a time.
+    pub(crate) run_limiter: ScopeLimiter,
     /// While a recording is repeated: what the tools of the memory returned, by call.
     pub(crate) recorded_outcomes: BTreeMap<String, ToolOutcome>,
 }
 
 impl RuntimeContext {
-    /// A client whose scope is that of a session.
-    pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
-        let scope = self.scope_of(session_id).await?;
-        self.abide.acting_for(&scope).await
-    }
-
     /// The scope of a session, as far as it restricts callers.
     pub(crate) async fn scope_of(&self, session_id: &str) -> Result<Scope, Error> {
         let sql = "SELECT scope FROM sessions WHERE id = :id";
         let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
-        // A scope restricts a caller only by string values; other values are ignored.
-        Ok(match found.first().map(|(scope,)| scope.value()) {
-            Some(Value::Object(scope)) => {
-                let texts = scope.into_iter().filter_map(|(key, value)| match value {
-                    Value::String(text) => Some((key, text)),
-                    _ => None,
-                });
-                texts.collect()
-            }
-            _ => Scope::new(),
-        })
+        Ok(found.first().map(|(scope,)| restriction(scope)).unwrap_or_default())
     }
+
+    /// The same for the session of a run; `None` if there is no such run.
+    pub(crate) async fn scope_of_run(&self, run_id: &str) -> Result<Option<Scope>, Error> {
+        let sql = "SELECT s.scope FROM runs r JOIN sessions s ON s.id = r.session_id \
+                   WHERE r.id = :id";
+        let found: Vec<(Json,)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
+        Ok(found.first().map(|(scope,)| restriction(scope)))
+    }
+
+    /// Waits until a run of this scope may be driven.
+    pub(crate) async fn run_permit(&self, scope: &Scope) -> ScopePermit {
+        let scope = scope.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+        self.run_limiter.permit(&scope.collect()).await
+    }
+}
+
+/// A scope restricts a caller only by string values; other values are ignored.
+fn restriction(scope: &Json) -> Scope {
+    let Value::Object(scope) = scope.value() else { return Scope::new() };
+    let texts = scope.into_iter().filter_map(|(key, value)| match value {
+        Value::String(text) => Some((key, text)),
+        _ => None,
+    });
+    texts.collect()
 }

@@ -239,6 +239,8 @@ impl Driver {
         if next_step::next(&self.run, &self.entries, &calls, &waiting) != NextStep::Await {
             return Ok(());
         }
+        // The runs that the calls have started need permits, too.
+        self.permit = None;
         tokio::select! {
             // A run that one of the calls has started continues.
             changed = task::one_changes(self, &waiting) => changed.map_err(StepError::from),
@@ -248,7 +250,13 @@ impl Driver {
             },
             () = self.stop.cancelled() => Err(StepError::Aborted),
             () = self.until_deadline() => Err(overtime()),
-        }
+        }?;
+        self.permit = tokio::select! {
+            permit = self.shared.run_permit(&self.scope) => Some(permit),
+            () = self.stop.cancelled() => return Err(StepError::Aborted),
+            () = self.until_deadline() => return Err(overtime()),
+        };
+        Ok(())
     }
 
     /// Ends a run whose model keeps calling tools beyond the limit. The text of its last answer, if any, is the

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use abide_client::arguments::AppendMessage;
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind,
+    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind, Scope,
     Session, ToolCall,
 };
 use abide_models::ModelMessage;
-use abide_tools::ToolContext;
+use abide_tools::{ScopePermit, ToolContext};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
@@ -36,6 +36,10 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<RuntimeContext>,
     /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
     pub(crate) abide: Abide,
+    /// That scope.
+    pub(crate) scope: Scope,
+    /// The permit to drive the run; `None` while it waits for calls of others.
+    pub(crate) permit: Option<ScopePermit>,
     pub(crate) run_lease: RunLease,
     /// The definition of the active agent.
     pub(crate) definition: Arc<AgentDefinition>,

@@ -187,6 +187,9 @@ async fn drive(
     id: &str,
     stop: CancellationToken,
 ) -> Result<(), RuntimeError> {
+    let Some(scope) = shared.scope_of_run(id).await? else { return Ok(()) };
+    // Until then the run has no driver, so that another runtime can claim it.
+    let permit = shared.run_permit(&scope).await;
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let held = run_lease.clone();
@@ -224,7 +227,9 @@ async fn drive(
     let definition = Arc::new(definition);
     let driver = Driver {
         shared: Arc::clone(&shared),
-        abide: shared.acting_for(&run.session_id).await?,
+        abide: shared.abide.acting_for(&scope).await?,
+        scope,
+        permit: Some(permit),
         run_lease,
         own: Arc::clone(&definition),
         definition,

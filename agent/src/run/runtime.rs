@@ -10,7 +10,7 @@ use std::time::Duration;
 use abide_client::arguments::RetireAgent;
 use abide_client::{Abide, Error, Subscription};
 use abide_models::Models;
-use abide_tools::{Environment, McpServer, Sandbox, ToolOutcome, Tools};
+use abide_tools::{Environment, McpServer, Sandbox, ScopeLimiter, ToolOutcome, Tools};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
@@ -72,6 +72,7 @@ impl Runtime {
         settings: Settings,
     ) -> Runtime {
         let catalog = Arc::new(catalog.prompts_of(&abide));
+        let run_limiter = ScopeLimiter::new(settings.runs);
         let shared = Arc::new(RuntimeContext {
             abide,
             run_leases: Mutex::default(),
@@ -86,6 +87,7 @@ impl Runtime {
             pause_callback: PauseCallback::default(),
             sandbox: catalog.shared_sandbox(),
             metrics: AgentMetrics::default(),
+            run_limiter,
             recorded_outcomes: BTreeMap::new(),
         });
         let (problems, _) = watch::channel(Vec::new());

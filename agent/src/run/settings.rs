@@ -3,6 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use abide_models::Retry;
+use abide_tools::Concurrency;
+
+/// The default of [`Settings::runs`]: a run takes some hundred kilobytes and at most one model request at a time.
+pub(crate) const RUNS: Concurrency = Concurrency::of(1_000, 100);
 
 /// Settings of a runtime.
 #[derive(Clone, Debug)]
@@ -20,10 +24,13 @@ pub struct Settings {
     /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
     /// treated as if its worker had crashed.
     pub grace: Duration,
+    /// Maximum numbers of runs that are driven at a time. A run that waits for calls of others is not counted.
+    pub runs: Concurrency,
 }
 
 impl Settings {
-    /// Settings with a lease of ten seconds, a grace period of five seconds, and a check of the folder each second.
+    /// Settings with a lease of ten seconds, a grace period of five seconds, a check of the folder each second, and 1,000
+    /// runs at a time, of which 100 of one scope.
     #[must_use]
     pub fn named(driver: impl Into<String>) -> Settings {
         Settings {
@@ -32,6 +39,7 @@ impl Settings {
             retry: Retry::default(),
             look: Duration::from_secs(1),
             grace: Duration::from_secs(5),
+            runs: RUNS,
         }
     }
 

@@ -4,7 +4,7 @@ use std::future::pending;
 
 use abide_client::arguments::{AbortRun, DecideApproval, ResumeSession, SuspendSession};
 use abide_client::{Decision, RunEventKind};
-use abide_tools::{Effect, Function, ToolContext};
+use abide_tools::{Concurrency, Effect, Function, ToolContext};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -364,5 +364,17 @@ async fn events_of_a_subagent_appear_in_the_stream_of_its_parent() {
         .collect();
     assert_eq!(copies, own);
     assert_eq!(copies.last().expect("there are some")["event"], "done");
+    fixture.close().await;
+}
+
+/// A run that waits for a delegated one is not counted, so that the delegated one can run.
+#[tokio::test]
+async fn a_delegated_run_needs_no_second_place() {
+    let mut plan = plan("", "tools: [pay]\n", [DELEGATES, PAYS]);
+    plan.settings.runs = Concurrency::of(1, 1);
+    let fixture = plan.open().await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, done) = fixture.output(&run.id, 0).await;
+    assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
     fixture.close().await;
 }

@@ -5,6 +5,7 @@
 //!
 //! Limits of delegation are tested here, too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::{
@@ -12,7 +13,11 @@ use abide_client::arguments::{
     StartRun,
 };
 use abide_client::{Abide, Decision, Error, RunEventKind, Scope};
+use abide_tools::{Concurrency, Effect, Function, ToolContext};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::fixture::{FixtureOptions, RuntimeFixture};
 
@@ -260,6 +265,49 @@ async fn a_delegation_cycle_is_refused() {
     for (name, subagents) in [("d", json!(["a"])), ("e", json!(["e"])), ("b/c", json!(["a"]))] {
         let refused = register(name, subagents).await.expect_err("the cycle is refused");
         assert!(refused.to_string().contains("would delegate to itself"), "{name}: {refused}");
+    }
+    fixture.close().await;
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// A run beyond the limit of its scope has no driver, and delays no run of another scope.
+#[tokio::test]
+async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
+    let script = "answers: [{ calls: [{ name: hold, arguments: {} }] }, { text: Done. }]";
+    let mut plan = FixtureOptions::of("tools: [hold]\n", script);
+    plan.define("other.yaml", "name: other\nmode: all\n");
+    plan.settings.runs = Concurrency::of(2, 1);
+    let (holds, released) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (begun, release) = (Arc::clone(&holds), Arc::clone(&released));
+    let hold = move |_: Nothing, _: ToolContext| {
+        let (begun, release) = (Arc::clone(&begun), Arc::clone(&release));
+        async move {
+            begun.add_permits(1);
+            release.acquire().await.map(|_| "held".to_owned()).map_err(|why| why.to_string())
+        }
+    };
+    let hold = Function::new("hold", "Waits.", hold).effect(Effect::ReadOnly);
+    plan.tools.add(hold).expect("the tool is valid");
+    let fixture = plan.open().await;
+    let (acme, zeta) = (tenant(&fixture, "acme").await, tenant(&fixture, "zeta").await);
+    let begin = async |tenant: &Abide, agent: &str| {
+        let session = tenant.call(CreateSession::new(agent)).await.expect("it is created");
+        let run = StartRun::new(&session.id).input("Hold.");
+        tenant.call(run).await.expect("the run starts").id.clone()
+    };
+    let runs = [begin(&acme, "clerk").await, begin(&acme, "clerk").await];
+    drop(holds.acquire().await.expect("one of them holds"));
+    let other = begin(&zeta, "other").await;
+    fixture.output(&other, 0).await;
+    let sql = "SELECT count(*) FROM runs WHERE status = 'running' AND driver IS NULL";
+    let waiting: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    assert_eq!(waiting, [(1,)], "the second run of acme waits");
+    released.add_permits(1);
+    for run in runs {
+        let (_, done) = fixture.output(&run, 0).await;
+        assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
     }
     fixture.close().await;
 }

@@ -37,7 +37,8 @@
 //!
 //! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `webhook` requests to them that the server makes · `truncate` shortening of long results for the model.
+//! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `webhook` requests to them that the server makes · `scope_limiter` how much
+//! runs at a time · `truncate` shortening of long results for the model.
 
 mod a2a;
 mod arguments;
@@ -56,6 +57,7 @@ mod process;
 mod public_address;
 mod registry;
 mod sandbox;
+mod scope_limiter;
 mod subprocess;
 mod supervision;
 mod template;
@@ -85,6 +87,7 @@ pub use sandbox::{
     Availability, BackendName, IsolatedCommand, Launcher, Network, Sandbox, SandboxBackend,
     SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,
 };
+pub use scope_limiter::{Concurrency, ScopeLimiter, ScopePermit};
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};
 pub use truncate::{TruncatedResult, Truncation};

@@ -87,6 +87,24 @@ pub(crate) fn failure(host: &str, error: &reqwest::Error) -> String {
     if is_refusal(&last) { last } else { format!("{host}: {last}") }
 }
 
+/// The same for an address that a model or a client has chosen: a name that does not exist and one with a private address
+/// have one text, so that the names of the server's network cannot be listed.
+pub(crate) fn failure_of_chosen(host: &str, error: &reqwest::Error) -> String {
+    let mut cause = std::error::Error::source(error);
+    while let Some(one) = cause {
+        if one.is::<NotResolved>() {
+            return refusal(host);
+        }
+        cause = one.source();
+    }
+    failure(host, error)
+}
+
+/// A name that cannot be resolved.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotResolved(std::io::Error);
+
 /// Whether a failure is the refusal of an address.
 pub(crate) fn is_refusal(failure: &str) -> bool {
     failure.contains(NOT_PUBLIC)
@@ -104,7 +122,11 @@ impl Resolve for PermittedHosts {
         let is_permitted = self.has_name(name.as_str());
         async move {
             let host = name.as_str().to_owned();
-            let found = tokio::net::lookup_host((host.as_str(), 0)).await?;
+            let found = tokio::net::lookup_host((host.as_str(), 0)).await;
+            let found = match found {
+                Err(why) if !is_permitted => return Err(NotResolved(why).into()),
+                found => found?,
+            };
             let all: Vec<SocketAddr> = found.collect();
             let usable: Vec<SocketAddr> =
                 all.into_iter().filter(|at| is_permitted || is_public(at.ip())).collect();

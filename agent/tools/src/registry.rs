@@ -105,7 +105,7 @@ pub enum ToolsError {
         name: String,
     },
     /// A definition uses unknown names.
-    #[error("unknown tool {}; available: {}", .names.join(", "), listed(.known))]
+    #[error("unknown tool {}; available: {}", listed(.names), listed(.known))]
     Unknown {
         /// The names.
         names: Vec<String>,
@@ -114,8 +114,15 @@ pub enum ToolsError {
     },
 }
 
+/// Maximum number of names in the text of an error.
+const LISTED: usize = 50;
+
 fn listed(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    match names {
+        [] => "none".to_owned(),
+        names if names.len() <= LISTED => names.join(", "),
+        names => format!("{} and {} more", names[..LISTED].join(", "), names.len() - LISTED),
+    }
 }
 
 impl ToolsError {

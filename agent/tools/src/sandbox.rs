@@ -12,6 +12,10 @@ mod docker;
 mod landlocked;
 mod local;
 #[cfg(target_os = "linux")]
+mod private_processes;
+#[cfg(target_os = "linux")]
+mod privileges;
+#[cfg(target_os = "linux")]
 mod process_tree;
 mod supervisor;
 mod workspace;
@@ -24,8 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
 use crate::environment::Environment;
 use crate::process::Launch;
+use crate::scope_limiter::{ScopeLimiter, ScopePermit};
 pub use crate::supervision::Launcher;
 use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
 use crate::tool::ToolContext;
@@ -50,9 +58,13 @@ struct Shared {
     backend: Box<dyn SandboxBackend>,
     launcher: Launcher,
     workspaces: Workspaces,
+    limiter: ScopeLimiter,
     /// The environment that programs inherit from.
     environment: Environment,
 }
+
+/// How long a program waits for others: less than the time that tools have in addition to that of their program.
+const QUEUED: Duration = Duration::from_secs(20);
 
 /// The part of the configuration for one tool.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +93,7 @@ impl Sandbox {
         launcher: Launcher,
         environment: &Environment,
     ) -> Result<Sandbox, SandboxError> {
+        let has_tenants = config.scoped_workspaces.is_some();
         let config = config.checked(folder)?;
         let backend: Box<dyn SandboxBackend> = match config.backend {
             BackendName::Local => Box::new(Local),
@@ -90,6 +103,11 @@ impl Sandbox {
         let availability = Availability::of(config.backend, &launcher, environment);
         if let Availability::Unavailable(reason) = availability {
             return Err(SandboxError::Unavailable { backend: config.backend, reason });
+        }
+        if has_tenants && config.backend == BackendName::Local {
+            for weakness in availability::weaknesses(&launcher, environment) {
+                tracing::warn!("the sandbox local is weak for several tenants: {weakness}");
+            }
         }
         Sandbox::with_backend(config, folder, backend, launcher, environment)
     }
@@ -107,8 +125,9 @@ impl Sandbox {
     ) -> Result<Sandbox, SandboxError> {
         let config = config.checked(folder)?;
         let workspaces = Workspaces::open(&config, folder)?;
+        let limiter = ScopeLimiter::new(config.concurrency);
         let environment = environment.clone();
-        let shared = Shared { config, backend, launcher, workspaces, environment };
+        let shared = Shared { config, backend, launcher, workspaces, limiter, environment };
         Ok(Sandbox { shared: Arc::new(shared) })
     }
 
@@ -139,6 +158,24 @@ impl Sandbox {
 
     pub(crate) fn environment(&self) -> &Environment {
         &self.shared.environment
+    }
+
+    /// Waits until a program of this scope may start.
+    ///
+    /// # Errors
+    /// One sentence: too many programs run, or the call was cancelled.
+    pub(crate) async fn permit(
+        &self,
+        context: &ToolContext,
+        cancel: &CancellationToken,
+    ) -> Result<ScopePermit, String> {
+        let permit = timeout(QUEUED, self.shared.limiter.permit(&context.scope));
+        tokio::select! {
+            permit = permit => permit.map_err(|_| {
+                "too many programs run in sandboxes at this time; try it again later".to_owned()
+            }),
+            () = cancel.cancelled() => Err("it was cancelled".to_owned()),
+        }
     }
 
     /// The process that runs a command isolated and supervised.
@@ -177,7 +214,7 @@ impl Sandbox {
             id,
         };
         let isolated = backend.isolate(&job)?;
-        Ok(supervised(launcher, job, isolated, grace))
+        Ok(supervised(launcher, job, isolated, grace, config.unix_sockets))
     }
 }
 
@@ -187,6 +224,7 @@ fn supervised(
     job: SandboxJob,
     isolated: IsolatedCommand,
     grace: Duration,
+    unix_sockets: bool,
 ) -> Launch {
     let folder = match &isolated.landlock {
         Some(_) => WorkingFolder { root: job.workspace.clone(), below: job.folder.clone() },
@@ -197,6 +235,8 @@ fn supervised(
         parent: std::process::id(),
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
         processes: job.limits.processes,
+        workspace: job.workspace,
+        free_bytes: job.limits.free_mb.saturating_mul(1 << 20),
         temporary: job.temporary,
         at_end: isolated.at_end,
         inner: InnerSpec {
@@ -205,6 +245,7 @@ fn supervised(
             folder,
             limits: job.limits,
             landlock: isolated.landlock,
+            unix_sockets,
         },
     };
     let (argv, variable) = launcher.command(&spec, isolated.argv);

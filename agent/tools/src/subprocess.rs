@@ -222,12 +222,23 @@ impl Tool for SubprocessTool {
                 Ok(argv) => argv,
                 Err(why) => return ToolOutcome::failed(Failure::Arguments, why),
             };
+            let unavailable = |why| {
+                let text = format!("{} did not run: {why}", plan.name);
+                ToolOutcome::failed(Failure::Unavailable, text)
+            };
+            let permit = match &plan.sandbox {
+                Some(sandbox) => {
+                    sandbox.permit(&invocation.context, &invocation.cancel).await.map(Some)
+                }
+                None => Ok(None),
+            };
+            let _permit = match permit {
+                Ok(permit) => permit,
+                Err(why) => return unavailable(why),
+            };
             let launch = match plan.launch(&invocation, argv) {
                 Ok(launch) => launch,
-                Err(why) => {
-                    let text = format!("{} did not run: {why}", plan.name);
-                    return ToolOutcome::failed(Failure::Unavailable, text);
-                }
+                Err(why) => return unavailable(why),
             };
             let input = match plan.stdin {
                 Stdin::Arguments => format!("{}\n", invocation.arguments).into_bytes(),

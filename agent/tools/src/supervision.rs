@@ -73,6 +73,10 @@ pub(crate) struct Spec {
     pub(crate) grace_ms: u64,
     /// Maximum number of processes.
     pub(crate) processes: u64,
+    /// The folder that the program changes, besides the temporary one.
+    pub(crate) workspace: PathBuf,
+    /// Bytes that must stay free on the disks of both.
+    pub(crate) free_bytes: u64,
     /// A folder to create, and to remove at the end.
     pub(crate) temporary: PathBuf,
     /// A command that removes what the program leaves behind outside of its process tree.
@@ -81,7 +85,7 @@ pub(crate) struct Spec {
 }
 
 /// The steps of the process before it becomes the program.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct InnerSpec {
     pub(crate) nonce: String,
     /// The process that must be the parent.
@@ -90,10 +94,12 @@ pub(crate) struct InnerSpec {
     pub(crate) limits: SandboxLimits,
     /// The paths to read and execute, and to change.
     pub(crate) landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
+    /// Whether the program may use Unix sockets.
+    pub(crate) unix_sockets: bool,
 }
 
 /// The working directory.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct WorkingFolder {
     pub(crate) root: PathBuf,
     /// Absolute, or relative to the root. A relative one does not leave it.

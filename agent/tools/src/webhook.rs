@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 
-use crate::public_address::{PermittedHosts, failure};
+use crate::public_address::{PermittedHosts, failure_of_chosen};
 
 /// How long one request may take. A receiver that works longer answers first.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,7 +63,8 @@ impl WebhookClient {
             all.insert(HeaderName::from_static(name), value);
         }
         let sent = self.client.post(url).headers(all).body(body).send().await;
-        sent.map(|response| response.status().as_u16()).map_err(|why| failure(&host, &why))
+        sent.map(|response| response.status().as_u16())
+            .map_err(|why| failure_of_chosen(&host, &why))
     }
 }
 
@@ -100,5 +101,9 @@ mod tests {
         let sent = client.post("http://localhost:9/", Vec::new(), String::new()).await;
         let why = "localhost is not a public address, and only public addresses can be used";
         assert_eq!(sent, Err(why.to_owned()));
+        // A name that does not exist has the same text. The system does not look up so long a part.
+        let name = "x".repeat(64);
+        let sent = client.post(&format!("http://{name}:9/"), Vec::new(), String::new()).await;
+        assert_eq!(sent, Err(why.replace("localhost", &name)));
     }
 }

@@ -1,6 +1,8 @@
 //! A program for tests. It is the supervisor of sandboxes, and, as `run WORKSPACE BACKEND COMMAND`, a server that runs
-//! one command with `execute`.
+//! one command with `execute`. As `connect PATH` it
+//! is a program that connects to a Unix socket.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +17,15 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, path] = &arguments[..]
+        && mode == "connect"
+    {
+        match UnixStream::connect(path) {
+            Ok(_) => println!("connected"),
+            Err(why) => println!("{why}"),
+        }
+        return ExitCode::SUCCESS;
+    }
     let [mode, workspace, backend, command] = &arguments[..] else { return ExitCode::FAILURE };
     assert_eq!(mode, "run");
     let config: SandboxConfig =

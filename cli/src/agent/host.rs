@@ -196,14 +196,14 @@ impl AgentHost {
     ) -> Result<AgentHost, Failure> {
         project.catalog = project.catalog.prompts_of(&abide);
         let loaded = LoadedProject::of(&project, options).await;
-        let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, source } =
+        let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source } =
             project;
         let mcp_tools = match abide.engine() {
             Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision())?)),
             None => None,
         };
         // Only one process can open the file, so the name is always free.
-        let settings = Settings::named("abide");
+        let settings = Settings { runs, ..Settings::named("abide") };
         let worker = abide
             .engine()
             .is_some()

@@ -1,4 +1,5 @@
-//! Where an engine is shared: a Unix socket in a new folder, or a loopback port.
+//! Where an engine is shared: a Unix socket in a new folder, or a loopback port. Requests need a random token, which the
+//! lock file of the database contains: a program in a sandbox belongs to the same user, but cannot read that file.
 //!
 //! The folder has a random name and mode 0700, and is never one that exists already. So another user cannot prepare it.
 //! Other processes find it through the lock file of the database, which names it; they do not have to know the same
@@ -43,19 +44,20 @@ impl EngineListener {
     /// # Errors
     /// `internal` with the system's error.
     pub(super) async fn new(loopback: bool) -> Result<EngineListener, Refusal> {
+        let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let holder = Holder {
             protocol: SUBPROTOCOL.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            token: Some(token.clone()),
             ..Holder::default()
         };
         if loopback {
-            let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
             let listener = SharedListener::at_loopback(&token).await?;
-            let holder = Holder { url: listener.url(), token: Some(token), ..holder };
+            let holder = Holder { url: listener.url(), ..holder };
             return Ok(EngineListener { listener, holder, folder: None });
         }
-        let (listener, folder, socket) = listen().map_err(|why| {
+        let (listener, folder, socket) = listen(&token).map_err(|why| {
             let detail =
                 format!("no socket can be created in the folder for temporary files: {why}");
             let hint =
@@ -73,11 +75,11 @@ impl EngineListener {
 }
 
 /// Listens in a new folder for temporary files. If `TMPDIR` is too long for a socket, `/tmp` is used.
-fn listen() -> io::Result<(SharedListener, TempDir, String)> {
-    listen_in(&std::env::temp_dir()).or_else(|_| listen_in(Path::new("/tmp")))
+fn listen(token: &str) -> io::Result<(SharedListener, TempDir, String)> {
+    listen_in(&std::env::temp_dir(), token).or_else(|_| listen_in(Path::new("/tmp"), token))
 }
 
-fn listen_in(base: &Path) -> io::Result<(SharedListener, TempDir, String)> {
+fn listen_in(base: &Path, token: &str) -> io::Result<(SharedListener, TempDir, String)> {
     let owner = || Permissions::from_mode(0o700);
     let folder =
         Builder::new().prefix(PREFIX).rand_bytes(12).permissions(owner()).tempdir_in(base)?;
@@ -86,7 +88,7 @@ fn listen_in(base: &Path) -> io::Result<(SharedListener, TempDir, String)> {
     let path = folder.path().join(SOCKET);
     match path.to_str() {
         Some(text) if text.len() <= PATH_BYTES => {
-            Ok((SharedListener::at_socket(&path)?, folder, text.to_owned()))
+            Ok((SharedListener::at_socket(&path, token)?, folder, text.to_owned()))
         }
         _ => Err(io::Error::new(io::ErrorKind::InvalidFilename, "its path is too long")),
     }
@@ -136,7 +138,7 @@ mod tests {
         let long = tempfile::tempdir().expect("a folder");
         let base = long.path().join("x".repeat(PATH_BYTES));
         fs::create_dir(&base).expect("it is created");
-        let why = listen_in(&base).expect_err("the path is too long");
+        let why = listen_in(&base, "secret").expect_err("the path is too long");
         assert_eq!(why.kind(), io::ErrorKind::InvalidFilename);
         assert_eq!(fs::read_dir(&base).expect("it exists").count(), 0, "nothing is left");
     }
@@ -144,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_socket_left_behind_is_removed() {
         let base = tempfile::tempdir().expect("a folder");
-        let (listener, folder, socket) = listen_in(base.path()).expect("a bound");
+        let (listener, folder, socket) = listen_in(base.path(), "secret").expect("a bound");
         let folder = folder.keep();
         let killed = |socket: &str| Holder { socket: Some(socket.to_owned()), ..Holder::default() };
         remove_left_behind(&killed(&socket));

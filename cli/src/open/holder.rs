@@ -38,7 +38,7 @@ async fn request(holder: &Holder) -> io::Result<bool> {
         if socket.peer_cred()?.uid() != geteuid().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        return is_ready(socket, None).await;
+        return is_ready(socket, holder.token.as_deref()).await;
     }
     let address = holder.url.as_deref().and_then(|url| url.strip_prefix("http://"));
     let socket = TcpStream::connect(address.unwrap_or_default()).await?;

@@ -32,7 +32,7 @@ pub struct Holder {
     /// Whether the lock file is of another user. What it says is then not believed, except for display.
     #[serde(skip)]
     pub is_foreign: bool,
-    /// The token with which processes of the same user share its engine at that address.
+    /// The token with which processes of the same user share its engine, at the socket or the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
 }

@@ -112,10 +112,6 @@ async fn authenticate(
     headers: &HeaderMap,
 ) -> Result<AuthSession, Refusal> {
     let required = authenticator.requires_credentials().await?;
-    let shows_none = || given_tokens(uri, headers).next().is_none();
-    if authenticator.access.is_of_socket() && (!required || shows_none()) {
-        return Ok(authenticator.of_socket());
-    }
     if !required {
         refuse_other_origins(method, uri, headers)?;
         return Ok(authenticator.open());
@@ -329,10 +325,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_has_no_host() {
-        let socket = TestServer::new(AccessConfig::of_socket());
-        for pairs in [&[][..], &[("host", "agents.db")]] {
-            assert_eq!(socket.name("/v1/ws", pairs).await, "local", "{pairs:?}");
+    async fn a_socket_has_a_secret_and_no_host() {
+        let socket = TestServer::new(AccessConfig::of_socket("s3cret").expect("a good secret"));
+        for (pairs, expected) in [
+            (&[][..], "unauthenticated"),
+            (&[("authorization", "Bearer s3cre")], "unauthenticated"),
+            (&[("authorization", "Bearer s3cret")], "local"),
+            (&[("authorization", "Bearer s3cret"), ("host", "agents.db")], "local"),
+        ] {
+            assert_eq!(socket.name("/v1/ws", pairs).await, expected, "{pairs:?}");
         }
     }
 

@@ -1,9 +1,10 @@
 //! Who has access to a server: callers on the same machine, the bearer of the server's own token, the tokens of an
-//! issuer, and every process that can connect to a Unix socket.
+//! issuer, and the bearer of the secret of a Unix socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
 use subtle::ConstantTimeEq as _;
 
@@ -14,15 +15,15 @@ use crate::auth::jwt::Jwt;
 pub struct AccessConfig {
     token: Option<Arc<str>>,
     jwt: Option<Jwt>,
-    /// The connection itself is the credential.
+    /// The bearer of the server's own token is the local admin.
     of_socket: bool,
 }
 
 impl std::fmt::Debug for AccessConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token = match self.token {
+            Some(_) if self.of_socket => "socket",
             Some(_) => "token",
-            None if self.of_socket => "socket",
             None => "loopback",
         };
         match &self.jwt {
@@ -56,14 +57,14 @@ impl AccessConfig {
         Ok(AccessConfig { token: Some(token.into()), ..AccessConfig::loopback() })
     }
 
-    /// Access to a Unix socket that only the user of this process can connect to. A caller without a credential is the
-    /// local admin, even if the file has tokens, because it could open the file as well. A credential still counts.
-    pub(crate) fn of_socket() -> AccessConfig {
-        AccessConfig { of_socket: true, ..AccessConfig::loopback() }
-    }
-
-    pub(crate) fn is_of_socket(&self) -> bool {
-        self.of_socket
+    /// Access to a Unix socket that only the user of this process can connect to. The bearer of the secret, which the lock
+    /// file of the database contains, is the local admin: it could open the file as well. The user alone is not enough,
+    /// because a program in a sandbox has the same one. Other credentials still count.
+    ///
+    /// # Errors
+    /// As [`AccessConfig::bearer`].
+    pub(crate) fn of_socket(secret: &str) -> Result<AccessConfig, Refusal> {
+        Ok(AccessConfig { of_socket: true, ..AccessConfig::bearer(secret)? })
     }
 
     /// Additionally accepts JSON Web Tokens of an issuer.
@@ -82,9 +83,11 @@ impl AccessConfig {
         self.jwt.as_ref()
     }
 
-    pub(crate) fn is_own_token(&self, shown: &str) -> bool {
-        let own = self.token.as_ref();
-        own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
+    /// The caller that the server's own token names.
+    pub(crate) fn bearer_of(&self, shown: &str) -> Option<Caller> {
+        let own = self.token.as_ref()?;
+        let is_own = bool::from(shown.as_bytes().ct_eq(own.as_bytes()));
+        is_own.then(|| if self.of_socket { Caller::local() } else { Caller::new("token") })
     }
 
     /// Whether a server with this access may listen at an address, for a file without tokens or one that does not

@@ -14,3 +14,4 @@ pub(super) mod responses;
 mod start;
 mod thread;
 mod turn;
+mod whole;

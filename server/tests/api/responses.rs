@@ -316,3 +316,24 @@ async fn agents_are_models() {
     let models = server.get("/v1/models").await.json();
     assert_eq!(models["data"][0]["id"], "clerk");
 }
+
+/// Many reads of a large run at a time took gigabytes. One that is too large for one text is read as a stream.
+#[tokio::test]
+async fn a_run_that_is_too_large_for_one_answer_is_refused() {
+    let server = with_clerk().await;
+    let created = create(&server, json!({"input": "Hello."})).await;
+    let run = run_of(&created);
+    let fencing = claim(&server, &run).await;
+    let text = "x".repeat(7 << 20);
+    for _ in 0..4 {
+        say(&server, &run, &fencing, &[&text]).await;
+    }
+    let read = get(&server, &created["id"]).await;
+    let read = read["output"][0]["content"][0]["text"].as_str().map(str::len);
+    assert_eq!(read, Some(4 * text.len()));
+    say(&server, &run, &fencing, &[&text]).await;
+    let refused = get(&server, &created["id"]).await;
+    assert_eq!(refused["code"], "limit_exceeded", "{refused}");
+    let hint = refused["hint"].as_str().expect("it has a hint");
+    assert!(hint.contains(&format!("/v1/runs/{run}/events")), "{hint}");
+}

@@ -133,6 +133,11 @@ impl Commands {
             Ok(folder) => folder,
             Err(why) => return failed(Failure::Arguments, why),
         };
+        let permit = self.sandbox.permit(&invocation.context, &invocation.cancel).await;
+        let _permit = match permit {
+            Ok(permit) => permit,
+            Err(why) => return failed(Failure::Unavailable, format!("it did not run: {why}")),
+        };
         let before = self.file_states(&invocation.context).await;
         let mut environment = self.environment.clone();
         environment.insert(VARIABLE.to_owned(), context);

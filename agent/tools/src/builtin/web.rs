@@ -4,7 +4,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 
 use crate::config::ConfigError;
-use crate::public_address::{PermittedHosts, failure};
+use crate::public_address::{PermittedHosts, failure_of_chosen};
 
 /// Maximum number of redirects.
 const REDIRECTS: usize = 5;
@@ -85,7 +85,7 @@ impl Web {
     async fn answer(&self, request: Request) -> Result<Response, String> {
         self.hosts.check(request.url())?;
         let host = request.url().host_str().unwrap_or_default().to_owned();
-        self.client.execute(request).await.map_err(|error| failure(&host, &error))
+        self.client.execute(request).await.map_err(|error| failure_of_chosen(&host, &error))
     }
 
     async fn page(&self, url: Url, mut response: Response) -> Result<Page, String> {
@@ -94,7 +94,9 @@ impl Web {
         let content_type = content_type.unwrap_or_default().to_owned();
         let host = url.host_str().unwrap_or_default().to_owned();
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| failure(&host, &error))? {
+        while let Some(chunk) =
+            response.chunk().await.map_err(|error| failure_of_chosen(&host, &error))?
+        {
             if body.len() + chunk.len() > self.max_bytes {
                 return Err(format!(
                     "the response of {host} has more than {} bytes",

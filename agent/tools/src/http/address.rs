@@ -107,9 +107,10 @@ impl Address {
 
 const OUT_OF_THE_PATH: &str = "the arguments would change the structure of the path";
 
-/// Whether a segment is `.` or `..`.
+/// Whether a segment is `.` or `..`, also before parameters: some servers remove `;` and what follows it first.
 fn is_dots(segment: &str) -> bool {
-    matches!(segment, "." | "..")
+    let end = segment.find(';').or_else(|| segment.find("%3B")).unwrap_or(segment.len());
+    matches!(&segment[..end], "." | "..")
 }
 
 /// Encodes names and values as a query or a form.

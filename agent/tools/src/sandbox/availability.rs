@@ -1,5 +1,6 @@
 //! Which backends work on this machine, and why others do not.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use super::config::BackendName;
 use super::docker::client_variables;
 use crate::environment::Environment;
-use crate::supervision::Launcher;
+use crate::supervision::{InnerSpec, Launcher, Spec, WorkingFolder, nonce};
 
 /// Whether a backend works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +38,7 @@ impl Availability {
             return Availability::Unavailable(why.to_owned());
         }
         match name {
-            BackendName::Local => Availability::Available(landlock()),
+            BackendName::Local => Availability::Available(local(launcher, environment)),
             BackendName::Bubblewrap => bubblewrap(environment),
             BackendName::Docker => docker(environment),
         }
@@ -73,6 +74,57 @@ pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec
     lines.collect()
 }
 
+/// The strength of `local` on this machine, in words.
+fn local(launcher: &Launcher, environment: &Environment) -> String {
+    match has_own_processes(launcher, environment) {
+        true => landlock(),
+        false => format!("{}; {NO_OWN_PROCESSES}", landlock()),
+    }
+}
+
+/// What separates tenants badly in `local` on this machine.
+pub(super) fn weaknesses(launcher: &Launcher, environment: &Environment) -> Vec<&'static str> {
+    let own = (!has_own_processes(launcher, environment)).then_some(NO_OWN_PROCESSES);
+    let root = rustix::process::geteuid().is_root().then_some(AS_ROOT);
+    own.into_iter().chain(root).collect()
+}
+
+const AS_ROOT: &str = "the server runs as root, and so do the programs; run it as another user";
+
+const NO_OWN_PROCESSES: &str = "no namespace of processes: programs see the commands of others";
+
+/// Whether the processes of `local` have a namespace of their own: then a program has a low id.
+fn has_own_processes(launcher: &Launcher, environment: &Environment) -> bool {
+    let Ok(id) = nonce() else { return false };
+    let system = |path: &str| vec![PathBuf::from(path)];
+    let inner = InnerSpec {
+        nonce: id.clone(),
+        folder: WorkingFolder { root: PathBuf::from("/"), below: PathBuf::from(".") },
+        landlock: Some((system("/"), system("/dev/null"))),
+        ..InnerSpec::default()
+    };
+    let spec = Spec {
+        temporary: std::env::temp_dir().join(format!("abide-sandbox-{id}")),
+        nonce: id,
+        parent: std::process::id(),
+        grace_ms: 0,
+        processes: inner.limits.processes,
+        workspace: PathBuf::from("/"),
+        free_bytes: 0,
+        at_end: Vec::new(),
+        inner,
+    };
+    let argv = ["sh", "-c", "echo $$"].map(str::to_owned).to_vec();
+    let (argv, variable) = launcher.command(&spec, argv);
+    let mut command = Command::new(argv.first().map_or("", String::as_str));
+    command.args(argv.iter().skip(1));
+    let answer = try_command(command, environment, Some(variable)).ok();
+    answer.and_then(|id| id.parse().ok()).is_some_and(|id: u32| id <= HIGHEST_ID)
+}
+
+/// More than the processes that a program has when it starts.
+const HIGHEST_ID: u32 = 9;
+
 #[cfg(target_os = "linux")]
 fn landlock() -> String {
     super::landlocked::support()
@@ -86,7 +138,7 @@ fn landlock() -> String {
 fn bubblewrap(environment: &Environment) -> Availability {
     let mut command = Command::new("bwrap");
     command.args(["--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"]);
-    match try_command(command, environment) {
+    match try_command(command, environment, None) {
         Ok(_) => Availability::Available("namespaces".to_owned()),
         Err(why) => Availability::Unavailable(why),
     }
@@ -95,16 +147,20 @@ fn bubblewrap(environment: &Environment) -> Availability {
 fn docker(environment: &Environment) -> Availability {
     let mut command = Command::new("docker");
     command.args(["version", "--format", "{{.Server.Version}}"]);
-    match try_command(command, environment) {
+    match try_command(command, environment, None) {
         Ok(version) => Availability::Available(format!("server {version}")),
         Err(why) => Availability::Unavailable(why),
     }
 }
 
 /// Runs a short command; returns its first line of output.
-fn try_command(mut command: Command, environment: &Environment) -> Result<String, String> {
+fn try_command(
+    mut command: Command,
+    environment: &Environment,
+    variable: Option<(String, String)>,
+) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    command.env_clear().envs(client_variables(environment));
+    command.env_clear().envs(client_variables(environment)).envs(variable);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|why| format!("cannot start {name}: {why}"))?;
     let begin = Instant::now();

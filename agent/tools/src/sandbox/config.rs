@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::scope_limiter::Concurrency;
+
 /// The configuration of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
@@ -30,12 +32,23 @@ pub struct SandboxConfig {
     /// `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// Whether programs can use Unix sockets, for `local`; the default is `false`. Through them a program reaches
+    /// others of the same user, such as Docker or the agent of `ssh`, whose files it does not reach.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unix_sockets: bool,
     /// The image of containers, for `docker`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Limits of each program.
     #[serde(default)]
     pub limits: SandboxLimits,
+    /// Maximum numbers of programs at a time; the default is 64, and 16 of one scope.
+    #[serde(default = "concurrency")]
+    pub concurrency: Concurrency,
+}
+
+fn concurrency() -> Concurrency {
+    Concurrency::of(64, 16)
 }
 
 /// The backends.
@@ -75,6 +88,9 @@ pub struct SandboxLimits {
     pub file_mb: u64,
     /// Maximum number of open files of each process; the default is 1,024.
     pub open_files: u64,
+    /// Space in megabytes that programs leave on the disks of the workspace and of temporary files: with less they are
+    /// stopped. The default is 256; 0 for no limit.
+    pub free_mb: u64,
 }
 
 impl Default for SandboxLimits {
@@ -85,6 +101,7 @@ impl Default for SandboxLimits {
             cpu_seconds: 600,
             file_mb: 1_024,
             open_files: 1_024,
+            free_mb: 256,
         }
     }
 }
@@ -150,8 +167,10 @@ impl SandboxConfig {
             readable: Vec::new(),
             writable: Vec::new(),
             network: None,
+            unix_sockets: false,
             image: None,
             limits: SandboxLimits::default(),
+            concurrency: concurrency(),
         }
     }
 
@@ -179,9 +198,13 @@ impl SandboxConfig {
             (BackendName::Local | BackendName::Bubblewrap, _) if self.image.is_some() => {
                 return invalid("only the backend docker has an image");
             }
+            (BackendName::Docker | BackendName::Bubblewrap, _) if self.unix_sockets => {
+                return invalid("only the backend local has unix_sockets");
+            }
             _ => {}
         }
-        let SandboxLimits { processes, memory_mb, cpu_seconds, file_mb, open_files } = self.limits;
+        let SandboxLimits { processes, memory_mb, cpu_seconds, file_mb, open_files, free_mb: _ } =
+            self.limits;
         if [processes, memory_mb, cpu_seconds, file_mb, open_files].contains(&0) {
             return invalid("a limit must not be 0");
         }

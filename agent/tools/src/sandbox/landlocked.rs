@@ -1,26 +1,71 @@
 //! Landlock: the kernel limits the files that a process and its descendants can reach, and the processes that they
 //! can signal.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, LandlockStatus, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
     RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
+use rustix::process::geteuid;
 
 /// The newest version of the interface that is used: with it, signals cannot leave the sandbox.
 const NEWEST: ABI = ABI::V6;
 
 /// Restricts the calling thread and the processes that it becomes or starts. An older kernel applies the part that it
-/// has.
-pub(super) fn restrict(readable: &[PathBuf], writable: &[PathBuf]) -> Result<(), RulesetError> {
+/// has. Returns whether it applies any.
+pub(super) fn restrict(readable: &[PathBuf], writable: &[PathBuf]) -> Result<bool, RulesetError> {
+    let (readable, listed) = without_secrets(readable);
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
         .create()?
         .add_rules(path_beneath_rules(readable, AccessFs::from_read(NEWEST)))?
+        .add_rules(path_beneath_rules(listed, AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(writable, AccessFs::from_all(NEWEST)))?;
-    ruleset.restrict_self().map(drop)
+    ruleset.restrict_self().map(|status| status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// The settings of the system. Root owns them, also those that are secrets.
+const SETTINGS: &str = "/etc";
+
+/// Splits paths into those to read, and those of which only the names of files can be read. For root, of the settings of
+/// the system only that remains readable which other users can read.
+fn without_secrets(readable: &[PathBuf]) -> (Vec<PathBuf>, Option<PathBuf>) {
+    let settings = Path::new(SETTINGS);
+    if !geteuid().is_root() || !readable.iter().any(|path| path == settings) {
+        return (readable.to_vec(), None);
+    }
+    let mut paths: Vec<PathBuf> =
+        readable.iter().filter(|path| *path != settings).cloned().collect();
+    match readable_by_others(settings, &mut paths) {
+        true => (readable.to_vec(), None),
+        false => (paths, Some(settings.to_owned())),
+    }
+}
+
+/// Whether other users can read all that is in a folder. If not, the parts that they can read are added to `parts`.
+fn readable_by_others(folder: &Path, parts: &mut Vec<PathBuf>) -> bool {
+    let (mut whole, mut is_whole) = (Vec::new(), true);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, Ok(meta)) = (entry.path(), entry.metadata()) else { continue };
+        let can_read = match meta.file_type() {
+            // The target has rules of its own.
+            kind if kind.is_symlink() => continue,
+            kind if kind.is_dir() => {
+                meta.mode() & 0o005 == 0o005 && readable_by_others(&path, parts)
+            }
+            _ => meta.mode() & 0o004 != 0,
+        };
+        is_whole &= can_read;
+        whole.extend(can_read.then_some(path));
+    }
+    if !is_whole {
+        parts.append(&mut whole);
+    }
+    is_whole
 }
 
 /// The support of this kernel, in words.

@@ -29,20 +29,22 @@ mod linux {
     use std::process::{Command, ExitCode, ExitStatus, Stdio};
     use std::time::Duration;
 
-    use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+    use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2, statvfs};
     use rustix::io::Errno;
     use rustix::process::{
         DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal, fchdir, getpid, getppid,
         getrlimit, pidfd_open, set_child_subreaper, set_dumpable_behavior,
         set_parent_process_death_signal, setpriority_process, setrlimit, setsid,
     };
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
     use tokio::signal::unix::{SignalKind, signal};
-    use tokio::sync::oneshot;
     use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
     use crate::sandbox::config::SandboxLimits;
     use crate::sandbox::landlocked;
+    use crate::sandbox::private_processes;
+    use crate::sandbox::privileges::{self, Situation};
     use crate::sandbox::process_tree;
     use crate::supervision::{
         COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, SPEC, Spec, WAS_STOPPED, WorkingFolder,
@@ -50,6 +52,13 @@ mod linux {
 
     /// The variable with the specification of the second process.
     const INNER: &str = "ABIDE_SANDBOX_INNER";
+
+    /// The variable that makes it the first process of a namespace, with the id of the supervisor. It starts another one,
+    /// which becomes the program.
+    const FIRST: &str = "ABIDE_SANDBOX_FIRST";
+
+    /// The id of the first process in its namespace.
+    const FIRST_ID: u32 = 1;
 
     /// How often the number of processes is checked.
     const COUNT: Duration = Duration::from_millis(20);
@@ -71,7 +80,10 @@ mod linux {
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         if let Ok(text) = env::var(INNER) {
             let spec: InnerSpec = serde_json::from_str(&text).ok()?;
-            return Some(become_program(&spec, &argv));
+            return Some(match env::var(FIRST).ok() {
+                Some(supervisor) => first_process(&spec, &argv, &supervisor),
+                None => become_program(&spec, &argv),
+            });
         }
         let spec: Spec = serde_json::from_str(&env::var(SPEC).ok()?).ok()?;
         Some(supervise(&spec, &argv))
@@ -88,6 +100,7 @@ mod linux {
         Exited(ExitStatus),
         Stopped,
         TooManyProcesses,
+        DiskFull,
     }
 
     fn supervise(spec: &Spec, argv: &[OsString]) -> ExitCode {
@@ -113,11 +126,13 @@ mod linux {
             return Err(io::Error::other("the server has ended"));
         }
         DirBuilder::new().mode(0o700).create(&spec.temporary)?;
+        // The other backends have namespaces of their own.
+        let private = spec.inner.landlock.is_some() && private_processes::separate()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Its processes must not keep it from running. Only a privileged supervisor can raise its priority; the
         // kernel limits the number of processes of all others.
         let _ = setpriority_process(None, HIGHEST);
-        let (end, group) = runtime.block_on(watch(spec, argv, server))?;
+        let (end, group) = runtime.block_on(watch(spec, argv, server, private))?;
         process_tree::end(group);
         let code = match end {
             End::Exited(status) => {
@@ -127,6 +142,11 @@ mod linux {
             End::Stopped => 137,
             End::TooManyProcesses => {
                 let why = format!("it had more than {} processes", spec.processes);
+                report(&spec.nonce, WAS_STOPPED, &why);
+                137
+            }
+            End::DiskFull => {
+                let why = format!("the disk has less than {} MB left", spec.free_bytes >> 20);
                 report(&spec.nonce, WAS_STOPPED, &why);
                 137
             }
@@ -140,15 +160,19 @@ mod linux {
         spec: &Spec,
         argv: &[OsString],
         server: OwnedFd,
+        private: bool,
     ) -> io::Result<(End, Option<Pid>)> {
         let mut stop = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut server = end_of(server);
+        let server = watched(server)?;
         let mut inner = spec.inner.clone();
-        inner.supervisor = std::process::id();
+        inner.supervisor = if private { FIRST_ID } else { std::process::id() };
         let text = serde_json::to_string(&inner)?;
         let mut command = tokio::process::Command::new("/proc/self/exe");
         command.arg(COMMAND).args(argv).env_remove(SPEC).env(INNER, text);
+        if private {
+            command.env(FIRST, std::process::id().to_string());
+        }
         let mut child = command.spawn()?;
         // The second process leads a session, and so a group, of its own.
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
@@ -164,7 +188,7 @@ mod linux {
             };
             tokio::select! {
                 status = child.wait() => return Ok((End::Exited(status?), group)),
-                _ = &mut server => return Ok((End::Stopped, group)),
+                _ = server.readable() => return Ok((End::Stopped, group)),
                 () = over => return Ok((End::Stopped, group)),
                 _ = stop.recv(), if deadline.is_none() => {
                     process_tree::signal(Signal::TERM);
@@ -172,24 +196,34 @@ mod linux {
                 }
                 _ = interrupt.recv() => {}
                 _ = count.tick() => {
-                    if process_tree::descendants().len() as u64 > spec.processes {
+                    let first = u64::from(private);
+                    if process_tree::descendants().len() as u64 > spec.processes + first {
                         return Ok((End::TooManyProcesses, group));
+                    }
+                    if is_disk_full(spec) {
+                        return Ok((End::DiskFull, group));
                     }
                 }
             }
         }
     }
 
-    /// Completes when a process has ended.
-    fn end_of(process: OwnedFd) -> oneshot::Receiver<()> {
-        let (send, receive) = oneshot::channel();
-        std::thread::spawn(move || {
-            let mut polled = [PollFd::new(&process, PollFlags::IN)];
-            // An interrupted wait starts again.
-            while poll(&mut polled, None) == Err(Errno::INTR) {}
-            let _ = send.send(());
-        });
-        receive
+    /// Whether one of the disks that the program writes to has too little space left. What it leaves is for others.
+    fn is_disk_full(spec: &Spec) -> bool {
+        [&spec.workspace, &spec.temporary].into_iter().any(|folder| {
+            let disk = statvfs(folder).ok();
+            disk.is_some_and(|it| it.f_bavail.saturating_mul(it.f_frsize) < spec.free_bytes)
+        })
+    }
+
+    /// A process whose end makes it readable. A thread could not wait for it: none starts beside a new namespace of
+    /// processes.
+    #[expect(
+        deprecated,
+        reason = "only another owner could replace the descriptor, and there is none"
+    )]
+    fn watched(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+        AsyncFd::with_interest(process, Interest::READABLE)
     }
 
     /// Removes what the program left behind outside of its process tree.
@@ -201,6 +235,16 @@ mod linux {
         if let Ok(mut child) = command.spawn() {
             let _ = tokio::time::timeout(AT_END, child.wait()).await;
         }
+    }
+
+    fn first_process(spec: &InnerSpec, argv: &[OsString], supervisor: &str) -> ExitCode {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(COMMAND).args(argv).env_remove(FIRST);
+        let supervisor = supervisor.parse().unwrap_or_default();
+        ExitCode::from(private_processes::first(supervisor, &mut command).unwrap_or_else(|why| {
+            report(&spec.nonce, DID_NOT_START, &format!("no first process: {why}"));
+            NOT_STARTED
+        }))
     }
 
     fn become_program(spec: &InnerSpec, argv: &[OsString]) -> ExitCode {
@@ -224,13 +268,22 @@ mod linux {
         setsid().map_err(text)?;
         let _ = setpriority_process(None, USUAL);
         enter(&spec.folder)?;
-        if let Some((readable, writable)) = &spec.landlock {
-            landlocked::restrict(readable, writable).map_err(|why| why.to_string())?;
-        }
+        let restricted = match &spec.landlock {
+            Some((readable, writable)) => {
+                Some(landlocked::restrict(readable, writable).map_err(|why| why.to_string())?)
+            }
+            None => None,
+        };
         let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
         let mut command = Command::new(program);
         command.args(arguments).env_remove(INNER);
         limit(&spec.limits).map_err(text)?;
+        // The other backends need privileges to isolate, and remove them then.
+        if let Some(has_landlock) = restricted {
+            let has_own_objects = spec.supervisor == FIRST_ID;
+            let unix_sockets = spec.unix_sockets;
+            privileges::drop_all(Situation { has_landlock, has_own_objects, unix_sockets })?;
+        }
         Ok(command)
     }
 

@@ -134,7 +134,8 @@ async fn dot_segments_are_refused_everywhere_in_a_path() {
             "parameters": {"type": "object", "properties": {"id": {}}}});
         let config: HttpToolConfig = serde_json::from_value(config).expect("the config is valid");
         let tool = HttpTool::new(config, &environment()).expect("it is valid");
-        for id in ["..", ".", "a/..", "../a", "a/../b", "..\\b", "./a"] {
+        for id in ["..", ".", "a/..", "../a", "a/../b", "..\\b", "./a", "..;", "..;/a", "a/.;b=c/d"]
+        {
             let outcome = call(&tool, json!({"id": id})).await;
             assert_eq!(outcome.failure, Some(Failure::Arguments), "{path} {id}: {}", outcome.text);
         }

@@ -1,15 +1,16 @@
 //! Programs that try to leave their sandbox. Each attempt is a shell script; the secret is outside of the workspace.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 
-use abide_tools::{Network, SandboxConfig};
+use abide_tools::{Availability, BackendName, Network, SandboxConfig};
 use serde_json::json;
 
-use crate::{Home, SECRET, backends};
+use crate::{Home, SECRET, backends, environment, launcher};
 
 /// Attempts to read the secret, or to change something outside of the workspace. `$home` is the folder with the
 /// secret and the workspace; `$server` is the process that runs the tools.
-const ATTEMPTS: [(&str, &str); 19] = [
+const ATTEMPTS: [(&str, &str); 25] = [
     ("..", "cat ../secret"),
     ("an absolute path", "cat $home/secret"),
     ("a symlink", "ln -s ../secret link; cat link"),
@@ -29,12 +30,32 @@ const ATTEMPTS: [(&str, &str); 19] = [
     ("the memory of the server", "head -c 100 /proc/$server/mem; ls -l /proc/$server/fd"),
     ("a signal to the server", "kill -0 $server && echo TOP-SECRET"),
     ("a signal to the supervisor", "test $PPID -gt 2 && kill -0 $PPID && echo TOP-SECRET"),
+    ("the clock", "date -s @$(date +%s) && echo TOP-SECRET"),
+    ("the name of the machine", "hostname $(uname -n) && echo TOP-SECRET"),
+    ("a limit of the server", "prlimit --pid $server --core=0 && echo TOP-SECRET"),
+    ("the priority of the server", "renice -n 1 -p $server && echo TOP-SECRET"),
+    (
+        "its capabilities",
+        "grep -E 'Cap(Inh|Prm|Eff|Amb):.*[1-9a-f]' /proc/self/status && echo TOP-SECRET",
+    ),
+    ("new privileges", "grep -q NoNewPrivs:.1 /proc/self/status || echo TOP-SECRET"),
+];
+
+/// The same, of the backend that has no namespaces.
+const ATTEMPTS_LOCAL: [(&str, &str); 3] = [
+    ("passwords of the system", "cat /etc/shadow && echo TOP-SECRET"),
+    (
+        "capabilities of a new program",
+        "grep CapBnd:.*[1-9a-f] /proc/self/status && test $(id -u) = 0 && echo TOP-SECRET",
+    ),
+    ("a user namespace", "unshare --user true && echo TOP-SECRET"),
 ];
 
 #[tokio::test]
 async fn programs_do_not_leave_the_sandbox() {
     for backend in backends() {
-        for (what, script) in ATTEMPTS {
+        let own = if backend == BackendName::Local { &ATTEMPTS_LOCAL[..] } else { &[] };
+        for (what, script) in ATTEMPTS.iter().chain(own) {
             let home = Home::with(&json!({"backend": backend}));
             let begin = format!("home={} server={};", home.path("").display(), std::process::id());
             let outcome = home.sh(&format!("{begin} {script}")).await;
@@ -46,6 +67,72 @@ async fn programs_do_not_leave_the_sandbox() {
             assert!(!home.path("new").exists(), "{backend}, {what}");
         }
     }
+}
+
+/// A program of another sandbox belongs to the same user. It waits for the end of the other one in a named pipe.
+#[tokio::test]
+async fn programs_do_not_read_other_sandboxes() {
+    for backend in backends() {
+        let home = Home::with(&json!({"backend": backend}));
+        let other = "export PART=TOP; export KEY=$PART-SECRET; mkfifo end; \
+                     sh -c 'echo $$ > pid; read line < end'";
+        let reads = "until test -s pid; do :; done; cd /proc/$(cat pid); cat environ mem; \
+                     ls -l fd cwd; cd - > /dev/null; echo > end";
+        let (other, reads) = tokio::join!(home.sh(other), home.sh(reads));
+        assert_eq!(other.failure, None, "{backend}: {}", other.text);
+        assert_eq!(reads.failure, None, "{backend}: {}", reads.text);
+        assert!(!reads.text.contains(SECRET), "{backend}: {}", reads.text);
+    }
+}
+
+/// System V objects of a program stayed after its end, and counted for the whole machine.
+#[tokio::test]
+async fn memory_does_not_outlive_its_program() {
+    for backend in backends() {
+        let home = Home::with(&json!({"backend": backend}));
+        let outcome = home.sh("ipcmk --shmem 54321").await;
+        assert_eq!(outcome.failure, None, "{backend}: {}", outcome.text);
+        let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+        assert!(!segments.contains(" 54321 "), "{backend}: {segments}");
+    }
+}
+
+/// A program of one tenant read the commands of others in `/proc`.
+#[tokio::test]
+async fn programs_do_not_see_the_commands_of_others() {
+    for backend in backends() {
+        let availability = Availability::of(backend, &launcher(), &environment());
+        if format!("{availability:?}").contains("no namespace of processes") {
+            eprintln!("{backend} is left out: {availability:?}");
+            continue;
+        }
+        let home = Home::with(&json!({"backend": backend}));
+        let marker = format!("marker-{}", std::process::id());
+        let other = format!("mkfifo end; sh -c 'echo x > ready; read line < end' {marker}");
+        let looks = "until test -s ready; do :; done; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; \
+                     echo > end";
+        let (other, looks) = tokio::join!(home.sh(&other), home.sh(looks));
+        assert_eq!(other.failure, None, "{backend}: {}", other.text);
+        assert!(looks.text.contains("until test"), "{backend}: it sees itself: {}", looks.text);
+        assert!(!looks.text.contains(&marker), "{backend}: {}", looks.text);
+    }
+}
+
+/// A program of another user of the machine, such as Docker, listens on a Unix socket. Landlock does not limit who connects
+/// to it.
+#[tokio::test]
+async fn programs_do_not_connect_to_unix_sockets() {
+    let program = env!("CARGO_BIN_EXE_abide-sandbox-exec");
+    let outcome = async |settings: serde_json::Value| {
+        let home = Home::with(&settings);
+        let _listener = UnixListener::bind(home.path("socket")).expect("it is a new path");
+        let path = home.path("socket");
+        home.sh(&format!("{program} connect {}", path.display())).await.text
+    };
+    let refused = outcome(json!({"readable": [program]})).await;
+    assert_eq!(refused, "Operation not permitted (os error 1)");
+    let permitted = outcome(json!({"readable": [program], "unix_sockets": true})).await;
+    assert_eq!(permitted, "connected");
 }
 
 #[tokio::test]
@@ -70,7 +157,7 @@ async fn programs_can_work_in_the_workspace() {
 /// With namespaces, even the names of the configuration and of other processes are not visible.
 #[tokio::test]
 async fn bubblewrap_hides_the_configuration_the_network_and_other_processes() {
-    if !backends().contains(&abide_tools::BackendName::Bubblewrap) {
+    if !backends().contains(&BackendName::Bubblewrap) {
         return;
     }
     let home = Home::with(&json!({"backend": "bubblewrap"}));
@@ -98,12 +185,7 @@ fn settings_that_promise_too_much_are_refused() {
     let open = |config: serde_json::Value| {
         let config: SandboxConfig =
             serde_json::from_value(config).map_err(|why| why.to_string())?;
-        let opened = abide_tools::Sandbox::open(
-            config,
-            folder.path(),
-            crate::launcher(),
-            &crate::environment(),
-        );
+        let opened = abide_tools::Sandbox::open(config, folder.path(), launcher(), &environment());
         opened.map(drop).map_err(|why| format!("{}: {why}", why.code()))
     };
     let cases = [
@@ -113,6 +195,7 @@ fn settings_that_promise_too_much_are_refused() {
         json!({"workspace": "missing"}),
         json!({"workspace": ".", "backend": "docker"}),
         json!({"workspace": ".", "image": "debian"}),
+        json!({"workspace": ".", "backend": "bubblewrap", "unix_sockets": true}),
         json!({"workspace": ".", "limits": {"processes": 0}}),
         json!({"workspace": ".", "backend": "gvisor"}),
         json!({"workspace": ".", "root": "/"}),
@@ -133,9 +216,10 @@ fn settings_that_promise_too_much_are_refused() {
         {"workspace":"missing"}: bad_sandbox_config: sandbox: workspace FOLDER/missing: No such file or directory (os error 2)
         {"backend":"docker","workspace":"."}: bad_sandbox_config: sandbox: the backend docker needs an image
         {"image":"debian","workspace":"."}: bad_sandbox_config: sandbox: only the backend docker has an image
+        {"backend":"bubblewrap","unix_sockets":true,"workspace":"."}: bad_sandbox_config: sandbox: only the backend local has unix_sockets
         {"limits":{"processes":0},"workspace":"."}: bad_sandbox_config: sandbox: a limit must not be 0
         {"backend":"gvisor","workspace":"."}: unknown variant `gvisor`, expected one of `local`, `bubblewrap`, `docker`
-        {"root":"/","workspace":"."}: unknown field `root`, expected one of `backend`, `workspace`, `scoped_workspaces`, `readable`, `writable`, `network`, `image`, `limits`
+        {"root":"/","workspace":"."}: unknown field `root`, expected one of `backend`, `workspace`, `scoped_workspaces`, `readable`, `writable`, `network`, `unix_sockets`, `image`, `limits`, `concurrency`
         {}: missing field `workspace`"#]].assert_eq(&lines.join("\n"));
     assert_eq!(SandboxConfig::new(".").network(), Network::Host);
 }
@@ -146,9 +230,9 @@ fn without_a_launcher_no_sandbox_is_available() {
     let config = SandboxConfig::new("..");
     let launcher = abide_tools::Launcher::none();
     let refused =
-        abide_tools::Sandbox::open(config, folder.path(), launcher.clone(), &crate::environment());
+        abide_tools::Sandbox::open(config, folder.path(), launcher.clone(), &environment());
     let refused = refused.map(drop).expect_err("there is no supervisor");
     assert_eq!(refused.code(), "sandbox_unavailable");
-    let all = abide_tools::available_backends(&launcher, &crate::environment());
+    let all = abide_tools::available_backends(&launcher, &environment());
     assert!(all.iter().all(|backend| backend["available"] == false), "{all:?}");
 }

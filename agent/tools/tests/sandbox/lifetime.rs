@@ -188,3 +188,24 @@ async fn a_program_that_does_not_exist_did_not_run() {
     let outcome = home.sh("nosuchprogram").await;
     assert_eq!(outcome.exit_code, 127, "{}", outcome.text);
 }
+
+#[tokio::test]
+async fn a_program_leaves_space_on_the_disk() {
+    let home = Home::with(&json!({"limits": {"free_mb": 1_u64 << 40}}));
+    let outcome = home.sh("mkfifo end; read line < end").await;
+    let why = "the command was stopped: the disk has less than 1099511627776 MB left";
+    assert!(outcome.text.contains(why), "{}", outcome.text);
+}
+
+/// One tenant had hundreds of programs at a time. The lines of programs that run one after the other alternate.
+#[tokio::test]
+async fn programs_wait_for_each_other_at_the_limit() {
+    let home = Home::with(&json!({"concurrency": {"total": 1, "per_scope": 1}}));
+    home.write("log", "");
+    let script = "echo begin >> log; cat /etc/hostname log > copy$$; echo end >> log";
+    let runs = (0..4).map(|_| home.sh(script));
+    for outcome in futures_util::future::join_all(runs).await {
+        assert_eq!(outcome.failure, None, "{}", outcome.text);
+    }
+    assert_eq!(home.read("log"), "begin\nend\n".repeat(4));
+}

@@ -110,5 +110,5 @@ def _read_address(line: bytes, path: str) -> Address:
         )
     with reading("the answer of abide open"):
         if "socket" in said:
-            return Address("http://localhost", socket=member(said, "socket", str))
+            return Address("http://localhost", socket=member(said, "socket", str), token=said.get("token"))
         return Address(member(said, "url", str), token=said.get("token"))

@@ -95,18 +95,7 @@ impl Address {
         let path = given.path().trim_end_matches('/');
         let mut request = upgrade(&format!("ws://{authority}{path}/v1/ws"))
             .map_err(|_| wrong("it is not a URL"))?;
-        let headers = request.headers_mut();
-        if let Some(token) = token {
-            let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
-            let mut bearer = bearer.map_err(|_| {
-                Refusal::new(
-                    Code::BadArguments,
-                    "the token has characters that are not allowed in a header",
-                )
-            })?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
+        authorize(&mut request, token)?;
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(80);
         let target = Target::Tcp { host, port };
@@ -187,7 +176,9 @@ impl Address {
 
     async fn connect_engine(&self, engine: RunningEngine) -> Result<Socket, Error> {
         if let Some(path) = engine.socket {
-            return self.handshake_over(connect_unix(&path).await).await;
+            let mut address = self.clone();
+            authorize(&mut address.request, engine.token.as_deref())?;
+            return address.handshake_over(connect_unix(&path).await).await;
         }
         let url = engine.url.unwrap_or_default();
         let address = Address::parse(&url, engine.token.as_deref())?.within(&self.scope)?;
@@ -237,6 +228,18 @@ fn upgrade(uri: &str) -> Result<Request, SocketError> {
     let protocol = HeaderValue::from_static(SUBPROTOCOL);
     request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
     Ok(request)
+}
+
+/// Adds a token to a request.
+fn authorize(request: &mut Request, token: Option<&str>) -> Result<(), Error> {
+    let Some(token) = token else { return Ok(()) };
+    let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+        let detail = "the token has characters that are not allowed in a header";
+        Refusal::new(Code::BadArguments, detail)
+    })?;
+    bearer.set_sensitive(true);
+    request.headers_mut().insert(AUTHORIZATION, bearer);
+    Ok(())
 }
 
 /// A scope as JSON of printable ASCII, which every proxy accepts in a header.

@@ -46,6 +46,7 @@ pub(super) struct RunningEngine {
     pub(super) socket: Option<String>,
     /// Its address, if it has no socket.
     pub(super) url: Option<String>,
+    /// The token that its requests need.
     pub(super) token: Option<String>,
 }
 

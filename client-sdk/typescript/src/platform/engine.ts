@@ -45,7 +45,7 @@ function target(path: string, started: Started): Target {
   const { url, token, socket } = started;
   if (typeof url === "string" && typeof token === "string") return targetOf(url, { token });
   if (typeof socket !== "string" || !isAbsolute(socket)) throw engineError("abide open printed no address");
-  return { name: path, websocket: "ws://localhost/v1/ws", socketPath: socket };
+  return { ...targetOf("ws://localhost", { token }), name: path, socketPath: socket };
 }
 
 function parse(line: string): Started {

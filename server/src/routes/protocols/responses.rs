@@ -18,10 +18,12 @@ use tokio::time::timeout;
 use super::follow::{Follower, stream_turn};
 use super::start::{self, Decision, NewRun, NewSession, RunRow};
 use super::turn::Turn;
+use super::whole;
 use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
+use crate::connections::read_limiter::ReadPermit;
 use crate::limits;
 use crate::problem::Problem;
 use crate::query_string;
@@ -30,6 +32,7 @@ use crate::routes::incoming::Incoming;
 use crate::routes::response::json as as_json;
 use crate::routes::rows::hidden;
 use crate::routes::runs::path;
+use crate::unsent;
 use encode::ResponseEncoder;
 pub(in crate::routes) use error::add_error;
 use id::{ResponseId, missing, response_id};
@@ -58,15 +61,45 @@ pub(in crate::routes) async fn create(incoming: Incoming) -> Result<Response, Pr
     let (run, turn) = begin(&app, &session.caller, &content, wanted, key).await?;
     drop(content);
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
+    if background && !stream {
+        return now(&app, session, &run, turn, encoder).await;
+    }
+    let by = session.caller.clone();
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     if stream {
         return Ok(stream_turn(follower, encoder, place));
     }
-    match background {
-        true => follower.until_now().await?,
-        false => follower.until_end().await?,
-    }
-    Ok(as_json(encoder.response(&follower.turn).to_string()))
+    follower.until_end().await?;
+    let permit = whole::permit(&app, &by, follower.turn.bytes()).await;
+    answer(&app, &by, follower, encoder, permit).await
+}
+
+/// A response as it is now.
+async fn now(
+    app: &AppState,
+    session: AuthSession,
+    run: &RunRow,
+    turn: i64,
+    encoder: ResponseEncoder,
+) -> Result<Response, Problem> {
+    let by = session.caller.clone();
+    let permit = whole::permit_to_load(app, &by, run).await?;
+    let mut follower = Follower::new(app, session, run, Turn::new(turn)).await?;
+    follower.until_now().await?;
+    answer(app, &by, follower, encoder, permit).await
+}
+
+/// The turn that was read, as one text.
+async fn answer(
+    app: &AppState,
+    by: &Caller,
+    follower: Follower,
+    encoder: ResponseEncoder,
+    permit: Option<ReadPermit>,
+) -> Result<Response, Problem> {
+    let text = whole::encode(move || encoder.response(&follower.turn).to_string()).await?;
+    drop(permit);
+    Ok(unsent::response(&app.engine.buffers().account(by), text)?)
 }
 
 /// Starts a run, or continues the one that waits for the decisions of the request. Returns it, and the turn of the
@@ -196,13 +229,12 @@ pub(in crate::routes) async fn retrieve(
     })?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
-    let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
-    if wanted.stream {
-        let encoder = encoder.after(wanted.starting_after.unwrap_or(-1));
-        return Ok(stream_turn(follower, encoder, place));
+    if !wanted.stream {
+        return now(&app, session, &run, turn, encoder).await;
     }
-    follower.until_now().await?;
-    Ok(as_json(encoder.response(&follower.turn).to_string()))
+    let follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
+    let encoder = encoder.after(wanted.starting_after.unwrap_or(-1));
+    Ok(stream_turn(follower, encoder, place))
 }
 
 /// `POST /v1/responses/{id}/cancel`: aborts the run of a response that is in progress; returns the response.
@@ -216,14 +248,16 @@ pub(in crate::routes) async fn cancel(
     if turn == run.turn && !run.has_ended {
         abort(&app, &session, &run).await?;
     }
-    let encoder = encoder(&app, &session.caller, &run, turn).await?;
+    let by = session.caller.clone();
+    let encoder = encoder(&app, &by, &run, turn).await?;
+    let permit = whole::permit_to_load(&app, &by, &run).await?;
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     // The driver stops its tools first.
     match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
         Ok(ended) => ended?,
         Err(_) => follower.until_now().await?,
     }
-    Ok(as_json(encoder.response(&follower.turn).to_string()))
+    answer(&app, &by, follower, encoder, permit).await
 }
 
 async fn abort(app: &AppState, session: &AuthSession, run: &RunRow) -> Result<(), Refusal> {

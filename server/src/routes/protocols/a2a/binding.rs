@@ -1,13 +1,18 @@
 //! Common parts of the bindings over HTTP: the version of the protocol, the type of a body, and an answer.
 
+use abide_engine::buffers::Account;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
+use serde_json::Value as JsonValue;
 
 use super::super::follow::{Follower, stream_turn};
+use super::super::whole;
 use super::error::{A2aError, A2aResult, Kind};
 use super::task::TaskEncoder;
 use crate::connections::lifecycle::ConnectionPermit;
+use crate::connections::read_limiter::ReadPermit;
+use crate::unsent;
 
 /// The version of the protocol.
 pub(super) const VERSION: &str = "1.0";
@@ -46,8 +51,27 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
 
 /// The value of an operation, or a stream.
 pub(super) enum A2aResponse {
-    Value(serde_json::Value),
+    /// A large value has the permit to encode it.
+    Value(JsonValue, Option<ReadPermit>),
     Stream(Box<TaskStream>),
+}
+
+impl A2aResponse {
+    /// A small value.
+    pub(super) fn small(value: JsonValue) -> A2aResponse {
+        A2aResponse::Value(value, None)
+    }
+}
+
+/// A value as a response, which is counted for the caller until it is sent.
+pub(super) async fn respond(
+    account: &Account,
+    permit: Option<ReadPermit>,
+    encode: impl FnOnce() -> String + Send + 'static,
+) -> A2aResult<Response> {
+    let text = whole::encode(encode).await?;
+    drop(permit);
+    Ok(unsent::response(account, text)?)
 }
 
 /// The stream of a task that has not begun.

@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use abide_engine::buffers::{Account, Reservation};
+use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::{Code, Refusal};
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
@@ -19,6 +21,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value as JsonValue;
 
 use super::super::follow::texts_of_turn;
+use super::super::whole;
 use super::binding::{A2aResponse, TaskStream, check_version};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind, Status};
@@ -33,6 +36,7 @@ use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBytes;
 use crate::connections::lifecycle::ConnectionPermit;
+use crate::connections::read_limiter::ReadPermit;
 
 /// The types of the request and the response of an operation.
 fn types(operation: Operation) -> (MessageType, MessageType) {
@@ -61,6 +65,7 @@ pub(in crate::routes) async fn call(
     headers: HeaderMap,
     content: RequestBytes,
 ) -> Response {
+    let account = app.engine.buffers().account(&session.caller);
     let answer = async {
         let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no {method}"));
         let operation = Operation::named(&method).ok_or_else(unknown)?;
@@ -88,13 +93,36 @@ pub(in crate::routes) async fn call(
         peer.perform(operation, params, Framing::Lines).await.map(|answer| (answer, response))
     };
     match answer.await {
-        Ok((A2aResponse::Value(value), kind)) => {
-            let message = frame(&kind.encode(&value));
-            respond(stream::iter([Ok(message), Err(OK)]))
+        Ok((A2aResponse::Value(value, permit), kind)) => {
+            let sent = encode(&account, permit, move || frame(&kind.encode(&value))).await;
+            match sent {
+                Ok((message, hold)) => {
+                    respond(stream::iter([Ok(message), Err(OK)]).map(move |part| {
+                        let _counted = &hold;
+                        part
+                    }))
+                }
+                Err(error) => respond(stream::iter([Err(error.to_status())])),
+            }
         }
         Ok((A2aResponse::Stream(task), _)) => respond(messages(*task)),
         Err(error) => respond(stream::iter([Err(error.to_status())])),
     }
+}
+
+/// A message, and its reservation until it is sent.
+async fn encode(
+    account: &Account,
+    permit: Option<ReadPermit>,
+    encode: impl FnOnce() -> Bytes + Send + 'static,
+) -> A2aResult<(Bytes, Reservation)> {
+    let message = whole::encode(encode).await?;
+    drop(permit);
+    let mut hold = account.reserve();
+    if message.len() >= COUNTED_BYTES {
+        hold.grow(message.len())?;
+    }
+    Ok((message, hold))
 }
 
 /// The message in the body of a request.

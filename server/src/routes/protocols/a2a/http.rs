@@ -9,7 +9,7 @@ use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::binding::{A2aResponse, check_content_type, check_version};
+use super::binding::{A2aResponse, check_content_type, check_version, respond};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind};
 use super::operation::Operation;
@@ -18,7 +18,6 @@ use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::routes::response::json as json_response;
 
 /// Performs a request.
 pub(in crate::routes) async fn call(
@@ -37,6 +36,7 @@ pub(in crate::routes) async fn call(
     let request = read(&head, &rest, &content);
     drop(turn);
     let bytes = content.bytes();
+    let account = app.engine.buffers().account(&session.caller);
     let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
         Ok((operation, params)) => peer.perform(operation, params, Framing::Http).await,
@@ -44,7 +44,10 @@ pub(in crate::routes) async fn call(
     };
     match answer {
         Ok(A2aResponse::Stream(stream)) => stream.into_response(),
-        Ok(A2aResponse::Value(value)) => json_response(value.to_string()),
+        Ok(A2aResponse::Value(value, permit)) => {
+            let sent = respond(&account, permit, move || value.to_string()).await;
+            sent.unwrap_or_else(A2aError::into_response)
+        }
         Err(error) => error.into_response(),
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::super::follow::Follower;
 use super::super::start::{self, NewRun, NewSession, RunRow, params};
 use super::super::turn::Turn;
+use super::super::whole;
 use super::binding::{A2aResponse, TaskStream};
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
@@ -62,30 +63,24 @@ impl Peer {
         let given = params;
         let params = &given;
         match operation {
-            Operation::SendMessage => self.send(given).await.map(A2aResponse::Value),
+            Operation::SendMessage => self.send(given).await,
             Operation::SendStreamingMessage => self.stream(given, framing).await,
-            Operation::GetTask => self.get(params).await.map(A2aResponse::Value),
-            Operation::ListTasks => self.list(params).await.map(A2aResponse::Value),
-            Operation::CancelTask => self.cancel(params).await.map(A2aResponse::Value),
+            Operation::GetTask => self.get(params).await,
+            Operation::ListTasks => self.list(params).await,
+            Operation::CancelTask => self.cancel(params).await,
             Operation::SubscribeToTask => self.subscribe(params, framing).await,
-            Operation::CreatePushConfig => {
-                self.create_push_config(params).await.map(A2aResponse::Value)
-            }
-            Operation::GetPushConfig => self.get_push_config(params).await.map(A2aResponse::Value),
-            Operation::ListPushConfigs => {
-                self.list_push_configs(params).await.map(A2aResponse::Value)
-            }
-            Operation::DeletePushConfig => {
-                self.delete_push_config(params).await.map(A2aResponse::Value)
-            }
+            Operation::CreatePushConfig => self.create_push_config(params).await.map(A2aResponse::small),
+            Operation::GetPushConfig => self.get_push_config(params).await.map(A2aResponse::small),
+            Operation::ListPushConfigs => self.list_push_configs(params).await.map(A2aResponse::small),
+            Operation::DeletePushConfig => self.delete_push_config(params).await.map(A2aResponse::small),
             Operation::GetExtendedAgentCard => {
                 let card = card::extended(&self.app, self.by(), &self.agent, &self.base).await?;
-                Ok(A2aResponse::Value(card))
+                Ok(A2aResponse::small(card))
             }
         }
     }
 
-    async fn send(mut self, params: JsonValue) -> A2aResult<JsonValue> {
+    async fn send(mut self, params: JsonValue) -> A2aResult<A2aResponse> {
         let configuration = field(&params, "configuration");
         let length = number(configuration, "historyLength")?;
         let returns_immediately = flag(configuration, "returnImmediately")?;
@@ -95,13 +90,21 @@ impl Peer {
         self.hold = None;
         let ids = self.ids(&run);
         let history = self.history(&ids, length).await?;
+        let mut permit = match returns_immediately {
+            true => whole::permit_to_load(&self.app, self.by(), &run).await?,
+            false => None,
+        };
         let turns = Turn::span(1, run.turn);
-        let mut follower = Follower::new(&self.app, self.session, &run, turns).await?;
+        let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         match returns_immediately {
             true => follower.until_now().await?,
-            false => follower.until_end().await?,
+            false => {
+                follower.until_end().await?;
+                permit = whole::permit(&self.app, self.by(), follower.turn.bytes()).await;
+            }
         }
-        Ok(json!({"task": task(&ids, &follower.turn, &history, true)}))
+        let shown = shown(ids, follower, history).await?;
+        Ok(A2aResponse::Value(json!({"task": shown}), permit))
     }
 
     async fn stream(self, params: JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
@@ -239,28 +242,24 @@ impl Peer {
         Ok(Sent { run, first_turn })
     }
 
-    async fn get(self, params: &JsonValue) -> A2aResult<JsonValue> {
+    async fn get(self, params: &JsonValue) -> A2aResult<A2aResponse> {
         let length = number(params, "historyLength")?;
         let run = self.find(required(params, "id")?).await?;
-        self.task(&run, length, true).await
+        let permit = whole::permit_to_load(&self.app, self.by(), &run).await?;
+        Ok(A2aResponse::Value(self.task(&run, length).await?, permit))
     }
 
-    /// A task as it is now.
-    async fn task(
-        &self,
-        run: &RunRow,
-        history_length: Option<u32>,
-        with_artifacts: bool,
-    ) -> A2aResult<JsonValue> {
+    /// A task as it is now, with its artifacts.
+    async fn task(&self, run: &RunRow, history_length: Option<u32>) -> A2aResult<JsonValue> {
         let ids = self.ids(run);
         let history = self.history(&ids, history_length).await?;
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), run, turns).await?;
         follower.until_now().await?;
-        Ok(task(&ids, &follower.turn, &history, with_artifacts))
+        shown(ids, follower, history).await
     }
 
-    async fn cancel(self, params: &JsonValue) -> A2aResult<JsonValue> {
+    async fn cancel(self, params: &JsonValue) -> A2aResult<A2aResponse> {
         let run = self.find(required(params, "id")?).await?;
         let task_id = self.ids(&run).task;
         let ended = || A2aError::new(Kind::TaskNotCancelable, format!("task {task_id} has ended"));
@@ -272,6 +271,7 @@ impl Peer {
             Err(refusal) if refusal.code == Code::BadTransition => return Err(ended()),
             done => drop(done?),
         }
+        let permit = whole::permit_to_load(&self.app, self.by(), &run).await?;
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         // The driver stops its tools first.
@@ -281,7 +281,7 @@ impl Peer {
         }
         let ids = self.ids(&run);
         let history = self.history(&ids, None).await?;
-        Ok(task(&ids, &follower.turn, &history, true))
+        Ok(A2aResponse::Value(shown(ids, follower, history).await?, permit))
     }
 
     async fn subscribe(self, params: &JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
@@ -297,7 +297,7 @@ impl Peer {
         Ok(A2aResponse::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
     }
 
-    async fn list(self, params: &JsonValue) -> A2aResult<JsonValue> {
+    async fn list(self, params: &JsonValue) -> A2aResult<A2aResponse> {
         let filter = Filter::parse(&self, params)?;
         let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
         if size == 0 || size > A2A_PAGE {
@@ -307,11 +307,28 @@ impl Peer {
         let length = number(params, "historyLength")?;
         let with_artifacts = flag(params, "includeArtifacts")?;
         let (rows, total) = filter.rows(&self, after.as_ref(), size + 1).await?;
-        let mut tasks = Vec::new();
+        // One permit for all: the runs are loaded one after the other.
+        let permit = match with_artifacts {
+            true => whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await,
+            false => None,
+        };
+        let (mut tasks, mut bytes) = (Vec::new(), 0);
         for row in rows.iter().take(size) {
             let run = RunRow::of(row);
-            let mut shown = match with_artifacts {
-                true => self.task(&run, Some(0), true).await?,
+            let own = match with_artifacts {
+                true => whole::size_of_events(&self.app.engine, self.by(), &run.id).await?,
+                false => 0,
+            };
+            // A task that is too large for one text is listed without its artifacts.
+            let is_whole = with_artifacts && own <= limits::WHOLE_RUN_BYTES;
+            if is_whole {
+                bytes += own;
+                if bytes > limits::WHOLE_RUN_BYTES {
+                    break;
+                }
+            }
+            let mut shown = match is_whole {
+                true => self.task(&run, Some(0)).await?,
                 false => {
                     let ids = self.ids(&run);
                     let updated_at = row["updated_at"].as_i64().unwrap_or_default();
@@ -327,9 +344,11 @@ impl Peer {
             }
             tasks.push(shown);
         }
-        let last = rows.get(size - 1).filter(|_| rows.len() > size);
+        let last = rows[..tasks.len()].last().filter(|_| rows.len() > tasks.len());
         let next = last.map(PageToken::of).unwrap_or_default();
-        Ok(json!({"tasks": tasks, "nextPageToken": next, "pageSize": size, "totalSize": total}))
+        let page =
+            json!({"tasks": tasks, "nextPageToken": next, "pageSize": size, "totalSize": total});
+        Ok(A2aResponse::Value(page, permit))
     }
 
     /// A run of the agent that the caller can see and that no other run has delegated.
@@ -362,6 +381,11 @@ impl Peer {
         }
         Ok(history)
     }
+}
+
+/// The task of the events that were read, with its artifacts.
+async fn shown(ids: TaskIds, follower: Follower, history: Vec<JsonValue>) -> A2aResult<JsonValue> {
+    Ok(whole::encode(move || task(&ids, &follower.turn, &history, true)).await?)
 }
 
 /// The run of a message, and the turn of it that the message began.

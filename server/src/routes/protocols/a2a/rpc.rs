@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde_json::{Value as JsonValue, json};
 
-use super::binding::{A2aResponse, check_content_type, check_version, version};
+use super::binding::{A2aResponse, check_content_type, check_version, respond, version};
 use super::error::{A2aError, A2aResult, Kind};
 use super::operation::Operation;
 use super::operations::Peer;
@@ -37,6 +37,7 @@ pub(in crate::routes) async fn call(
     let request = check_content_type(&headers).and_then(|()| read(&content, &mut id));
     drop(turn);
     let bytes = content.bytes();
+    let account = app.engine.buffers().account(&session.caller);
     let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
         Ok((method, params)) => {
@@ -53,11 +54,17 @@ pub(in crate::routes) async fn call(
         }
         Err(error) => Err(error),
     };
-    Ok(match answer {
-        Ok(A2aResponse::Stream(stream)) => stream.into_response(),
-        Ok(A2aResponse::Value(result)) => {
-            json_response(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
+    let sent = match answer {
+        Ok(A2aResponse::Stream(stream)) => Ok(stream.into_response()),
+        Ok(A2aResponse::Value(result, permit)) => {
+            let whole = json!({"jsonrpc": "2.0", "id": id});
+            let encode = move || with_result(whole, result).to_string();
+            respond(&account, permit, encode).await
         }
+        Err(error) => Err(error),
+    };
+    Ok(match sent {
+        Ok(response) => response,
         Err(error) => {
             let error = error.to_rpc();
             json_response(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string())
@@ -65,12 +72,12 @@ pub(in crate::routes) async fn call(
     })
 }
 
-async fn perform(
-    peer: Peer,
-    method: &str,
-    params: JsonValue,
-    id: &JsonValue,
-) -> A2aResult<A2aResponse> {
+fn with_result(mut whole: JsonValue, result: JsonValue) -> JsonValue {
+    whole["result"] = result;
+    whole
+}
+
+async fn perform(peer: Peer, method: &str, params: JsonValue, id: &JsonValue) -> A2aResult<A2aResponse> {
     let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
     let operation = Operation::named(method).ok_or_else(unknown)?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await
@@ -85,7 +92,9 @@ async fn perform_legacy(
 ) -> A2aResult<A2aResponse> {
     let params = legacy::params(operation, &params);
     match peer.perform(operation, params, Framing::LegacyRpc(id.clone())).await? {
-        A2aResponse::Value(value) => Ok(A2aResponse::Value(legacy::result(operation, &value))),
+        A2aResponse::Value(value, permit) => {
+            Ok(A2aResponse::Value(legacy::result(operation, &value), permit))
+        }
         stream => Ok(stream),
     }
 }

@@ -94,7 +94,11 @@ fn answer_id(turn: &Turn, at: usize) -> String {
 
 /// The artifact of a piece of text.
 fn answer(turn: &Turn, at: usize, text: &str) -> JsonValue {
-    json!({"artifactId": answer_id(turn, at), "name": "answer", "parts": [{"text": text}]})
+    artifact(&answer_id(turn, at), text)
+}
+
+fn artifact(id: &str, text: &str) -> JsonValue {
+    json!({"artifactId": id, "name": "answer", "parts": [{"text": text}]})
 }
 
 /// The artifacts of a run besides its texts: `structured` and `files` of its output.
@@ -122,9 +126,13 @@ fn outputs(turn: &Turn) -> Vec<JsonValue> {
 }
 
 fn artifacts(turn: &Turn) -> Vec<JsonValue> {
-    let is_shown = |at: &usize| turn.items[*at].is_message() && !turn.items[*at].text().is_empty();
-    let texts = (0..turn.items.len()).filter(is_shown);
-    let mut all: Vec<JsonValue> = texts.map(|at| answer(turn, at, turn.items[at].text())).collect();
+    let (mut all, mut before) = (Vec::new(), 0);
+    for item in turn.items.iter().filter(|item| item.is_message()) {
+        if !item.text().is_empty() {
+            all.push(artifact(&format!("answer-{}", before + 1), item.text()));
+        }
+        before += usize::from(item.state != ItemState::Void);
+    }
     all.extend(outputs(turn));
     all
 }
