@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::rendering;
 use super::server::Server;
+use crate::oauth::OAuthError;
 use crate::outcome::{Failure, ToolOutcome};
 
 /// An answer, complete and as text.
@@ -63,6 +64,10 @@ pub(super) async fn failure(
     error: ServiceError,
 ) -> ToolOutcome {
     let name = &server.name;
+    if let Some(why) = OAuthError::among_causes(&error) {
+        let text = format!("MCP server {name} cannot be used: {why}");
+        return ToolOutcome::failed(Failure::Unavailable, text);
+    }
     match error {
         ServiceError::McpError(error) => {
             let failure = match error.code {
