@@ -32,6 +32,8 @@ const REDIRECT_URI: &str = "http://127.0.0.1:3000/callback";
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // An error means that a provider is already installed, which is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::stream::BoxStream;
 use reqwest::Client;
 use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::ServiceError;
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
@@ -69,6 +70,15 @@ impl AuthorizedClient {
 /// The callers find the error again: [`OAuthError::among_causes`].
 fn failed(error: OAuthError) -> HttpError {
     StreamableHttpError::Io(io::Error::other(error))
+}
+
+/// Why there is no token for a request, if that is the reason of the error.
+pub(super) fn of_oauth(error: &ServiceError) -> Option<&OAuthError> {
+    match error {
+        // This error does not report its cause through `source`.
+        ServiceError::TransportSend(error) => OAuthError::among_causes(error),
+        other => OAuthError::among_causes(other),
+    }
 }
 
 impl StreamableHttpClient for AuthorizedClient {

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::authorized::AuthorizedClient;
+use super::authorized::{AuthorizedClient, of_oauth};
 use super::lines::{BoundedLines, StreamError};
 use super::open_calls::OpenCalls;
 use super::status::McpStatus;
@@ -241,7 +241,7 @@ impl Connection {
 
     /// The server's current tools.
     pub(super) async fn list(&self) -> Result<Vec<Tool>, String> {
-        self.peer().list_all_tools().await.map_err(|why| match OAuthError::among_causes(&why) {
+        self.peer().list_all_tools().await.map_err(|why| match of_oauth(&why) {
             Some(why) => why.to_string(),
             None => why.to_string(),
         })
@@ -307,7 +307,8 @@ impl ConnectError {
             return ConnectError::because(why.to_string());
         }
         match error {
-            Error::NoCompatibleProtocolVersion { .. } => {
+            // A server of an earlier era can answer a discovery that it does not know with any result.
+            Error::NoCompatibleProtocolVersion { .. } | Error::ExpectedInitResult(_) => {
                 ConnectError { why: error.to_string(), is_of_older_era: true }
             }
             Error::LegacyFallbackFailed { fallback, .. } => ConnectError::of(fallback, is_program),

@@ -8,10 +8,10 @@ use rmcp::model::{CallToolResult, ErrorCode};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::{Value, json};
 
+use super::authorized::of_oauth;
 use super::connection::Connection;
 use super::rendering;
 use super::server::Server;
-use crate::oauth::OAuthError;
 use crate::outcome::{Failure, ToolOutcome};
 
 /// An answer, complete and as text.
@@ -64,7 +64,7 @@ pub(super) async fn failure(
     error: ServiceError,
 ) -> ToolOutcome {
     let name = &server.name;
-    if let Some(why) = OAuthError::among_causes(&error) {
+    if let Some(why) = of_oauth(&error) {
         let text = format!("MCP server {name} cannot be used: {why}");
         return ToolOutcome::failed(Failure::Unavailable, text);
     }
