@@ -86,7 +86,6 @@ pub(crate) struct OAuthSettings {
     pub(crate) issuer: Option<String>,
     pub(crate) scopes: Vec<String>,
     pub(crate) token_endpoint_auth: Option<TokenEndpointAuth>,
-    pub(crate) redirect_port: Option<u16>,
     pub(crate) allow_private: Vec<String>,
 }
 
@@ -112,7 +111,6 @@ impl OAuthConfig {
             issuer: self.issuer.clone(),
             scopes: self.scopes.clone(),
             token_endpoint_auth: self.token_endpoint_auth,
-            redirect_port: self.redirect_port,
             allow_private: self.allow_private.clone(),
         };
         let has_secret = settings.client_secret.is_some();

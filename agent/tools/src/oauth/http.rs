@@ -173,3 +173,51 @@ async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, OAuthError> 
     }
     Ok(body)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http(server: &str, allow_private: &[&str]) -> OAuthHttp {
+        let allow_private = allow_private.iter().map(|it| (*it).to_owned()).collect();
+        let settings = OAuthSettings { allow_private, ..OAuthSettings::default() };
+        let url = Url::parse(server).expect("it is a URL");
+        OAuthHttp::new("shop", &url, &settings).expect("there is a client")
+    }
+
+    #[tokio::test]
+    async fn metadata_names_public_addresses_only() {
+        let remote = http("https://shop.example/mcp", &[]);
+        for url in [
+            "https://127.0.0.1/x",
+            "https://10.0.0.1/x",
+            "https://169.254.169.254/latest/meta-data",
+            "https://[::1]/x",
+            "https://2130706433/x",
+            "http://login.example/x",
+            "http://shop.example/x",
+            "https://user@login.example/x",
+            "file:///etc/passwd",
+            "not a URL",
+        ] {
+            assert!(matches!(remote.check(url), Err(OAuthError::Refused(_))), "{url}");
+        }
+        assert!(remote.check("https://login.example/x").is_ok());
+        // A name is checked when it is resolved.
+        let resolved = remote.document("https://localhost:1/x").await;
+        assert!(matches!(resolved, Err(OAuthError::Refused(_))), "{resolved:?}");
+    }
+
+    #[test]
+    fn a_server_on_this_machine_can_use_others_on_it() {
+        let local = http("http://127.0.0.1:7000/mcp", &[]);
+        assert!(local.check("http://localhost:8000/x").is_ok());
+        assert!(local.check("http://10.0.0.1/x").is_err());
+        let private = http("http://10.0.0.5:7000/mcp", &[]);
+        assert!(private.check("http://10.0.0.5:7000/x").is_err(), "it is not encrypted");
+        assert!(private.check("https://10.0.0.6/x").is_err());
+        let permitted = http("http://10.0.0.5:7000/mcp", &["10.0.0.5:7000", "10.0.0.6"]);
+        assert!(permitted.check("http://10.0.0.5:7000/x").is_ok());
+        assert!(permitted.check("https://10.0.0.6/x").is_ok());
+    }
+}
