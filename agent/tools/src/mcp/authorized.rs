@@ -40,16 +40,17 @@ impl AuthorizedClient {
     ) -> Result<T, HttpError> {
         let Some(authorizer) = &self.authorizer else { return request(None).await };
         let (mut has_renewed, mut has_stepped_up) = (false, false);
-        let mut token = authorizer.token().await.map_err(failed)?;
+        let of = Arc::clone(authorizer);
+        let mut token = detached(async move { of.token().await }).await?;
         loop {
-            let sent = token.as_deref();
+            let (of, sent) = (Arc::clone(authorizer), token.clone());
             token = Some(match request(token.clone()).await {
                 Err(StreamableHttpError::AuthRequired(error)) => {
                     if std::mem::replace(&mut has_renewed, true) {
                         return Err(failed(authorizer.rejected()));
                     }
                     let challenge = Challenge::parse(&error.www_authenticate_header);
-                    authorizer.renewed(sent, challenge).await.map_err(failed)?
+                    detached(async move { of.renewed(sent.as_deref(), challenge).await }).await?
                 }
                 Err(StreamableHttpError::InsufficientScope(error)) => {
                     let challenge = Challenge::parse(&error.www_authenticate_header);
@@ -59,12 +60,22 @@ impl AuthorizedClient {
                     if std::mem::replace(&mut has_stepped_up, true) {
                         return Err(failed(authorizer.rejected()));
                     }
-                    authorizer.stepped_up(sent, challenge).await.map_err(failed)?
+                    detached(async move { of.stepped_up(sent.as_deref(), challenge).await }).await?
                 }
                 other => return other,
             });
         }
     }
+}
+
+/// In a separate task, so that the end of one call does not interrupt a renewal: the authorization server may have replaced the
+/// refresh token already.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T, OAuthError>> + Send + 'static,
+) -> Result<T, HttpError> {
+    let done = tokio::spawn(work).await;
+    let panicked = |_| Err(OAuthError::Unavailable("its task panicked".to_owned()));
+    done.unwrap_or_else(panicked).map_err(failed)
 }
 
 /// The callers find the error again: [`OAuthError::among_causes`].

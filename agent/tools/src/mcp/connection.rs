@@ -303,9 +303,6 @@ impl ConnectError {
 
     fn of(error: &ClientInitializeError, is_program: bool) -> ConnectError {
         use ClientInitializeError as Error;
-        if let Some(why) = OAuthError::among_causes(error) {
-            return ConnectError::because(why.to_string());
-        }
         match error {
             // A server of an earlier era can answer a discovery that it does not know with any result.
             Error::NoCompatibleProtocolVersion { .. } | Error::ExpectedInitResult(_) => {
@@ -317,7 +314,9 @@ impl ConnectError {
                 ConnectError::because("it closed the connection".to_owned())
             }
             Error::TransportError { error, .. } => {
-                ConnectError::because(described(error.error.as_ref()))
+                let error = error.error.as_ref();
+                let of_oauth = OAuthError::among_causes(error).map(ToString::to_string);
+                ConnectError::because(of_oauth.unwrap_or_else(|| described(error)))
             }
             other => ConnectError::because(described(other)),
         }

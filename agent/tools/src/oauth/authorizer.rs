@@ -1,5 +1,4 @@
-//! The tokens of one server, as its connection uses them. A token is requested when the server asks for one, and renewed once for
-//! all calls that need it.
+//! The tokens of one server, as its connection uses them. A token is renewed once for all calls that need it.
 
 use std::path::Path;
 
@@ -60,17 +59,24 @@ impl Authorizer {
         })
     }
 
-    /// The token for a request; `None` if the server has not asked for one.
+    /// The token for a request; `None` if there was no login.
     pub(crate) async fn token(&self) -> Result<Option<String>, OAuthError> {
         let mut state = self.state.lock().await;
         if let Some(tokens) = state.tokens.as_ref().filter(|tokens| !tokens.is_expired()) {
             return Ok(Some(tokens.access_token.clone()));
         }
-        let is_known = match self.settings.client_credentials {
-            true => state.tokens.is_some(),
+        let is_available = match self.settings.client_credentials {
+            true => {
+                if state.tokens.is_none() {
+                    let challenge = self.http.challenge(self.url.as_str()).await?;
+                    state.challenge =
+                        challenge.as_deref().map(Challenge::parse).unwrap_or_default();
+                }
+                true
+            }
             false => self.stored().await?.is_some_and(|login| login.tokens.is_some()),
         };
-        match is_known {
+        match is_available {
             true => self.renew(&mut state, None).await.map(Some),
             false => Ok(None),
         }
