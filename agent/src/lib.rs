@@ -54,7 +54,7 @@ pub use abide_tools::{
     ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec,
 };
 pub use catalog::agents::{Catalog, Problem};
-pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource};
+pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource, mcp_servers};
 pub use catalog::project_reload::{FolderChange, FolderChanges};
 pub use context::reduction::{Reduction, ReductionRules};
 pub use contract::{

@@ -27,8 +27,8 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use self::hint::of_folder;
-pub(crate) use self::host::{AgentHost, LoadedProject};
-use self::host::{FOLDER, check_folder_exists, open, opened, prompt_store};
+pub(crate) use self::host::{AgentHost, FOLDER, LoadedProject, check_named, unusable};
+use self::host::{check_folder_exists, open, opened, prompt_store};
 use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;

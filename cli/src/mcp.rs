@@ -1,9 +1,11 @@
 //! `abide mcp`: the MCP server over stdin and stdout, for clients that start their servers. It passes messages to the
-//! endpoint `/mcp`: that of a running server, or that of a file which this process opens.
+//! endpoint `/mcp`: that of a running server, or that of a file which this process opens. `abide mcp login` logs in to an MCP
+//! server that agents use.
 
 mod endpoint;
 mod legacy_session;
 mod lines;
+mod login;
 mod proxy;
 mod subscription;
 
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use abide_agent::AgentProject;
 use abide_engine::Engine;
 use abide_server::{AccessConfig, Services};
-use clap::Args;
+use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,11 +31,22 @@ use proxy::Proxy;
 
 /// Arguments of `abide mcp`.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Mcp {
+    #[command(subcommand)]
+    what: Option<McpCommand>,
+
     /// With --db: also drive runs of agents, with the models, tools and definitions of this folder
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum McpCommand {
+    /// Log in to an MCP server that agents use, and store its tokens
+    Login(login::Login),
+    /// Remove the stored tokens of an MCP server
+    Logout(login::Logout),
 }
 
 impl Mcp {
@@ -47,6 +60,7 @@ Examples:
   abide mcp                                  # the server at 127.0.0.1:7341
   abide mcp --url http://10.0.0.2:7341       # another one; ABIDE_TOKEN has the token
   abide mcp --db abide.db --agents .abide    # no server needed
+  abide mcp login github                     # to an MCP server that agents use
 
 A client of MCP starts it. In the configuration of Claude Desktop and other programs:
   {\"mcpServers\": {\"abide\": {\"command\": \"abide\", \"args\": [\"mcp\"]}}}
@@ -61,6 +75,11 @@ before that are answered.";
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
     let stop = signals::asked_to_stop()?;
+    match args.what {
+        Some(McpCommand::Login(login)) => return login::login(options, login, stop).await,
+        Some(McpCommand::Logout(logout)) => return login::logout(options, &logout),
+        None => {}
+    }
     let Some(db) = &options.db else {
         if args.agents.is_some() {
             let detail = "--agents is given without --db: a server drives its own agents";

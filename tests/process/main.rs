@@ -19,6 +19,7 @@ mod handoff;
 mod kill;
 mod load;
 mod mcp;
+mod mcp_login;
 mod memory;
 mod mistakes;
 mod open;

@@ -211,6 +211,8 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["token", "revoke", HOSTILE, "--db", &copy],
         vec!["identity", "list", "--db", &copy],
         vec!["role", "list", "--db", &copy],
+        vec!["mcp", "login", HOSTILE],
+        vec!["mcp", "logout", HOSTILE],
         vec!["prompt", "list", "--db", &db],
         vec!["prompt", "show", "p", "--db", &db],
         vec!["prompt", "render", "p", "--db", &db],

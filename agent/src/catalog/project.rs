@@ -19,6 +19,9 @@ use crate::run::settings::RUNS;
 use crate::trace::sink::TraceConfig;
 use crate::trace::tracer::Tracer;
 
+/// The folder of the logins to MCP servers, in the folder of the project.
+const LOGINS: &str = "logins";
+
 /// The content of `abide.yaml`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(
@@ -274,6 +277,15 @@ impl AgentProject {
     }
 }
 
+/// The MCP servers of a folder. None of them is started.
+///
+/// # Errors
+/// [`ProjectError`].
+pub fn mcp_servers(folder: &Path) -> Result<Vec<McpServerConfig>, ProjectError> {
+    let text = read(&folder.join(CONFIG))?;
+    Ok(parse(folder, text.as_deref())?.0.mcp_servers)
+}
+
 /// The models of a configuration.
 pub(crate) fn models(
     config: ModelsConfig,
@@ -325,7 +337,10 @@ pub(crate) fn parse(
         let (why, at) = position(&error);
         ProjectError::Malformed { path: folder.join(CONFIG), why: plain(&why), at }
     };
-    let config = serde_saphyr::from_str(text).map_err(malformed)?;
+    let mut config: ProjectConfig = serde_saphyr::from_str(text).map_err(malformed)?;
+    for server in &mut config.mcp_servers {
+        server.login_folder = Some(folder.join(LOGINS));
+    }
     let sections = match serde_saphyr::from_str(text).map_err(malformed)? {
         Value::Object(sections) => sections,
         _ => Map::new(),

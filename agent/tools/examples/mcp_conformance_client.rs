@@ -1,15 +1,18 @@
-//! The MCP client as the conformance suite runs it: it calls the tools of the server whose URL is its last argument, and accepts
-//! every question with the defaults of its form. `cargo xtask mcp-conformance` runs it.
+//! The MCP client as the conformance suite runs it: it calls the tools of the server whose URL is its last argument, accepts
+//! every question with the defaults of its form, and logs in when the server asks for it. `cargo xtask mcp-conformance` runs it.
 
 use std::env;
+use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide_tools::{
     Environment, Exchange, ExchangeError, ExchangeLog, ExchangeStep, Failure, InputAnswer,
-    Invocation, McpServer, McpServerConfig, NewExchange, NewInput, Tool, ToolContext, ToolOutcome,
-    Tools,
+    Invocation, McpError, McpLogin, McpServer, McpServerConfig, NewExchange, NewInput, OAuthConfig,
+    Setting, Tool, ToolContext, ToolDeclaration, ToolOutcome, Tools,
 };
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -18,40 +21,133 @@ use serde_json::{Map, Value, json};
 /// Rounds of one call: a server that asks more often does not end.
 const ROUNDS: usize = 10;
 
+/// Maximum number of logins.
+const LOGINS: usize = 3;
+
+/// The client id metadata document that the suite knows.
+const CLIENT_METADATA: &str = "https://conformance-test.local/client-metadata.json";
+
+/// The address to which a login redirects. Nothing listens there: the client reads it from the answer.
+const REDIRECT_URI: &str = "http://127.0.0.1:3000/callback";
+
 #[tokio::main]
 async fn main() -> ExitCode {
-    let url = env::args().next_back().unwrap_or_default();
-    let tools = Tools::new();
-    let mut config = McpServerConfig::at("suite", &url);
-    config.prefix = Some(String::new());
-    config.timeout_ms = Some(20_000);
-    let environment: Environment = env::vars().collect();
-    let server = match McpServer::start(config, &environment, &tools).await {
-        Ok(server) => server,
+    // An error means that a provider is already installed, which is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let url = env::args().next_back().unwrap_or_default();
+    let folder = tempfile::tempdir()?;
+    let client = Client { config: config(&url, folder.path()).await?, logins: AtomicUsize::new(0) };
+    let tools = Tools::new();
+    let server = client.connect(&tools).await?;
     for (name, arguments) in calls(&tools) {
         let Some(tool) = tools.get(&name) else { continue };
-        let outcome = call(&*tool, &arguments).await;
+        let mut outcome = call(&*tool, &arguments).await;
+        while needs_login(&outcome.text) && client.login().await? {
+            outcome = call(&*tool, &arguments).await;
+        }
         println!("{name} {arguments}: {} {}", outcome.exit_code, outcome.text);
     }
     server.close().await;
-    ExitCode::SUCCESS
+    Ok(())
+}
+
+/// What the scenario gives to the client.
+fn context() -> Value {
+    let context = env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
+    serde_json::from_str(&context).unwrap_or_default()
+}
+
+async fn config(url: &str, folder: &Path) -> Result<McpServerConfig, Box<dyn Error>> {
+    let (context, scenario) = (context(), env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default());
+    let setting = |name: &str| context[name].as_str().map(|it| Setting::Literal(it.to_owned()));
+    let mut oauth = OAuthConfig {
+        client_id: setting("client_id"),
+        client_secret: setting("client_secret"),
+        private_key: setting("private_key_pem"),
+        client_credentials: scenario.starts_with("auth/client-credentials"),
+        client_metadata_url: Some(CLIENT_METADATA.to_owned()),
+        issuer: context["issuer"].as_str().map(str::to_owned),
+        ..OAuthConfig::default()
+    };
+    if oauth.client_secret.is_some() && oauth.issuer.is_none() {
+        oauth.issuer = Some(issuer_of(url).await?);
+    }
+    let mut config = McpServerConfig::at("suite", url);
+    config.prefix = Some(String::new());
+    config.timeout_ms = Some(20_000);
+    config.oauth = Some(oauth);
+    config.login_folder = Some(folder.to_owned());
+    Ok(config)
+}
+
+/// The issuer, which a user of the client knows, and the suite does not always give.
+async fn issuer_of(url: &str) -> Result<String, Box<dyn Error>> {
+    let mut url = reqwest::Url::parse(url)?;
+    url.set_path(&format!("/.well-known/oauth-protected-resource{}", url.path()));
+    let metadata: Value = serde_json::from_str(&reqwest::get(url).await?.text().await?)?;
+    Ok(metadata["authorization_servers"][0].as_str().unwrap_or_default().to_owned())
+}
+
+/// A client whose person logs in when it is necessary.
+struct Client {
+    config: McpServerConfig,
+    logins: AtomicUsize,
+}
+
+impl Client {
+    async fn connect(&self, tools: &Tools) -> Result<McpServer, Box<dyn Error>> {
+        loop {
+            let environment: Environment = env::vars().collect();
+            match McpServer::start(self.config.clone(), &environment, tools).await {
+                Err(McpError::Unavailable { why, .. })
+                    if needs_login(&why) && self.login().await? => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Logs in, as a browser whose user agrees. Returns whether there was a login.
+    async fn login(&self) -> Result<bool, Box<dyn Error>> {
+        if self.logins.fetch_add(1, Ordering::Relaxed) >= LOGINS {
+            return Ok(false);
+        }
+        let login = McpLogin::start(&self.config, &Environment::default(), REDIRECT_URI).await?;
+        let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        let answer = browser.build()?.get(login.url()).send().await?;
+        let redirected = answer.headers().get("location").ok_or("the answer is no redirect")?;
+        login.finish(redirected.to_str()?).await?;
+        Ok(true)
+    }
+}
+
+fn needs_login(why: &str) -> bool {
+    why.contains("abide mcp login")
 }
 
 /// The calls that the scenario asks for, or else one of each tool.
 fn calls(tools: &Tools) -> Vec<(String, Value)> {
-    let context = env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
-    let context: Value = serde_json::from_str(&context).unwrap_or_default();
-    if let Some(calls) = context["toolCalls"].as_array() {
+    if let Some(calls) = context()["toolCalls"].as_array() {
         let name = |call: &Value| call["name"].as_str().unwrap_or_default().to_owned();
         return calls.iter().map(|call| (name(call), call["arguments"].clone())).collect();
     }
-    let all = tools.declarations().into_iter();
-    all.map(|tool| (tool.name.clone(), sample(&tool.parameters))).collect()
+    let all = tools.declarations();
+    // The scenario compares the schema that the client has received.
+    let schema = all.iter().find(|tool| tool.name == "json_schema_2020_12_tool");
+    let arguments = |tool: &ToolDeclaration| match (tool.name.as_str(), &schema) {
+        ("json_schema_echo", Some(of)) => json!({ "schema": of.parameters }),
+        _ => sample(&tool.parameters),
+    };
+    all.iter().map(|tool| (tool.name.clone(), arguments(tool))).collect()
 }
 
 /// A value for each property of a schema.

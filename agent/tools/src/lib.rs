@@ -37,8 +37,8 @@
 //!
 //! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `a2a` remote agents · `public_address` which addresses can be used · `webhook` requests to them that the server makes · `scope_limiter` how much
-//! runs at a time · `truncate` shortening of long results for the model.
+//! `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents · `public_address` which addresses can be used · `webhook`
+//! requests to them that the server makes · `scope_limiter` how much runs at a time · `truncate` shortening of long results for the model.
 
 mod a2a;
 mod arguments;
@@ -52,6 +52,7 @@ mod exchange;
 mod function;
 mod http;
 mod mcp;
+mod oauth;
 mod outcome;
 mod process;
 mod public_address;
@@ -81,6 +82,7 @@ pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnsw
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer};
+pub use oauth::{McpLogin, OAuthConfig, OAuthError, TokenEndpointAuth, forget_mcp_login};
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};
 pub use sandbox::{

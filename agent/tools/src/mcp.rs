@@ -5,6 +5,7 @@
 //! that reason, and the server is restarted for the next call: immediately the first time, then with a backoff
 //! while it keeps failing. When it reports that its tools have changed, they are listed again.
 
+mod authorized;
 mod call;
 mod connection;
 mod lines;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, ConfigError};
 use crate::environment::{Environment, Inherit, Setting};
+use crate::oauth::{Authorizer, OAuthConfig};
 use crate::registry::{Tools, ToolsError};
 use connection::Endpoint;
 use parked::ParkedCalls;
@@ -61,6 +63,12 @@ pub struct McpServerConfig {
     /// Headers of every request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Setting>,
+    /// How a client of a server with OAuth gets tokens. Without it a person logs in when the server asks for a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<OAuthConfig>,
+    /// The folder with the logins of persons. A program sets it; it is no setting of a definition.
+    #[serde(skip)]
+    pub login_folder: Option<PathBuf>,
     /// The prefix of its tools' names; the default is the server's name and `_`. It may be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
@@ -137,6 +145,8 @@ impl McpServerConfig {
             inherit_env: Inherit::default(),
             url: None,
             headers: BTreeMap::new(),
+            oauth: None,
+            login_folder: None,
             prefix: None,
             required: true,
             only: None,
@@ -148,6 +158,26 @@ impl McpServerConfig {
             send_context: None,
             max_message_bytes: message_bytes(),
         }
+    }
+
+    /// What requests tokens of the server; `None` for a program, and if the headers authenticate.
+    pub(crate) fn authorizer(
+        &self,
+        environment: &Environment,
+    ) -> Result<Option<Authorizer>, ConfigError> {
+        let is_authorization = |name: &String| name.eq_ignore_ascii_case("authorization");
+        let url = match &self.url {
+            Some(url) if !self.headers.keys().any(is_authorization) => url,
+            _ if self.oauth.is_some() => {
+                let why = "oauth needs url, and no header Authorization";
+                return Err(ConfigError::new(&self.name, why));
+            }
+            _ => return Ok(None),
+        };
+        let url = connection::parse_url(&self.name, url)?;
+        let config = self.oauth.clone().unwrap_or_default();
+        let folder = self.login_folder.as_deref();
+        Authorizer::new(&self.name, &url, &config, environment, folder).map(Some)
     }
 }
 
@@ -206,6 +236,7 @@ impl PreparedMcpServer {
         environment: &Environment,
         tools: &Tools,
     ) -> Result<PreparedMcpServer, ConfigError> {
+        let authorizer = config.authorizer(environment)?;
         let name = config.name.clone();
         let required = config.required;
         let prefix = config.prefix.unwrap_or_else(|| format!("{name}_"));
@@ -220,7 +251,7 @@ impl PreparedMcpServer {
             ),
             (true, Some(url)) => {
                 let headers = crate::http::headers(&name, &config.headers, environment)?;
-                Endpoint::address(&name, &url, headers, config.max_message_bytes)?
+                Endpoint::address(&name, &url, headers, authorizer, config.max_message_bytes)?
             }
             _ => return Err(ConfigError::new(&name, "it needs either command or url")),
         };

@@ -38,7 +38,8 @@ impl PermittedHosts {
         }
     }
 
-    fn has(&self, url: &Url) -> bool {
+    /// Whether a host is permitted.
+    pub(crate) fn has(&self, url: &Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or_default();
         self.0.contains(host) || self.0.contains(&format!("{host}:{port}"))

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::global_options::Options;
 
 /// The default folder.
-pub(super) const FOLDER: &str = ".abide";
+pub(crate) const FOLDER: &str = ".abide";
 
 /// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
 pub(super) const FILE: &str = "agents.db";

@@ -15,8 +15,9 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use super::hint::FILE;
+pub(crate) use super::hint::FOLDER;
 use super::hint::of_folder;
-pub(super) use super::hint::{FILE, FOLDER};
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
 use crate::cells::counted;
@@ -42,7 +43,7 @@ pub(super) async fn open_offline(
 }
 
 /// The refusal of a folder that cannot be used.
-fn unusable(why: ProjectError) -> Failure {
+pub(crate) fn unusable(why: ProjectError) -> Failure {
     let usual = || "docs/agents.md describes the folder of agents".to_owned();
     let hint = why.suggestion().unwrap_or_else(usual);
     Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()

@@ -5,7 +5,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability,
@@ -25,10 +24,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::authorized::{AuthorizedClient, of_oauth};
 use super::lines::{BoundedLines, StreamError};
 use super::open_calls::OpenCalls;
 use super::status::McpStatus;
 use crate::config::ConfigError;
+use crate::oauth::{Authorizer, OAuthError};
 use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
 
 /// Grace period after the server's stdin is closed, and again after SIGTERM.
@@ -43,7 +44,7 @@ const REDIRECTS: usize = 3;
 /// The address of a server.
 pub(super) enum Endpoint {
     Program { launch: Launch, max: usize },
-    Address { client: Client, config: StreamableHttpClientTransportConfig },
+    Address { client: AuthorizedClient, config: StreamableHttpClientTransportConfig },
 }
 
 impl Endpoint {
@@ -61,10 +62,10 @@ impl Endpoint {
         name: &str,
         url: &str,
         headers: HeaderMap,
+        authorizer: Option<Authorizer>,
         max: usize,
     ) -> Result<Endpoint, ConfigError> {
-        let url = reqwest::Url::parse(url)
-            .map_err(|why| ConfigError::new(name, format!("its url is invalid: {why}")))?;
+        let url = parse_url(name, url)?;
         let client = crate::http::client(REDIRECTS)
             .map_err(|why| ConfigError::new(name, why.to_string()))?;
         // A duplicate header in a `HeaderMap` has no name the second time; ours are unique.
@@ -73,8 +74,15 @@ impl Endpoint {
         let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
             .custom_headers(headers)
             .max_sse_event_size(max);
+        let client = AuthorizedClient::new(client, authorizer);
         Ok(Endpoint::Address { client, config })
     }
+}
+
+/// The address of a server.
+pub(super) fn parse_url(server: &str, url: &str) -> Result<reqwest::Url, ConfigError> {
+    let invalid = |why| ConfigError::new(server, format!("its url is invalid: {why}"));
+    reqwest::Url::parse(url).map_err(invalid)
 }
 
 /// An open or closed connection.
@@ -233,7 +241,10 @@ impl Connection {
 
     /// The server's current tools.
     pub(super) async fn list(&self) -> Result<Vec<Tool>, String> {
-        self.peer().list_all_tools().await.map_err(|why| why.to_string())
+        self.peer().list_all_tools().await.map_err(|why| match of_oauth(&why) {
+            Some(why) => why.to_string(),
+            None => why.to_string(),
+        })
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -293,7 +304,8 @@ impl ConnectError {
     fn of(error: &ClientInitializeError, is_program: bool) -> ConnectError {
         use ClientInitializeError as Error;
         match error {
-            Error::NoCompatibleProtocolVersion { .. } => {
+            // A server of an earlier era can answer a discovery that it does not know with any result.
+            Error::NoCompatibleProtocolVersion { .. } | Error::ExpectedInitResult(_) => {
                 ConnectError { why: error.to_string(), is_of_older_era: true }
             }
             Error::LegacyFallbackFailed { fallback, .. } => ConnectError::of(fallback, is_program),
@@ -302,7 +314,9 @@ impl ConnectError {
                 ConnectError::because("it closed the connection".to_owned())
             }
             Error::TransportError { error, .. } => {
-                ConnectError::because(described(error.error.as_ref()))
+                let error = error.error.as_ref();
+                let of_oauth = OAuthError::among_causes(error).map(ToString::to_string);
+                ConnectError::because(of_oauth.unwrap_or_else(|| described(error)))
             }
             other => ConnectError::because(described(other)),
         }

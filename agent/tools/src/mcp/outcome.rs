@@ -8,6 +8,7 @@ use rmcp::model::{CallToolResult, ErrorCode};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::{Value, json};
 
+use super::authorized::of_oauth;
 use super::connection::Connection;
 use super::rendering;
 use super::server::Server;
@@ -63,6 +64,10 @@ pub(super) async fn failure(
     error: ServiceError,
 ) -> ToolOutcome {
     let name = &server.name;
+    if let Some(why) = of_oauth(&error) {
+        let text = format!("MCP server {name} cannot be used: {why}");
+        return ToolOutcome::failed(Failure::Unavailable, text);
+    }
     match error {
         ServiceError::McpError(error) => {
             let failure = match error.code {

@@ -2,6 +2,7 @@
 
 mod faulty_server;
 mod http;
+mod oauth;
 mod programs;
 mod questions;
 mod reference_servers;

@@ -1,0 +1,183 @@
+//! The HTTP client of a server whose requests have a token, if the server asks for one. Each request is repeated at most once with
+//! another token, and at most once with more scopes.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use futures_util::stream::BoxStream;
+use reqwest::Client;
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::ServiceError;
+use rmcp::model::ClientJsonRpcMessage;
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+};
+use sse_stream::Sse;
+
+use crate::oauth::{Authorizer, Challenge, OAuthError};
+
+type HttpError = StreamableHttpError<reqwest::Error>;
+type Headers = HashMap<HeaderName, HeaderValue>;
+type Events = BoxStream<'static, Result<Sse, SseError>>;
+
+/// An HTTP client with the tokens of its server.
+#[derive(Clone)]
+pub(super) struct AuthorizedClient {
+    http: Client,
+    /// `None`: the configured headers authenticate.
+    authorizer: Option<Arc<Authorizer>>,
+}
+
+impl AuthorizedClient {
+    pub(super) fn new(http: Client, authorizer: Option<Authorizer>) -> AuthorizedClient {
+        AuthorizedClient { http, authorizer: authorizer.map(Arc::new) }
+    }
+
+    async fn send<T, F: Future<Output = Result<T, HttpError>>>(
+        &self,
+        request: impl Fn(Option<String>) -> F,
+    ) -> Result<T, HttpError> {
+        let Some(authorizer) = &self.authorizer else { return request(None).await };
+        let (mut has_renewed, mut has_stepped_up) = (false, false);
+        let of = Arc::clone(authorizer);
+        let mut token = detached(async move { of.token().await }).await?;
+        loop {
+            let (of, sent) = (Arc::clone(authorizer), token.clone());
+            token = Some(match request(token.clone()).await {
+                Err(StreamableHttpError::AuthRequired(error)) => {
+                    if std::mem::replace(&mut has_renewed, true) {
+                        return Err(failed(authorizer.rejected()));
+                    }
+                    let challenge = Challenge::parse(&error.www_authenticate_header);
+                    detached(async move { of.renewed(sent.as_deref(), challenge).await }).await?
+                }
+                Err(StreamableHttpError::InsufficientScope(error)) => {
+                    let challenge = Challenge::parse(&error.www_authenticate_header);
+                    if !challenge.is_insufficient_scope {
+                        return Err(StreamableHttpError::InsufficientScope(error));
+                    }
+                    if std::mem::replace(&mut has_stepped_up, true) {
+                        return Err(failed(authorizer.rejected()));
+                    }
+                    detached(async move { of.stepped_up(sent.as_deref(), challenge).await }).await?
+                }
+                other => return other,
+            });
+        }
+    }
+}
+
+/// In a separate task, so that the end of one call does not interrupt a renewal: the authorization server may have replaced the
+/// refresh token already.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T, OAuthError>> + Send + 'static,
+) -> Result<T, HttpError> {
+    let done = tokio::spawn(work).await;
+    let panicked = |_| Err(OAuthError::Unavailable("its task panicked".to_owned()));
+    done.unwrap_or_else(panicked).map_err(failed)
+}
+
+/// The callers find the error again: [`OAuthError::among_causes`].
+fn failed(error: OAuthError) -> HttpError {
+    StreamableHttpError::Io(io::Error::other(error))
+}
+
+/// Why there is no token for a request, if that is the reason of the error.
+pub(super) fn of_oauth(error: &ServiceError) -> Option<&OAuthError> {
+    match error {
+        // This error does not report its cause through `source`.
+        ServiceError::TransportSend(error) => OAuthError::among_causes(error),
+        other => OAuthError::among_causes(other),
+    }
+}
+
+impl StreamableHttpClient for AuthorizedClient {
+    type Error = reqwest::Error;
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        _: Option<String>,
+        headers: Headers,
+    ) -> Result<(), HttpError> {
+        let request = |token| {
+            self.http.delete_session(uri.clone(), session_id.clone(), token, headers.clone())
+        };
+        self.send(request).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        _: Option<String>,
+        headers: Headers,
+    ) -> Result<Events, HttpError> {
+        let request = |token| {
+            let (session_id, last_event_id) = (session_id.clone(), last_event_id.clone());
+            self.http.get_stream(uri.clone(), session_id, last_event_id, token, headers.clone())
+        };
+        self.send(request).await
+    }
+
+    async fn get_stream_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        _: Option<String>,
+        headers: Headers,
+        most: usize,
+    ) -> Result<Events, HttpError> {
+        let request = |token| {
+            let (session_id, last_event_id) = (session_id.clone(), last_event_id.clone());
+            let (uri, headers) = (uri.clone(), headers.clone());
+            self.http.get_stream_with_max_sse_event_size(
+                uri,
+                session_id,
+                last_event_id,
+                token,
+                headers,
+                most,
+            )
+        };
+        self.send(request).await
+    }
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        _: Option<String>,
+        headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let request = |token| {
+            let (message, session_id) = (message.clone(), session_id.clone());
+            self.http.post_message(uri.clone(), message, session_id, token, headers.clone())
+        };
+        self.send(request).await
+    }
+
+    async fn post_message_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        _: Option<String>,
+        headers: Headers,
+        most: usize,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let request = |token| {
+            let (uri, message) = (uri.clone(), message.clone());
+            let (session_id, headers) = (session_id.clone(), headers.clone());
+            self.http.post_message_with_max_sse_event_size(
+                uri, message, session_id, token, headers, most,
+            )
+        };
+        self.send(request).await
+    }
+}
