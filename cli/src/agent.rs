@@ -27,7 +27,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use self::hint::of_folder;
-pub(crate) use self::host::{AgentHost, LoadedProject};
+pub(crate) use self::host::{AgentHost, LoadedProject, agents_file};
 use self::host::{FOLDER, check_folder_exists, open, opened, prompt_store};
 use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};

@@ -187,7 +187,7 @@ impl ProjectReload {
         sections: &Map<String, Value>,
         live: &LiveProject,
     ) -> Result<StagedConfig, ProjectError> {
-        let ProjectSource { folder, environment, launcher, sections: before, .. } =
+        let ProjectSource { folder, environment, launcher, sections: before, database, .. } =
             self.source.clone();
         let is_new = |part: &str| before.get(part) != sections.get(part);
         let models = match is_new("models") {
@@ -213,6 +213,9 @@ impl ProjectReload {
                 if is_new_sandbox {
                     let open = |config| Sandbox::open(config, &folder, launcher, &environment);
                     sandbox = config.sandbox.clone().map(open).transpose()?;
+                    if let (Some(sandbox), Some(database)) = (&sandbox, &database) {
+                        sandbox.protect(database);
+                    }
                 }
                 let tools = project::configured_tools(&config, &environment, sandbox.as_ref())?;
                 Ok::<_, ProjectError>((tools, sandbox))

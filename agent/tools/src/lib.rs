@@ -82,7 +82,7 @@ pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};
 pub use sandbox::{
-    Availability, BackendName, IsolatedCommand, Launcher, Network, Sandbox, SandboxBackend,
+    Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox, SandboxBackend,
     SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,
 };
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};

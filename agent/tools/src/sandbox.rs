@@ -7,10 +7,13 @@ mod availability;
 mod backend;
 mod bubblewrap;
 mod config;
+mod database_files;
 mod docker;
 #[cfg(target_os = "linux")]
 mod landlocked;
 mod local;
+#[cfg(target_os = "linux")]
+mod own_mounts;
 #[cfg(target_os = "linux")]
 mod process_tree;
 mod supervisor;
@@ -21,18 +24,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::environment::Environment;
 use crate::process::Launch;
-pub use crate::supervision::Launcher;
+pub use crate::supervision::{Launcher, ProtectedPaths};
 use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
 use crate::tool::ToolContext;
 pub use availability::{Availability, available_backends};
 pub use backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use bubblewrap::Bubblewrap;
 pub use config::{BackendName, Network, SandboxConfig, SandboxError, SandboxLimits};
+use database_files::DatabaseFiles;
 use docker::Docker;
 use local::Local;
 pub use supervisor::sandbox_exec;
@@ -52,6 +56,8 @@ struct Shared {
     workspaces: Workspaces,
     /// The environment that programs inherit from.
     environment: Environment,
+    /// The databases that no tool may use.
+    databases: RwLock<Vec<DatabaseFiles>>,
 }
 
 /// What one tool adds to the configuration.
@@ -108,8 +114,27 @@ impl Sandbox {
         let config = config.checked(folder)?;
         let workspaces = Workspaces::open(&config, folder)?;
         let environment = environment.clone();
-        let shared = Shared { config, backend, launcher, workspaces, environment };
+        let databases = RwLock::default();
+        let shared = Shared { config, backend, launcher, workspaces, environment, databases };
         Ok(Sandbox { shared: Arc::new(shared) })
+    }
+
+    /// Keeps the files of a database from all tools and programs, also inside of the workspace. Returns whether programs
+    /// could use files that are created beside it while they run.
+    pub fn protect(&self, database: &Path) -> bool {
+        let Some(files) = DatabaseFiles::of(database) else { return false };
+        let Shared { config, databases, workspaces, .. } = &*self.shared;
+        let is_exposed = workspaces.exposes(&files.folder)
+            || config.writable.iter().any(|path| files.folder.starts_with(path));
+        let mut all = databases.write().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains(&files) {
+            all.push(files);
+        }
+        is_exposed
+    }
+
+    fn databases(&self) -> Vec<DatabaseFiles> {
+        self.shared.databases.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The name of its backend.
@@ -129,7 +154,7 @@ impl Sandbox {
     /// The same folder, for file tools.
     pub(crate) fn files_of(&self, context: &ToolContext) -> Result<Workspace, WorkspaceError> {
         let root = self.workspace_of(context).map_err(|why| WorkspaceError::io("", &why))?;
-        Workspace::open(&root, self.shared.workspaces.hidden_in(&root))
+        Workspace::open(&root, self.shared.workspaces.hidden_in(&root), self.databases())
     }
 
     /// Whether its programs can use the network.
@@ -163,14 +188,23 @@ impl Sandbox {
         }
         let JobOptions { folder, readable, writable, grace } = options;
         let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
+        let (readable, writable) =
+            (joined(&config.readable, readable), joined(&config.writable, writable));
+        let in_view = |path: &PathBuf| {
+            let mut folders = readable.iter().chain(&writable).chain([&workspace]);
+            folders.any(|folder| path.starts_with(folder))
+        };
+        let databases = self.databases();
+        let masked = databases.iter().flat_map(DatabaseFiles::existing).filter(in_view).collect();
         let job = SandboxJob {
             argv,
             environment,
             hidden: workspaces.hidden_in(&workspace),
+            masked,
             workspace,
             folder,
-            readable: joined(&config.readable, readable),
-            writable: joined(&config.writable, writable),
+            readable,
+            writable,
             network: config.network(),
             limits: config.limits.clone(),
             temporary,
@@ -205,6 +239,7 @@ fn supervised(
             folder,
             limits: job.limits,
             landlock: isolated.landlock,
+            protected: isolated.protected,
         },
     };
     let (argv, variable) = launcher.command(&spec, isolated.argv);

@@ -90,6 +90,25 @@ pub(crate) struct InnerSpec {
     pub(crate) limits: SandboxLimits,
     /// The paths to read and execute, and to change.
     pub(crate) landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
+    pub(crate) protected: ProtectedPaths,
+}
+
+/// Paths that a process cannot use although they are below a folder that it can change.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ProtectedPaths {
+    /// Folders that it can read.
+    pub read_only: Vec<PathBuf>,
+    /// Paths below them that it can change.
+    pub writable: Vec<PathBuf>,
+    /// Files that it can neither read nor change.
+    pub masked: Vec<PathBuf>,
+}
+
+impl ProtectedPaths {
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read_only.is_empty() && self.masked.is_empty()
+    }
 }
 
 /// The working directory.

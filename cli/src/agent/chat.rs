@@ -16,7 +16,7 @@ use serde_json::json;
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
-use super::host::{AgentHost, FILE, check_folder_exists, open};
+use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::run::{ended, of_server, restarts, row, still_waits};
 use super::silence::Silence;
 use super::view::View;
@@ -77,7 +77,7 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
     }
     if uses_file(&options) {
         check_folder_exists(folder)?;
-        options.db.get_or_insert_with(|| folder.join(FILE));
+        options.db.get_or_insert_with(|| agents_file(folder));
     }
     let project = match options.db {
         Some(_) => Some(open(&options, folder).await?),

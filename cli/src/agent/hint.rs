@@ -9,7 +9,7 @@ use crate::global_options::Options;
 /// The default folder.
 pub(super) const FOLDER: &str = ".abide";
 
-/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
+/// The database of a conversation or a server without `--db`, in the folder of the agents.
 pub(super) const FILE: &str = "agents.db";
 
 /// The options of this command line that the hints repeat. The token is left out: it belongs in `ABIDE_TOKEN`.

@@ -1,6 +1,6 @@
 //! The agents of a folder, and the runtime that drives their runs in this process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +82,11 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
+/// The database of a folder of agents.
+pub(crate) fn agents_file(folder: &Path) -> PathBuf {
+    folder.join(FILE)
+}
+
 /// What a folder of agents contains, for the greeting of a server.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct LoadedProject {
@@ -125,6 +130,10 @@ struct RegistryParts {
     mcp: Option<Arc<McpTools>>,
     environment: Environment,
 }
+
+/// The warning about a database that programs of tools could reach.
+const EXPOSED: &str = "the database is in the workspace of the agents: their tools cannot use its files, but a program \
+     could use one that is created while it runs; keep the database in the folder of abide.yaml, or outside of the workspace";
 
 impl AgentHost {
     /// The agents of a folder. It is opened before the database: if it is invalid, no file is created.
@@ -195,6 +204,12 @@ impl AgentHost {
         report: Option<Box<OnChange>>,
     ) -> Result<AgentHost, Failure> {
         project.catalog = project.catalog.prompts_of(&abide);
+        // An engine that programs share is in another process.
+        let database = abide.engine().map(Engine::path).or_else(|| options.db.clone());
+        if let Some(database) = database.filter(|database| project.protect(database)) {
+            let file = database.display();
+            tracing::warn!(%file, "{EXPOSED}");
+        }
         let loaded = LoadedProject::of(&project, options).await;
         let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, source } =
             project;

@@ -43,6 +43,7 @@ mod linux {
 
     use crate::sandbox::config::SandboxLimits;
     use crate::sandbox::landlocked;
+    use crate::sandbox::own_mounts;
     use crate::sandbox::process_tree;
     use crate::supervision::{
         COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, SPEC, Spec, WAS_STOPPED, WorkingFolder,
@@ -223,6 +224,7 @@ mod linux {
         }
         setsid().map_err(text)?;
         let _ = setpriority_process(None, USUAL);
+        own_mounts::protect(&spec.protected)?;
         enter(&spec.folder)?;
         if let Some((readable, writable)) = &spec.landlock {
             landlocked::restrict(readable, writable).map_err(|why| why.to_string())?;
