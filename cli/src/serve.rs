@@ -1,7 +1,7 @@
 //! `abide serve`: runs the engine with its HTTP server until it is stopped.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -311,9 +311,13 @@ fn greet(
         }
         return say_json(&greeting);
     }
-    let at = match address.to_string() {
+    let at = match reached(address).to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
         other => format!(" --url http://{other}"),
+    };
+    let with_token = match requires_token {
+        true => "export ABIDE_TOKEN=…;  ",
+        false => "",
     };
     let access = match (&options.token, requires_token) {
         (None, false) => format!(
@@ -337,13 +341,24 @@ fn greet(
         "abide {version}  ·  http://{address}\n  \
            file     {db}, {events}\n  \
            access   {access}{agents}\n  \
-           try:     abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
+           try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
            then     abide {then}",
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
         agents = agents.map(|(folder, it)| it.lines(folder)).unwrap_or_default(),
         events = cells::counted(seq.0.unsigned_abs(), "event"),
     ))
+}
+
+/// The address by which programs of this machine reach a server that listens on an address: every address of the machine
+/// is none to connect to.
+fn reached(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 fn taken(listen: &str, why: &io::Error) -> Refusal {

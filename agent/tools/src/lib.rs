@@ -84,6 +84,7 @@ pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, To
 pub use sandbox::{
     Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox, SandboxBackend,
     SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,
+    unreadable_on_path,
 };
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};

@@ -16,6 +16,7 @@ mod local;
 mod own_mounts;
 #[cfg(target_os = "linux")]
 mod process_tree;
+mod search_path;
 mod supervisor;
 mod workspace;
 mod workspaces;
@@ -39,6 +40,7 @@ pub use config::{BackendName, Network, SandboxConfig, SandboxError, SandboxLimit
 use database_files::DatabaseFiles;
 use docker::Docker;
 use local::Local;
+pub use search_path::unreadable_on_path;
 pub use supervisor::sandbox_exec;
 pub(crate) use workspace::{EntryKind, Workspace, WorkspaceError};
 use workspaces::Workspaces;
@@ -154,7 +156,29 @@ impl Sandbox {
     /// The same folder, for file tools.
     pub(crate) fn files_of(&self, context: &ToolContext) -> Result<Workspace, WorkspaceError> {
         let root = self.workspace_of(context).map_err(|why| WorkspaceError::io("", &why))?;
-        Workspace::open(&root, self.shared.workspaces.hidden_in(&root), self.databases())
+        self.files_at(&root)
+    }
+
+    /// The workspace at a path that [`Sandbox::workspace_of`] has returned, for file tools.
+    pub(crate) fn files_at(&self, root: &Path) -> Result<Workspace, WorkspaceError> {
+        Workspace::open(root, self.shared.workspaces.hidden_in(root), self.databases())
+    }
+
+    /// A folder for what tools keep about their calls. Tools and programs do not reach it.
+    pub(crate) fn state_folder(&self) -> PathBuf {
+        self.shared.workspaces.configuration().join("calls")
+    }
+
+    /// The paths that programs of `PATH` need and that it cannot read: [`unreadable_on_path`]. A container has programs of
+    /// its own.
+    #[must_use]
+    pub fn unreadable_on_path(&self) -> Vec<PathBuf> {
+        let Shared { config, environment, .. } = &*self.shared;
+        if config.backend == BackendName::Docker {
+            return Vec::new();
+        }
+        let workspace = std::slice::from_ref(&config.workspace);
+        unreadable_on_path(environment, &[&config.readable, &config.writable, workspace].concat())
     }
 
     /// Whether its programs can use the network.

@@ -82,6 +82,17 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
+/// Says that programs of `PATH` do not start in the sandbox, and the setting that permits it.
+pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    one_line(&format!(
+        "note: commands cannot use the programs of PATH in {}: add  readable: [{}]  to sandbox in {}",
+        paths.join(", "),
+        paths.join(", "),
+        folder.join("abide.yaml").display()
+    ))
+}
+
 /// The database of a folder of agents.
 pub(crate) fn agents_file(folder: &Path) -> PathBuf {
     folder.join(FILE)
@@ -283,7 +294,7 @@ async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
     }
 }
 
-/// Says what was read again. Problems and notes are in the log, too.
+/// Says what was read again, with problems and notes.
 fn tell(json: bool, report: &FolderChanges) {
     let FolderChanges { changes, notes, problems } = report;
     // A server whose stdout is closed goes on.
