@@ -571,7 +571,8 @@ fn a_conversation_says_whose_session_it_is_and_how_to_share_a_file() {
     let mut terminal = on_a_terminal(&project, &[]);
     terminal.until("› ");
     let locked = project.run(&["agent", "chat", "default"]);
-    let hint = "abide serve --agents .abide  and  abide agent chat default --url http://127.0.0.1:7341\n";
+    let hint =
+        "abide serve --agents .abide  and  abide agent chat default --url http://127.0.0.1:7341\n";
     assert!(locked.stderr.ends_with(hint), "{locked:?}");
     terminal.kill();
 }
@@ -605,7 +606,11 @@ fn a_check_reports_the_script_the_definitions_and_programs_of_the_path() {
     assert!(lines[0].contains("cannot read file `.abide/answers.yaml`: "), "{checked:?}");
     assert!(lines[0].contains("line 3, column 5"), "{checked:?}");
     assert!(!lines[0].contains("\\n") && !lines[0].contains("<input>"), "{checked:?}");
-    assert!(checked.stdout.contains(".abide/agents/odd.yaml:1:1: unknown field `tool`"), "{checked:?}");
-    let detail = "the agent folder has 2 errors; the tools and models of its definitions were not checked";
+    assert!(
+        checked.stdout.contains(".abide/agents/odd.yaml:1:1: unknown field `tool`"),
+        "{checked:?}"
+    );
+    let detail =
+        "the agent folder has 2 errors; the tools and models of its definitions were not checked";
     assert!(checked.stderr.contains(detail), "{checked:?}");
 }

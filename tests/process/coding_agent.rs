@@ -141,8 +141,10 @@ answers:
     assert!(done.ends_with("It is settled.\n"), "{done}");
     // The call is settled as failed, and an auditor finds what it has changed.
     let files = project.run(&["agent", "files", "fix"]).good();
-    let lines: Vec<String> =
-        files.lines().map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ")).collect();
+    let lines: Vec<String> = files
+        .lines()
+        .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+        .collect();
     assert_eq!(
         lines,
         ["modified add.sh execute", "modified alive execute", "created new.txt execute"],

@@ -143,7 +143,9 @@ impl ProjectReload {
         Some(match self.take_over(text.as_deref(), live).await {
             Ok(mut changes) => {
                 if was_broken && changes.is_empty() {
-                    changes.notes.push(format!("{CONFIG} is valid again, with the former settings"));
+                    changes
+                        .notes
+                        .push(format!("{CONFIG} is valid again, with the former settings"));
                 }
                 changes
             }

@@ -82,9 +82,9 @@ pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};
 pub use sandbox::{
-    Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox, SandboxBackend,
-    SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,
-    unreadable_on_path,
+    Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox,
+    SandboxBackend, SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends,
+    sandbox_exec, unreadable_on_path,
 };
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};

@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use crate::environment::Environment;
 use crate::process::Launch;
-pub use crate::supervision::{Launcher, ProtectedPaths};
 use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
+pub use crate::supervision::{Launcher, ProtectedPaths};
 use crate::tool::ToolContext;
 pub use availability::{Availability, available_backends};
 pub use backend::{IsolatedCommand, SandboxBackend, SandboxJob};

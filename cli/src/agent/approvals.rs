@@ -202,7 +202,8 @@ pub(super) async fn decide(
             Verdict::Interrupted => return Ok(Decided::Interrupted),
             Verdict::Open => {}
         }
-        let files = changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
+        let files =
+            changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
         let waits = format!("{status} {}{}", asked(request), files.unwrap_or_default());
         let waits = Refusal::new(Code::BadTransition, waits);
         return Err(Failure::Waits(waits.hint(hint.of_call(call_id, status))));

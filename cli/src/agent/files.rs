@@ -25,7 +25,7 @@ pub(super) struct Files {
 const LISTED: usize = 9_999;
 
 /// A file: the call, its tool, the action, the path, the digest, and whether the call has listed all of its files.
-type Row = (String, String, String, String, Option<String>, bool);
+type Row = (String, String, String, String, Option<String>, i64);
 
 /// The files in the results of calls, then those of calls that were interrupted, then those that a tool has refused. A
 /// delegated session has an id that begins with that of its parent.
@@ -63,7 +63,8 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
     let found = abide.find_session(&args.session).await?;
     let missing = || {
         let detail = format!("there is no session {}", args.session);
-        Refusal::new(Code::NotFound, detail).hint("abide sql \"SELECT id FROM sessions\"  lists them")
+        Refusal::new(Code::NotFound, detail)
+            .hint("abide sql \"SELECT id FROM sessions\"  lists them")
     };
     let session = found.ok_or_else(missing)?.id().to_owned();
     let mut rows: Vec<Row> = abide.sql(SQL).param("id", &session).fetch().await?;
@@ -75,12 +76,14 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
             say_json(&json!({"call_id": call_id, "tool": tool, "action": action, "path": path,
                 "sha256": sha256}))?;
         } else {
-            let digest = sha256.as_deref().map_or("-", |digest| &digest[..digest.len().min(12)]);
+            let digest = sha256.as_deref().unwrap_or("-").chars().take(12).collect::<String>();
             say(one_line(&format!("{action:<8}  {path}  {tool}  {call_id}  {digest}")))?;
         }
     }
-    if is_cut || rows.iter().any(|(.., is_complete)| !is_complete) {
-        note("the list is not complete: a command changed too many files, or there are too many rows");
+    if is_cut || rows.iter().any(|(.., is_complete)| *is_complete == 0) {
+        note(
+            "the list is not complete: a command changed too many files, or there are too many rows",
+        );
     }
     Ok(())
 }

@@ -163,7 +163,12 @@ pub(crate) fn where_to(options: &Options) -> String {
 }
 
 /// How a conversation or a run uses a file that another command has open: both through a server. Other failures stay.
-pub(super) fn of_locked(options: &Options, folder: &Path, command: &str, failure: Failure) -> Failure {
+pub(super) fn of_locked(
+    options: &Options,
+    folder: &Path,
+    command: &str,
+    failure: Failure,
+) -> Failure {
     match failure {
         Failure::Refused(refusal) if refusal.code == Code::FileLocked => {
             let is_free = |hint: &String| !hint.starts_with("wait until");

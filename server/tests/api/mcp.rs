@@ -702,7 +702,8 @@ impl AgentRegistry for AllReducers {
 #[tokio::test]
 async fn each_property_of_a_tool_is_described_by_an_object() {
     let modules = abide_reducers::modules();
-    let server = TestServer::with_agents(AccessConfig::loopback(), modules, Some(Arc::new(AllReducers)));
+    let server =
+        TestServer::with_agents(AccessConfig::loopback(), modules, Some(Arc::new(AllReducers)));
     let server = server.await;
     let mut params = json!({});
     let mut tools = Vec::new();

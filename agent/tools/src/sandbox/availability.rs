@@ -109,7 +109,8 @@ fn try_command(mut command: Command, environment: &Environment) -> Result<String
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|why| match (why.kind(), name.as_str()) {
         (io::ErrorKind::NotFound, "bwrap") => {
-            "there is no program bwrap: install it, for example with  apt install bubblewrap".to_owned()
+            "there is no program bwrap: install it, for example with  apt install bubblewrap"
+                .to_owned()
         }
         (io::ErrorKind::NotFound, name) => format!("there is no program {name}: install it"),
         _ => format!("cannot start {name}: {why}"),

@@ -70,7 +70,8 @@ mod tests {
         for name in ["a.db", "a.db-wal", "a.db-shm", "a.db-journal", "a.db-lock", "a.db-redo-12"] {
             assert!(own(name), "{name}");
         }
-        for name in ["a.dbx", "a.db-redo-", "a.db-redo-x", "b.db", "a.db/x", "x/a.db", "a.db-wal2"] {
+        for name in ["a.dbx", "a.db-redo-", "a.db-redo-x", "b.db", "a.db/x", "x/a.db", "a.db-wal2"]
+        {
             assert!(!own(name), "{name}");
         }
     }

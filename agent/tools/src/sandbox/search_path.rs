@@ -58,11 +58,10 @@ mod tests {
             below.map(|path| path.display().to_string()).collect()
         };
         assert_eq!(proposed(&[]), [".cargo/bin", ".local/bin", ".nvm", ".pyenv", ".rustup"]);
-        assert_eq!(proposed(&[root.join(".pyenv"), root.join(".cargo")]), [
-            ".local/bin",
-            ".nvm",
-            ".rustup"
-        ]);
+        assert_eq!(
+            proposed(&[root.join(".pyenv"), root.join(".cargo")]),
+            [".local/bin", ".nvm", ".rustup"]
+        );
         assert_eq!(proposed(&[root.to_owned()]), [""; 0]);
         assert_eq!(unreadable_on_path(&Environment::default(), &[]), Vec::<PathBuf>::new());
     }

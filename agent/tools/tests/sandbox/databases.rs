@@ -113,7 +113,8 @@ async fn an_interrupted_command_leaves_the_list_of_its_changes() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
     assert!(made.success());
     let changed = tokio::task::spawn_blocking(move || fs::read_to_string(pipe));
-    let script = "echo two >> old.txt; rm gone.txt; echo new > new.txt; echo done > pipe; sleep 1000";
+    let script =
+        "echo two >> old.txt; rm gone.txt; echo new > new.txt; echo done > pipe; sleep 1000";
     // The call is dropped, as it is when the server is killed.
     tokio::select! {
         outcome = home.call("execute", json!({"command": script})) => panic!("{}", outcome.text),
@@ -127,11 +128,10 @@ async fn an_interrupted_command_leaves_the_list_of_its_changes() {
         .filter(|file| file["path"] != "pipe")
         .map(|file| format!("{} {} {}", file["action"], file["path"], file["bytes"]))
         .collect();
-    assert_eq!(lines, [
-        r#""deleted" "gone.txt" null"#,
-        r#""created" "new.txt" 4"#,
-        r#""modified" "old.txt" 7"#
-    ]);
+    assert_eq!(
+        lines,
+        [r#""deleted" "gone.txt" null"#, r#""created" "new.txt" 4"#, r#""modified" "old.txt" 7"#]
+    );
     assert_eq!(found["files_complete"], true);
     // What changes later is not of this call.
     home.write("later.txt", "one");

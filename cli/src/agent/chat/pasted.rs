@@ -139,9 +139,10 @@ mod tests {
             blocks(&[&paste("a\n"), "b\n", &format!("c{end} d\n"), "e\n"]),
             ["a\nb\nc d\n", "e\n"]
         );
-        assert_eq!(blocks(&[&format!("see {begin}x{end} and {begin}y\n"), &format!("{end}\n")]), [
-            "see x and y\n\n"
-        ]);
+        assert_eq!(
+            blocks(&[&format!("see {begin}x{end} and {begin}y\n"), &format!("{end}\n")]),
+            ["see x and y\n\n"]
+        );
         assert_eq!(blocks(&[&paste("\n"), "b\n", &format!("{end}\n")]), ["\nb\n\n"]);
         assert_eq!(blocks(&[&paste("a\n"), "b\n"]), ["a\nb\n"]);
     }
