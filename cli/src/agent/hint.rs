@@ -253,7 +253,7 @@ mod tests {
     /// A conversation without the option uses a file, also if the server has the default address.
     #[test]
     fn the_address_that_is_named_is_repeated() {
-        let url = crate::global_options::DEFAULT_URL;
+        let url = DEFAULT_URL;
         let Line { options } = clap::Parser::parse_from(["abide", "--url", url]);
         let named = Options { is_url_named: true, ..options.clone() };
         let folder = Path::new(".abide");
