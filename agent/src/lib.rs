@@ -51,9 +51,10 @@ mod watchdog;
 
 pub use abide_tools::{
     BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus,
-    ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec,
+    ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec, unreadable_on_path,
 };
 pub use catalog::agents::{Catalog, Problem};
+pub use catalog::folder_check::check_definitions;
 pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource, mcp_servers};
 pub use catalog::project_reload::{FolderChange, FolderChanges};
 pub use context::reduction::{Reduction, ReductionRules};

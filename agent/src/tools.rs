@@ -1,13 +1,14 @@
 //! Tool calls: they are requested, claimed, run and recorded.
 //!
 //! `arguments` what a model wrote · `calls` the calls of a run · `claimed` a call while its tool runs · `exchange` what a call
-//! exchanges with a server · `left_tasks` tasks of servers that are no longer needed · `response` archived results · `worker`
+//! exchanges with a server · `interrupted` what interrupted calls have changed · `left_tasks` tasks of servers that are no longer needed · `response` archived results · `worker`
 //! calls of no run.
 
 pub(crate) mod arguments;
 pub(crate) mod calls;
 pub(crate) mod claimed;
 pub(crate) mod exchange;
+pub(crate) mod interrupted;
 pub(crate) mod left_tasks;
 pub(crate) mod response;
 pub(crate) mod worker;

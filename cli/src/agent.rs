@@ -3,6 +3,7 @@
 
 mod approvals;
 mod chat;
+mod files;
 mod hint;
 mod host;
 mod init;
@@ -20,20 +21,23 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-use abide_agent::{AgentDefinition, AgentProject, Problem};
+use abide_agent::{AgentDefinition, AgentProject, Problem, check_definitions};
 use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use self::hint::of_folder;
-pub(crate) use self::host::{AgentHost, FOLDER, LoadedProject, check_named, unusable};
+pub(crate) use self::hint::where_to;
+pub(crate) use self::host::{
+    AgentHost, FOLDER, LoadedProject, agents_file, check_named, unusable,
+};
 use self::host::{check_folder_exists, open, opened, prompt_store};
 use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 use crate::printable::one_line;
 
 /// Arguments of `abide agent`.
@@ -66,6 +70,8 @@ enum AgentCommand {
     Resume(pause::Resume),
     /// Abort a run
     Abort(pause::Abort),
+    /// List the files that the calls of a session have touched
+    Files(files::Files),
     /// Write a run that waits to stdout, to continue it in another file
     Export(snapshot::Export),
     /// Continue an exported run
@@ -95,6 +101,7 @@ Examples:
   abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
   abide --db agents.db agent run clerk \"And the other one?\" --session order-7
   abide agent abort order-7
+  abide agent files chat_1f0c                     # which files its calls touched, with digests
   abide agent pause order-7 --at after_agent && abide agent resume order-7
   abide --db agents.db agent export order-7 > order-7.json
   abide --db other.db agent import order-7.json
@@ -130,6 +137,7 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::Init(init) => init::init(options, &args.agents, init),
         AgentCommand::Chat(chat) => chat::chat(options, &args.agents, chat).await,
         AgentCommand::Abort(abort) => pause::abort(options, abort).await,
+        AgentCommand::Files(files) => files::files(options, &args.agents, files).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
         AgentCommand::Pause(pause) => pause::pause(options, pause).await,
         AgentCommand::Resume(resume) => pause::resume(options, resume).await,
@@ -194,12 +202,21 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     let project = match opened(options, folder).await {
         Ok(project) => project,
         Err(error) => {
-            show(options, &error.to_problem(folder))?;
-            let detail = "the agent folder has 1 error, and its definitions were not checked";
+            let mut problems = vec![error.to_problem(folder)];
+            problems.extend(check_definitions(folder, &options.environment));
+            for problem in &problems {
+                show(options, problem)?;
+            }
+            let errors = counted(problems.len() as u64, "error");
+            let detail = format!(
+                "the agent folder has {errors}; the tools and models of its definitions were not checked"
+            );
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
     };
     let missing = project.missing_programs();
+    let sandbox = project.sandbox.as_ref();
+    let unreadable = sandbox.map(|it| it.unreadable_on_path()).unwrap_or_default();
     let AgentProject { mut catalog, models, .. } = project;
     let stored = prompt_store(options, &catalog).await?;
     if let Some(abide) = &stored {
@@ -226,6 +243,9 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     if errors == 0 {
         for definition in definitions.iter().filter(|it| it.profile.is_some()) {
             show_settings(options, definition)?;
+        }
+        if !unreadable.is_empty() {
+            note(host::unreadable_note(folder, &unreadable));
         }
         let agents = counted(definitions.len() as u64, "agent");
         return match options.json {

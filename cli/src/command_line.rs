@@ -12,6 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::agent::where_to;
 #[cfg(feature = "demo")]
 use crate::demo;
 use crate::failure::Failure;
@@ -145,7 +146,7 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
     start_log(&command);
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => ended(&failure, options.json),
+        Err(failure) => ended(&failure.naming(&where_to(&options)), options.json),
     }
 }
 

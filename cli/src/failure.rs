@@ -67,6 +67,24 @@ impl Failure {
         })
     }
 
+    /// The same with the option that names the file or the server, such as ` --db a.db`, in the commands of its hint.
+    pub(crate) fn naming(mut self, option: &str) -> Failure {
+        if let Failure::Refused(refusal) = &mut self
+            && let Some(hint) = &mut refusal.hint
+        {
+            for command in ["abide call ", "abide sql "] {
+                let parts = hint.split(command).map(str::to_owned).collect::<Vec<_>>();
+                let joined = parts.into_iter().reduce(|before, rest| {
+                    let is_complete = rest.starts_with("--");
+                    let option = if is_complete { "" } else { option };
+                    format!("{before}{}{option} {rest}", command.trim_end())
+                });
+                *hint = joined.unwrap_or_default();
+            }
+        }
+        self
+    }
+
     fn refusal(&self) -> Option<&Refusal> {
         match self {
             Failure::Refused(refusal)
@@ -214,6 +232,26 @@ mod tests {
                 "title":"Waits for a decision",
                 "type":"about:blank"}"#]],
         );
+    }
+
+    /// The command of a hint used the default server, and not the file of the command that was refused.
+    #[test]
+    fn commands_of_a_hint_have_the_option_of_the_command() {
+        let hint = |hint: &str| match Failure::from(refused_with(hint)).naming(" --db a.db") {
+            Failure::Refused(refusal) => refusal.hint.unwrap_or_default(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            hint("create it with  abide call create_session"),
+            "create it with  abide call --db a.db create_session"
+        );
+        let complete = "abide call --db b.db x;  abide sql --url http://h \"SELECT 1\"";
+        assert_eq!(hint(complete), complete);
+        assert_eq!(hint("watch it"), "watch it");
+    }
+
+    fn refused_with(hint: &str) -> Refusal {
+        Refusal::new(Code::NotFound, "there is no session s1").hint(hint)
     }
 
     /// Regression: every failed run had the code `bad_transition`.

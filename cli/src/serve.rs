@@ -1,7 +1,7 @@
 //! `abide serve`: runs the engine with its HTTP server until it is stopped.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 use self::webhooks::Webhooks;
 
-use crate::agent::{AgentHost, LoadedProject};
+use crate::agent::{AgentHost, LoadedProject, agents_file};
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
@@ -66,7 +66,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     signing_key: Option<PathBuf>,
 
-    /// Also drive runs of agents, with the models, tools and definitions of this folder
+    /// Also drive runs of agents, with the models, tools and definitions of this folder. Without --db the
+    /// file is agents.db in it
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
 }
@@ -74,6 +75,12 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn drives_agents(&self) -> bool {
         self.agents.is_some()
+    }
+
+    /// The file: the one that is named, that of the folder of agents, or the default one.
+    fn file(&self, options: &Options) -> PathBuf {
+        let of_agents = || self.agents.as_deref().filter(|it| it.is_dir()).map(agents_file);
+        options.db.clone().or_else(of_agents).unwrap_or_else(|| options.db_or_default())
     }
 
     fn retention(&self) -> Retention {
@@ -118,7 +125,7 @@ Examples:
   abide serve --retention-time 7d                # clients can resume for a week
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
-  abide serve --agents .abide                      # also drive runs of agents
+  abide serve --agents .abide                      # also drive runs of agents, on .abide/agents.db
 
 SIGTERM and Ctrl-C stop it gracefully: accepted calls are answered and durable. The exit code is 1
 if the engine had failed (see /ready); it is safe to start the server again.
@@ -135,7 +142,7 @@ mod webhooks;
 /// # Errors
 /// The server cannot listen at the address, or the file cannot be opened.
 pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
-    let (db, buffers) = (options.db_or_default(), args.buffers()?);
+    let (db, buffers) = (args.file(options), args.buffers()?);
     // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
     // token it could not be revoked.
     let (of_file, token) = match options.token.clone() {
@@ -304,9 +311,13 @@ fn greet(
         }
         return say_json(&greeting);
     }
-    let at = match address.to_string() {
+    let at = match reached(address).to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
         other => format!(" --url http://{other}"),
+    };
+    let with_token = match requires_token {
+        true => "export ABIDE_TOKEN=…;  ",
+        false => "",
     };
     let access = match (&options.token, requires_token) {
         (None, false) => format!(
@@ -330,13 +341,24 @@ fn greet(
         "abide {version}  ·  http://{address}\n  \
            file     {db}, {events}\n  \
            access   {access}{agents}\n  \
-           try:     abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
+           try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
            then     abide {then}",
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
         agents = agents.map(|(folder, it)| it.lines(folder)).unwrap_or_default(),
         events = cells::counted(seq.0.unsigned_abs(), "event"),
     ))
+}
+
+/// The address by which programs of this machine reach a server that listens on an address: every address of the machine
+/// is none to connect to.
+fn reached(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 fn taken(listen: &str, why: &io::Error) -> Refusal {

@@ -1,4 +1,4 @@
-"""Puts an `abide` binary into the wheel: `ABIDE_BINARY=path/to/abide python -m build --wheel`.
+"""Puts an `abide` binary into the wheel: `ABIDE_BINARY=/path/to/abide python -m build --wheel`.
 
 Without `ABIDE_BINARY` the wheel has no binary and fits every platform.
 """
@@ -24,6 +24,8 @@ class BinaryHook(BuildHookInterface[Any]):
         binary = os.environ.get("ABIDE_BINARY")
         if not binary:
             return
+        if not os.path.isfile(binary):
+            sys.exit(f"ABIDE_BINARY: there is no file {os.path.abspath(binary)}. Name it by an absolute path: the build runs in {os.getcwd()}.")
         name = "abide.exe" if binary.endswith(".exe") else "abide"
         build_data["force_include"][os.path.abspath(binary)] = f"abide/_bin/{name}"
         build_data["pure_python"] = False

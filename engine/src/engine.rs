@@ -232,13 +232,11 @@ impl Engine {
     /// The [`Refusal`] that callers currently get; `engine_failed` if the database file was removed or replaced: what is
     /// written now is lost when the process ends.
     pub fn ready(&self) -> Result<(), Refusal> {
-        self.inner.health.check()?;
-        if self.inner.store.is_in_place() {
-            return Ok(());
+        let Inner { health, store, .. } = &*self.inner;
+        if let (Ok(()), Some(file)) = (health.check(), store.displaced()) {
+            health.displaced(file);
         }
-        let detail = "the database file was removed or replaced while it was open";
-        Err(Refusal::new(Code::EngineFailed, detail)
-            .hint("stop the process, put the right file in its place, and start again"))
+        health.check()
     }
 
     /// Waits until the engine fails: a write or a sync to disk failed, or one of its threads panicked. From then on all

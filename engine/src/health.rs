@@ -2,6 +2,7 @@
 //! permanently: it refuses everything until the file is reopened, because the state on disk, or the state
 //! left by the thread, is unknown.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use abide_schema::{Code, Refusal};
@@ -16,6 +17,8 @@ enum Failure {
     Storage(String),
     /// A thread panicked. The message is in the server's log only.
     Panic,
+    /// A file of the database was removed or replaced: what is written to it is lost when the process ends.
+    Displaced,
 }
 
 /// The poison state.
@@ -46,6 +49,13 @@ impl Health {
         self.latch(Failure::Panic);
     }
 
+    /// Poisons the engine because a file was removed or replaced while it was open.
+    pub(crate) fn displaced(&self, file: &Path) {
+        let file = file.display();
+        tracing::error!(%file, "the file was removed or replaced; all requests are refused until a restart");
+        self.latch(Failure::Displaced);
+    }
+
     /// The refusal for a dropped reply: only a panicking thread drops one, possibly before it
     /// poisons the engine.
     pub(crate) fn dropped(&self) -> Refusal {
@@ -62,6 +72,12 @@ impl Health {
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.failed.get().map(|failure| match failure {
             Failure::Panic => panicked(),
+            Failure::Displaced => {
+                let detail = "the database file was removed or replaced while it was open; all \
+                              requests are refused";
+                Refusal::new(Code::EngineFailed, detail)
+                    .hint("stop the process, put the right file in its place, and start again")
+            }
             Failure::Storage(why) => {
                 let detail =
                     format!("the storage failed earlier ({why}); all requests are refused");

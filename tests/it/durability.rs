@@ -400,3 +400,41 @@ fn a_full_disk_refuses_and_recovers() {
         assert_eq!(verify_file(&path, &mut |_| {}).unwrap().events, Seq(rendered + 5));
     });
 }
+
+/// Calls were acknowledged after the database file was removed or replaced, and lost when the process ended.
+#[test]
+fn a_file_that_is_removed_or_replaced_acknowledges_nothing() {
+    let replace = |path: &Path| {
+        fs::write(path.with_extension("new"), "other").unwrap();
+        fs::rename(path.with_extension("new"), path).unwrap();
+    };
+    let remove = |path: &Path| fs::remove_file(path).unwrap();
+    let cases: [(&str, &dyn Fn(&Path)); 4] =
+        [("", &remove), ("", &replace), ("-redo-1", &remove), ("-redo-1", &replace)];
+    for (suffix, displace) in cases {
+        run_side_by_side(async {
+            let world = World::new();
+            world.session("s1").await;
+            let engine = world.engine();
+            say(engine, "before").await.unwrap();
+            displace(Path::new(&format!("{}{suffix}", world.path().display())));
+            let refused = say(engine, "after").await.unwrap_err();
+            assert_eq!(refused.code, Code::EngineFailed, "{suffix}: {refused}");
+            let text = "the database file was removed or replaced while it was open";
+            assert!(refused.detail.starts_with(text), "{refused}");
+            assert_eq!(engine.ready().unwrap_err(), refused);
+            let read = engine.query(&Caller::local(), "SELECT 1", &Map::new(), None).await;
+            assert_eq!(read.unwrap_err().code, Code::EngineFailed);
+        });
+    }
+    // Without a call, the engine looks at its files by itself.
+    for suffix in ["", "-wal", "-shm", "-lock"] {
+        run_side_by_side(async {
+            let world = World::new();
+            world.session("s1").await;
+            remove(Path::new(&format!("{}{suffix}", world.path().display())));
+            let failed = world.engine().failed();
+            tokio::time::timeout(std::time::Duration::from_secs(60), failed).await.unwrap();
+        });
+    }
+}

@@ -27,7 +27,7 @@ fn open(world: &World, path: &Path) -> Result<Engine, String> {
         let refusal = error.to_refusal();
         let folder = world.folder.path().display().to_string();
         let detail = refusal.detail.replace(&folder, "FOLDER");
-        let hint = refusal.hint.unwrap_or_default();
+        let hint = refusal.hint.unwrap_or_default().replace(&folder, "FOLDER");
         format!("{}: {detail}\nhint: {hint}\n", refusal.code)
     })
 }
@@ -178,7 +178,7 @@ fn two_engines_do_not_share_a_file() {
     run(world.session("s1"));
     expect![[r#"
         file_locked: FOLDER/abide.db is in use by another process
-        hint: wait until that command ends; to use a file with several programs, start `abide serve` and omit --db
+        hint: wait until that command ends; to use the file with several programs, start `abide serve --db FOLDER/abide.db` and give the others --url in place of --db
     "#]]
     .assert_eq(&open(&world, &world.path()).unwrap_err());
     run(world.say("s1", "unharmed")).unwrap();

@@ -165,6 +165,12 @@ fn init_writes_a_folder_that_works_and_overwrites_nothing() {
     let again = run(&["agent", "init", "--provider", "script"]).good();
     assert!(again.contains("exists   .abide/abide.yaml\n"), "{again}");
     assert_eq!(fs::read_to_string(&config).unwrap(), before);
+    // The provider of an existing folder is not changed, which was not said.
+    let other = run(&["agent", "init", "--provider", "script"]);
+    let says = "note: .abide/abide.yaml exists and was not changed. The lines of this provider are:\n\n\
+                models:\n  default: { provider: script, model: scripted }\n";
+    assert!(other.stderr.starts_with(says), "{other:?}");
+    assert_eq!(run(&["agent", "init", "--provider", "openai"]).stderr, "");
     for provider in ["anthropic", "openai", "gemini", "ollama", "script"] {
         let other = ["--agents", provider];
         run(&[&["agent", "init", "--provider", provider], &other[..]].concat()).good();
@@ -358,6 +364,7 @@ fn a_conversation_survives_kills_at_each_step() {
     fs::write(project.path("go"), "").unwrap();
     let mut terminal = continues();
     let shown = terminal.until("Did it take effect? [y/n, Enter leaves it open] ");
+    assert!(shown.contains("it was interrupted after it changed "), "{shown}");
     let waits = "waiting for the lease of the process that ended (at most ";
     assert_eq!(shown.matches(waits).count(), 1, "{shown}");
     terminal.enter("n");
@@ -520,4 +527,89 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed.","
     let decisions = fs::read_to_string(project.path("decisions")).unwrap();
     let allowed = decisions.lines().map(|line| line.contains("\"behavior\":\"allow\""));
     assert_eq!(allowed.collect::<Vec<_>>(), [false, true, true]);
+}
+
+/// Each line of a pasted text was a message, a line was cut without a word after 4,095 bytes, and a `y` that was typed
+/// before the question was a message.
+#[test]
+fn pasted_and_long_lines_and_early_answers_are_no_surprise() {
+    let slow = "token_ms: 100\nanswers:\n  - { text: \"one two three four five six\" }\n  \
+                - { text: Good. }\n  - { text: Fine. }\n";
+    let project = Project::init(slow);
+    let mut terminal = on_a_terminal(&project, &[]);
+    terminal.until("\u{1b}[?2004h");
+    terminal.until("› ");
+    terminal.enter("\u{1b}[200~first\nsecond\u{1b}[201~");
+    terminal.until("two");
+    terminal.enter("y");
+    terminal.until("ignored: y was typed before a question");
+    terminal.until("› ");
+    terminal.enter(&"x".repeat(5_000));
+    terminal.until("not sent: the terminal has cut a line after 4095 bytes");
+    terminal.enter("Thanks.");
+    terminal.until("Good.");
+    terminal.until("› ");
+    terminal.enter("/quit");
+    terminal.until("\u{1b}[?2004l");
+    assert_eq!(terminal.exit_code(), Some(0));
+    let texts = project.rows("SELECT content FROM agent_state WHERE role = 'user' ORDER BY id");
+    assert_eq!(texts, json!([["first\nsecond"], ["Thanks."]]));
+}
+
+/// A session of another agent continued without a word, and a file that another command has open led to an empty server.
+#[test]
+fn a_conversation_says_whose_session_it_is_and_how_to_share_a_file() {
+    let project = Project::init("answers: [{ text: Hello. }, { text: Again. }]\n");
+    piped(&project, "Hi.\n", &[]).good();
+    let session = session(&project);
+    let other = piped_to(&project, "readonly", "Hi.\n", &["--session", &session]);
+    let says = format!(
+        "session {session} is of the agent default; in this conversation readonly answers\n"
+    );
+    assert!(other.stderr.starts_with(&says), "{other:?}");
+    let mut terminal = on_a_terminal(&project, &[]);
+    terminal.until("› ");
+    let locked = project.run(&["agent", "chat", "default"]);
+    let hint =
+        "abide serve --agents .abide  and  abide agent chat default --url http://127.0.0.1:7341\n";
+    assert!(locked.stderr.ends_with(hint), "{locked:?}");
+    terminal.kill();
+}
+
+/// A new folder does not say that commands cannot use the programs of a version manager, an unusable script was one long
+/// line without its file, and a wrong setting hid all other errors.
+#[test]
+fn a_check_reports_the_script_the_definitions_and_programs_of_the_path() {
+    let project = Project::init(FIXES);
+    let home = project.path("home");
+    fs::create_dir_all(home.join(".pyenv/shims")).unwrap();
+    let check = |args: &[&str]| {
+        let mut command = abide();
+        command.current_dir(project.folder()).args(args);
+        let path = format!("{}:/usr/bin:/bin", home.join(".pyenv/shims").display());
+        Process::spawn(command.env("HOME", &home).env("PATH", path)).ended()
+    };
+    let checked = check(&["agent", "check"]);
+    let readable = format!("add  readable: [{}]  to sandbox", home.join(".pyenv").display());
+    assert!(checked.stderr.contains(&readable), "{checked:?}");
+    check(&["agent", "init", "--agents", "other"]).good();
+    let config = fs::read_to_string(project.path("other/abide.yaml")).unwrap();
+    let line = format!("readable: [\"{}\"]", home.join(".pyenv").display());
+    assert!(config.contains(&line), "{config}");
+
+    fs::write(project.path(".abide/agents/odd.yaml"), "tool: [ls]\n").unwrap();
+    let broken = "answers:\n  - text: a\n    cals: []\n";
+    fs::write(project.path(".abide/answers.yaml"), broken).unwrap();
+    let checked = check(&["agent", "check"]);
+    let lines: Vec<&str> = checked.stdout.lines().collect();
+    assert!(lines[0].contains("cannot read file `.abide/answers.yaml`: "), "{checked:?}");
+    assert!(lines[0].contains("line 3, column 5"), "{checked:?}");
+    assert!(!lines[0].contains("\\n") && !lines[0].contains("<input>"), "{checked:?}");
+    assert!(
+        checked.stdout.contains(".abide/agents/odd.yaml:1:1: unknown field `tool`"),
+        "{checked:?}"
+    );
+    let detail =
+        "the agent folder has 2 errors; the tools and models of its definitions were not checked";
+    assert!(checked.stderr.contains(detail), "{checked:?}");
 }

@@ -29,8 +29,11 @@ answers:
   - text: It is fixed.
 "#;
 
+const RUN: [&str; 6] = ["agent", "run", "default", "Fix the sum.", "--id", "fix"];
+
+/// A run whose calls are approved.
 fn agent(project: &Project, name: &str) -> ExitedProcess {
-    project.run_on_file(&["agent", "run", name, "Fix the sum.", "--id", "fix"])
+    project.run_on_file(&["agent", "run", name, "Fix the sum.", "--id", "fix", "--yes"])
 }
 
 #[test]
@@ -70,9 +73,12 @@ fn readonly_has_the_tools_that_change_nothing_and_hitl_test_asks_at_once() {
     let project = Project::configured(CONFIG, FIXES);
     let listed = project.run(&["agent", "list", "--db", ".abide/none.db"]);
     assert_ne!(listed.code, Some(0));
-    let asked = agent(&project, "hitl_test");
+    let asked = project.run_on_file(&["agent", "run", "hitl_test", "Fix it.", "--id", "asks"]);
     assert_eq!(asked.code, Some(5), "{asked:?}");
     assert!(asked.stderr.contains("awaiting_approval grep"), "{asked:?}");
+    // The built-in `default` ran commands without an approval.
+    let asked = project.run_on_file(&RUN);
+    assert!(asked.stderr.contains("awaiting_approval execute"), "{asked:?}");
     let sql = "SELECT agent, definition ->> '$.tools' FROM agent_revisions ORDER BY agent";
     let rows = names(&project.rows(sql));
     expect![[r#"
@@ -101,15 +107,14 @@ fn a_command_ends_with_the_killed_server_and_does_not_run_again() {
         CONFIG,
         r#"
 answers:
-  - calls: [{ name: execute, arguments: { command: "exec 3>alive; echo begin >&3; setsid sleep 1000 & sleep 1000" } }]
+  - calls: [{ name: execute, arguments: { command: "echo x >> add.sh; echo y > new.txt; exec 3>alive; echo begin >&3; setsid sleep 1000 & sleep 1000" } }]
   - text: It is settled.
 "#,
     );
     let pipe = project.path("alive");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let mut run =
-        project.spawn_on_file(&["agent", "run", "default", "Fix the sum.", "--id", "fix"]);
+    let mut run = project.spawn_on_file(&[&RUN[..], &["--yes"]].concat());
     let mut reader = BufReader::new(fs::File::open(&pipe).unwrap());
     let mut text = String::new();
     reader.read_line(&mut text).unwrap();
@@ -120,6 +125,8 @@ answers:
     let waits = agent(&project, "default");
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stderr.contains("unknown execute"), "{waits:?}");
+    let changed = "it was interrupted after it changed add.sh (modified), alive (modified), new.txt (created)";
+    assert!(waits.stderr.contains(changed), "{waits:?}");
     let settle = [
         "call",
         "settle_tool_call",
@@ -132,6 +139,61 @@ answers:
     assert_eq!(settled.code, Some(0), "{settled:?}");
     let done = agent(&project, "default").good();
     assert!(done.ends_with("It is settled.\n"), "{done}");
+    // The call is settled as failed, and an auditor finds what it has changed.
+    let files = project.run(&["agent", "files", "fix"]).good();
+    let lines: Vec<String> = files
+        .lines()
+        .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        lines,
+        ["modified add.sh execute", "modified alive execute", "created new.txt execute"],
+        "{files}"
+    );
+    let missing = project.run(&["agent", "files", "nothing"]);
+    assert!(missing.stderr.starts_with("error: there is no session nothing"), "{missing:?}");
+}
+
+/// `write_file` and a command replaced the database that the server had open, and it went on.
+#[test]
+fn a_database_in_the_workspace_is_not_a_file_of_the_agent() {
+    let project = Project::configured(
+        CONFIG,
+        r#"
+answers:
+  - calls: [{ name: ls, arguments: {} }, { name: write_file, arguments: { path: abide.db, content: x } }]
+  - calls: [{ name: execute, arguments: { command: "rm -f abide.db*; echo x > abide.db-wal; exit 3" } }]
+  - calls: [{ name: read_file, arguments: { path: missing.txt } }]
+  - text: It is done.
+"#,
+    );
+    let args = ["--db", "abide.db", "agent", "run", "default", "Go.", "--id", "r1", "--yes"];
+    let ran = project.run(&args);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("the database is in the workspace of the agents"), "{ran:?}");
+    assert!(!ran.stdout.contains("abide.db-"), "{ran:?}");
+    assert!(ran.stdout.contains("abide.db belongs to the database"), "{ran:?}");
+    assert!(ran.stdout.contains("← exit code 3: stderr: …"), "{ran:?}");
+    assert!(project.run(&["verify", "abide.db"]).good().contains("events"));
+    let files = project.run(&["--db", "abide.db", "agent", "files", "r1", "--json"]).good();
+    let refused = files.lines().filter(|line| line.contains("\"refused\"")).count();
+    assert_eq!(refused, 2, "{files}");
+}
+
+/// `serve --agents` used another file than the conversation.
+#[test]
+fn a_server_and_a_conversation_use_the_same_file() {
+    let project = Project::configured(CONFIG, FIXES);
+    let server =
+        project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
+    let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
+    assert_eq!(greeting["db"], ".abide/agents.db", "{greeting}");
+    let locked = project.run(&["agent", "chat", "default"]);
+    let url = format!("http://{}", greeting["listening"].as_str().unwrap());
+    assert!(locked.stderr.contains(&format!("serves it: connect to {url}")), "{locked:?}");
+    server.terminate();
+    assert_eq!(server.ended().code, Some(0));
+    assert!(!project.path("abide.db").exists());
 }
 
 #[test]

@@ -229,6 +229,7 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["sql", "SELECT 1 AS \"mark\u{202e}\u{9b}\"", "--db", &db],
         vec!["sql", HOSTILE, "--db", &db],
         vec!["agent", "list", "--agents", HOSTILE],
+        vec!["agent", "files", HOSTILE, "--db", &db],
     ];
     let selects: Vec<String> =
         tables.iter().map(|table| format!("SELECT * FROM {table}")).collect();

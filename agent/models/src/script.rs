@@ -131,7 +131,9 @@ impl Script {
     /// # Errors
     /// One sentence about the error.
     pub fn from_text(text: &str) -> Result<Self, String> {
-        let script: Self = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        // One sentence with the place; the caller names the file.
+        let script = serde_saphyr::from_str(text);
+        let script: Self = script.map_err(|error| error.without_snippet().to_string())?;
         Ok(script.named("script"))
     }
 

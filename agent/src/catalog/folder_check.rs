@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use abide_client::AgentMode;
-use abide_models::{ModelSelection, Models, ResolveError};
+use abide_models::{ModelSelection, Models, ModelsConfig, ResolveError};
 use abide_programs::CliConfig;
-use abide_tools::{A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, ToolsError};
+use abide_tools::{
+    A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, Tools, ToolsError,
+};
 
-use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem};
-use crate::catalog::project::AgentProject;
+use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem};
+use crate::catalog::project::{self, AgentProject};
 use crate::definition::agent::{AgentDefinition, ModelChoice, Subagent};
 use crate::definition::error::DefinitionError;
 use crate::definition::middleware::Middleware;
@@ -65,6 +67,28 @@ impl Catalog {
         problems.sort_by(|one, other| (&one.path, one.at).cmp(&(&other.path, other.at)));
         problems
     }
+}
+
+/// The errors of the definitions of a folder whose `abide.yaml` cannot be used: those that no model, tool or sandbox
+/// concerns.
+#[must_use]
+pub fn check_definitions(folder: &Path, environment: &Environment) -> Vec<Problem> {
+    let Ok(models) = project::models(ModelsConfig::default(), folder, environment) else {
+        return Vec::new();
+    };
+    let mut problems = Catalog::new(folder, Tools::new()).check(&models, environment);
+    problems.retain(|problem| {
+        let error = &problem.error;
+        let needs_config = matches!(
+            error,
+            DefinitionError::Tools(_)
+                | DefinitionError::Model { .. }
+                | DefinitionError::Sandbox { .. }
+                | DefinitionError::Config { .. }
+        );
+        !needs_config && !problem.path.ends_with(CONFIG)
+    });
+    problems
 }
 
 impl AgentProject {

@@ -14,6 +14,9 @@ relevant files with glob and grep, and read a file before you change it. Prefer 
 the tests after a change, if there are any. Change nothing that the task does not need. At the end, say what you \
 changed and what you have verified.";
 
+/// The tools that change files. A call of `default` waits for an approval, as in the folder of `abide agent init`.
+const CHANGES: [&str; 3] = ["edit_file", "execute", "write_file"];
+
 /// `default`, `readonly` and `hitl_test`, with the available tools. `readonly` has only the tools that declare to
 /// be read-only: a name proves nothing, and a tool without a declaration may do anything.
 pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
@@ -49,7 +52,8 @@ pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
         readonly.tools = reads.map(|tool| tool.name.clone()).collect();
         asks.tools = all();
     }
-    let approved = tools.iter().map(|tool| (tool.name.clone(), Permission(true)));
-    asks.interrupt_on = approved.collect::<BTreeMap<_, _>>();
+    let approved = || tools.iter().map(|tool| (tool.name.clone(), Permission(true)));
+    asks.interrupt_on = approved().collect::<BTreeMap<_, _>>();
+    full.interrupt_on = approved().filter(|(name, _)| CHANGES.contains(&&**name)).collect();
     vec![full, readonly, asks]
 }

@@ -102,6 +102,8 @@ pub struct ProjectSource {
     pub(crate) text: Option<String>,
     /// Its sections.
     pub(crate) sections: Map<String, Value>,
+    /// The database of the runtime, which no tool may use.
+    pub(crate) database: Option<PathBuf>,
 }
 
 /// Why a folder cannot be used.
@@ -272,8 +274,16 @@ impl AgentProject {
             false => None,
         };
         let (folder, environment) = (folder.to_owned(), environment.clone());
-        let source = ProjectSource { folder, environment, launcher, text, sections };
+        let database = None;
+        let source = ProjectSource { folder, environment, launcher, text, sections, database };
         Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source })
+    }
+
+    /// Keeps the files of a database from the tools of the sandbox, also after `abide.yaml` was read again. Returns whether
+    /// programs could use files that are created beside it while they run.
+    pub fn protect(&mut self, database: &Path) -> bool {
+        self.source.database = Some(database.to_owned());
+        self.sandbox.as_ref().is_some_and(|sandbox| sandbox.protect(database))
     }
 }
 

@@ -2,6 +2,7 @@
 //! is checked as a whole first, so a file that cannot work changes nothing.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use abide_models::Models;
 use abide_tools::{
@@ -93,7 +94,14 @@ pub(crate) struct ProjectReload {
     source: ProjectSource,
     servers: Vec<McpServer>,
     sandbox: Option<Sandbox>,
+    /// The scripts of models, as they were read last.
+    scripts: Scripts,
+    /// Whether the text that was seen last cannot work.
+    is_broken: bool,
 }
+
+/// The texts of the files that models answer from, by the id of the provider.
+type Scripts = BTreeMap<String, Option<String>>;
 
 /// A configuration that was checked and can take effect.
 struct StagedConfig {
@@ -111,7 +119,8 @@ impl ProjectReload {
         servers: Vec<McpServer>,
         sandbox: Option<Sandbox>,
     ) -> ProjectReload {
-        ProjectReload { source, servers, sandbox }
+        let scripts = scripts(&source.folder, &source.sections);
+        ProjectReload { source, servers, sandbox, scripts, is_broken: false }
     }
 
     /// Reads the file, and takes it over. Returns what is to be reported; `None` if the file has not changed.
@@ -125,13 +134,23 @@ impl ProjectReload {
                 return None;
             }
         };
-        if text == self.source.text {
+        let scripts = scripts(&self.source.folder, &self.source.sections);
+        if text == self.source.text && scripts == self.scripts {
             return None;
         }
         self.source.text.clone_from(&text);
+        let was_broken = std::mem::take(&mut self.is_broken);
         Some(match self.take_over(text.as_deref(), live).await {
-            Ok(changes) => changes,
+            Ok(mut changes) => {
+                if was_broken && changes.is_empty() {
+                    changes
+                        .notes
+                        .push(format!("{CONFIG} is valid again, with the former settings"));
+                }
+                changes
+            }
             Err(error) => {
+                self.is_broken = true;
                 let problems = vec![error.to_problem(&self.source.folder)];
                 FolderChanges { problems, ..FolderChanges::default() }
             }
@@ -150,11 +169,17 @@ impl ProjectReload {
             return Err(ProjectError::Malformed { path, why, at: None });
         };
         let (config, sections) = project::parse(&self.source.folder, Some(text))?;
+        let scripts = scripts(&self.source.folder, &sections);
+        let before = std::mem::replace(&mut self.scripts, scripts.clone());
+        let mut changes = differences(&self.source.sections, &sections);
         if sections == self.source.sections {
+            // Those of new and removed providers are changes of the configuration.
+            changes.extend(FolderChange::between("models", &before, &scripts));
+        }
+        if changes.is_empty() && sections == self.source.sections {
             return Ok(FolderChanges::default());
         }
-        let changes = differences(&self.source.sections, &sections);
-        let staged = self.stage(config, &sections, live).await?;
+        let staged = self.stage(config, &sections, before != scripts, live).await?;
         let StagedConfig { models, sandbox, tools, servers } = staged;
         let leaving = tools.leaving.clone();
         live.tools.configure(tools)?;
@@ -185,12 +210,13 @@ impl ProjectReload {
         &self,
         config: ProjectConfig,
         sections: &Map<String, Value>,
+        has_new_scripts: bool,
         live: &LiveProject,
     ) -> Result<StagedConfig, ProjectError> {
-        let ProjectSource { folder, environment, launcher, sections: before, .. } =
+        let ProjectSource { folder, environment, launcher, sections: before, database, .. } =
             self.source.clone();
         let is_new = |part: &str| before.get(part) != sections.get(part);
-        let models = match is_new("models") {
+        let models = match is_new("models") || has_new_scripts {
             true => {
                 let mut models = project::models(config.models.clone(), &folder, &environment)?;
                 models.copy_custom_providers(&live.models.get())?;
@@ -213,6 +239,9 @@ impl ProjectReload {
                 if is_new_sandbox {
                     let open = |config| Sandbox::open(config, &folder, launcher, &environment);
                     sandbox = config.sandbox.clone().map(open).transpose()?;
+                    if let (Some(sandbox), Some(database)) = (&sandbox, &database) {
+                        sandbox.protect(database);
+                    }
                 }
                 let tools = project::configured_tools(&config, &environment, sandbox.as_ref())?;
                 Ok::<_, ProjectError>((tools, sandbox))
@@ -227,6 +256,17 @@ impl ProjectReload {
         }
         Ok(StagedConfig { models, sandbox, tools, servers })
     }
+}
+
+/// The scripts that a configuration names.
+fn scripts(folder: &Path, sections: &Map<String, Value>) -> Scripts {
+    let models = sections.get("models").cloned().unwrap_or_default();
+    let providers = models["providers"].as_array().cloned().unwrap_or_default();
+    let script = |provider: &Value| {
+        let (id, file) = (provider["id"].as_str()?, provider["script"].as_str()?);
+        Some((id.to_owned(), std::fs::read_to_string(folder.join(file)).ok()))
+    };
+    providers.iter().filter_map(script).collect()
 }
 
 /// The MCP servers that leave: those that are gone or have changed; and the definitions of those that come.
@@ -273,7 +313,9 @@ fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
             for (key, value) in map {
                 match value {
                     // The providers of `models`, the tools of a deny list.
-                    Value::Array(values) => parts.extend(list(values)),
+                    Value::Array(values) if ["models", "tool_security"].contains(&part) => {
+                        parts.extend(list(values));
+                    }
                     _ => drop(parts.insert(key.clone(), value.clone())),
                 }
             }
@@ -328,6 +370,12 @@ mod tests {
             "mcp_servers: [{ name: a, url: 'http://a' }, { name: b, url: 'http://b' }]",
             "mcp_servers: [{ name: b, url: 'http://c' }, { name: c, url: 'http://c' }]",
             r#"mcp_servers: +["c"] ~["b"] -["a"]"#,
+        );
+        // The tools that are left out are no parts of their own: "removed search" was said of a tool that never existed.
+        check(
+            "builtin_tools: { without: [browser, search] }",
+            "builtin_tools: { without: [browser] }",
+            r#"builtin_tools: +[] ~["without"] -[]"#,
         );
         check(
             "",

@@ -200,7 +200,8 @@ impl Driver {
         let own = own.iter().filter(|call| !task::starts_run(self, call) || is_open(call));
         let own = own.map(|call| (&self.run, call));
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
-        let all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
+        let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
+        tools::interrupted::add_files(self, &mut all).await;
         // Without a call to decide on, it is a session that has to be resumed or taken back.
         let (session_id, reason) = match below.runs.first().filter(|_| all.is_empty()) {
             Some(run) => (&run.session_id, run.reason.as_deref().unwrap_or(reason)),
@@ -327,6 +328,8 @@ fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Val
     fields.remove("status");
     fields.remove("run_id");
     fields.remove("agent");
+    fields.remove("files");
+    fields.remove("files_complete");
     fields.insert("session_id".to_owned(), json!(session_id));
     fields.insert("reason".to_owned(), json!(reason));
     fields.insert("action_requests".to_owned(), json!(all));

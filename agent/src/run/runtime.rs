@@ -451,14 +451,17 @@ impl Runtime {
             }
             Err(error) => tracing::warn!(%error, "definitions could not be registered"),
         }
+        if report.is_empty() {
+            return;
+        }
+        if let Some(tell) = &self.on_change {
+            return tell(&report);
+        }
         for problem in &report.problems {
             tracing::warn!(code = problem.error.code(), "{problem}");
         }
         for note in &report.notes {
             tracing::warn!("{note}");
-        }
-        if let Some(tell) = self.on_change.as_ref().filter(|_| !report.is_empty()) {
-            tell(&report);
         }
     }
 

@@ -172,13 +172,36 @@ async fn a_broken_configuration_changes_nothing_and_is_reported() {
     assert_eq!(reloading.next().await, "problem: abide.yaml: the file is gone");
     assert_eq!(reloading.run().await, pair("before", "It is the first."));
     // The same file again is not a change, and the next one is compared with what is in effect.
-    write(reloading.folder.path(), CONFIG);
+    let told = reloading.change(CONFIG).await;
+    assert_eq!(told, "note: abide.yaml is valid again, with the former settings");
     let told = reloading.change(&CONFIG.replace("before", "after")).await;
     assert_eq!(told, "programs +[] ~[\"look\"] -[]");
     reloading.close().await;
 }
 
-/// Settings that need a restart say so. A definition that the new file breaks is a problem, and stays.
+/// A change of a model's script had no effect.
+#[tokio::test]
+async fn a_changed_script_answers_without_a_restart() {
+    let mut reloading = Reloading::new(CONFIG).await;
+    assert_eq!(reloading.run().await, pair("before", "It is the first."));
+    let replace = |text: &str| {
+        let beside = reloading.folder.path().join("beside.yaml");
+        std::fs::write(&beside, text).expect("the file can be written");
+        std::fs::rename(beside, reloading.folder.path().join("first.yaml")).expect("it can be");
+    };
+    replace("answers: [{ text: It is new. }]\n");
+    assert_eq!(reloading.next().await, "models +[] ~[\"first\"] -[]");
+    assert_eq!(reloading.run().await, pair("", "It is new."));
+    let beside = reloading.folder.path().join("beside.yaml");
+    std::fs::write(&beside, "answers: 3\n").expect("the file can be written");
+    std::fs::rename(beside, reloading.folder.path().join("first.yaml")).expect("it can be");
+    let told = reloading.next().await;
+    assert!(told.starts_with("problem: abide.yaml:") && told.contains("first.yaml"), "{told}");
+    assert_eq!(reloading.run().await, pair("", "It is new."));
+    reloading.close().await;
+}
+
+/// What lives as long as the process says so. A definition that the new file breaks is a problem, and stays.
 #[tokio::test]
 async fn settings_that_need_a_restart_and_broken_definitions_are_reported() {
     let mut reloading = Reloading::new(CONFIG).await;

@@ -1,6 +1,7 @@
 //! The tools that come with Abide: files and programs of a workspace, web pages, web searches and package registries.
 
 mod browser;
+mod call_files;
 mod edit;
 mod execute;
 mod file_states;

@@ -16,9 +16,12 @@ use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
+
+type Interrupted = dyn Fn(String) -> Option<Value> + Send + Sync;
 
 type Body = dyn Fn(Invocation) -> BoxFuture<'static, ToolOutcome> + Send + Sync;
 
@@ -26,6 +29,8 @@ type Body = dyn Fn(Invocation) -> BoxFuture<'static, ToolOutcome> + Send + Sync;
 pub struct Function {
     declaration: ToolDeclaration,
     body: Arc<Body>,
+    /// Finds out what an interrupted call has changed. It may block.
+    interrupted: Option<Arc<Interrupted>>,
 }
 
 impl Function {
@@ -64,7 +69,15 @@ impl Function {
         R: Future<Output: IntoOutcome> + Send + 'static,
     {
         let body = move |invocation| function(invocation).map(IntoOutcome::into_outcome).boxed();
-        Function { declaration, body: Arc::new(body) }
+        Function { declaration, body: Arc::new(body), interrupted: None }
+    }
+
+    /// Sets how it finds out what an interrupted call has changed: [`Tool::interrupted`].
+    pub(crate) fn interrupted(
+        self,
+        find: impl Fn(String) -> Option<Value> + Send + Sync + 'static,
+    ) -> Function {
+        Function { interrupted: Some(Arc::new(find)), ..self }
     }
 
     /// Its name.
@@ -97,6 +110,15 @@ impl Function {
 impl Tool for Function {
     fn declaration(&self) -> &ToolDeclaration {
         &self.declaration
+    }
+
+    fn interrupted(&self, call_id: String) -> BoxFuture<'static, Option<Value>> {
+        let find = self.interrupted.clone();
+        async move {
+            let find = find?;
+            tokio::task::spawn_blocking(move || find(call_id)).await.ok().flatten()
+        }
+        .boxed()
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome> {

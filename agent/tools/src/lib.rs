@@ -86,8 +86,9 @@ pub use oauth::{McpLogin, OAuthConfig, OAuthError, TokenEndpointAuth, forget_mcp
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};
 pub use sandbox::{
-    Availability, BackendName, IsolatedCommand, Launcher, Network, Sandbox, SandboxBackend,
-    SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,
+    Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox,
+    SandboxBackend, SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends,
+    sandbox_exec, unreadable_on_path,
 };
 pub use scope_limiter::{Concurrency, ScopeLimiter, ScopePermit};
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};

@@ -7,16 +7,20 @@ mod availability;
 mod backend;
 mod bubblewrap;
 mod config;
+mod database_files;
 mod docker;
 #[cfg(target_os = "linux")]
 mod landlocked;
 mod local;
+#[cfg(target_os = "linux")]
+mod own_mounts;
 #[cfg(target_os = "linux")]
 mod private_processes;
 #[cfg(target_os = "linux")]
 mod privileges;
 #[cfg(target_os = "linux")]
 mod process_tree;
+mod search_path;
 mod supervisor;
 mod workspace;
 mod workspaces;
@@ -25,7 +29,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -34,15 +38,17 @@ use tokio_util::sync::CancellationToken;
 use crate::environment::Environment;
 use crate::process::Launch;
 use crate::scope_limiter::{ScopeLimiter, ScopePermit};
-pub use crate::supervision::Launcher;
 use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
+pub use crate::supervision::{Launcher, ProtectedPaths};
 use crate::tool::ToolContext;
 pub use availability::{Availability, available_backends};
 pub use backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use bubblewrap::Bubblewrap;
 pub use config::{BackendName, Network, SandboxConfig, SandboxError, SandboxLimits};
+use database_files::DatabaseFiles;
 use docker::Docker;
 use local::Local;
+pub use search_path::unreadable_on_path;
 pub use supervisor::sandbox_exec;
 pub(crate) use workspace::{EntryKind, Workspace, WorkspaceError};
 use workspaces::Workspaces;
@@ -61,6 +67,8 @@ struct Shared {
     limiter: ScopeLimiter,
     /// The environment that programs inherit from.
     environment: Environment,
+    /// The databases that no tool may use.
+    databases: RwLock<Vec<DatabaseFiles>>,
 }
 
 /// How long a program waits for others: less than the time that tools have in addition to that of their program.
@@ -127,8 +135,28 @@ impl Sandbox {
         let workspaces = Workspaces::open(&config, folder)?;
         let limiter = ScopeLimiter::new(config.concurrency);
         let environment = environment.clone();
-        let shared = Shared { config, backend, launcher, workspaces, limiter, environment };
+        let databases = RwLock::default();
+        let shared =
+            Shared { config, backend, launcher, workspaces, limiter, environment, databases };
         Ok(Sandbox { shared: Arc::new(shared) })
+    }
+
+    /// Keeps the files of a database from all tools and programs, also inside of the workspace. Returns whether programs
+    /// could use files that are created beside it while they run.
+    pub fn protect(&self, database: &Path) -> bool {
+        let Some(files) = DatabaseFiles::of(database) else { return false };
+        let Shared { config, databases, workspaces, .. } = &*self.shared;
+        let is_exposed = workspaces.exposes(&files.folder)
+            || config.writable.iter().any(|path| files.folder.starts_with(path));
+        let mut all = databases.write().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains(&files) {
+            all.push(files);
+        }
+        is_exposed
+    }
+
+    fn databases(&self) -> Vec<DatabaseFiles> {
+        self.shared.databases.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The name of its backend.
@@ -148,7 +176,29 @@ impl Sandbox {
     /// The same folder, for file tools.
     pub(crate) fn files_of(&self, context: &ToolContext) -> Result<Workspace, WorkspaceError> {
         let root = self.workspace_of(context).map_err(|why| WorkspaceError::io("", &why))?;
-        Workspace::open(&root, self.shared.workspaces.hidden_in(&root))
+        self.files_at(&root)
+    }
+
+    /// The workspace at a path that [`Sandbox::workspace_of`] has returned, for file tools.
+    pub(crate) fn files_at(&self, root: &Path) -> Result<Workspace, WorkspaceError> {
+        Workspace::open(root, self.shared.workspaces.hidden_in(root), self.databases())
+    }
+
+    /// A folder for what tools keep about their calls. Tools and programs do not reach it.
+    pub(crate) fn state_folder(&self) -> PathBuf {
+        self.shared.workspaces.configuration().join("calls")
+    }
+
+    /// The paths that programs of `PATH` need and that it cannot read: [`unreadable_on_path`]. A container has programs of
+    /// its own.
+    #[must_use]
+    pub fn unreadable_on_path(&self) -> Vec<PathBuf> {
+        let Shared { config, environment, .. } = &*self.shared;
+        if config.backend == BackendName::Docker {
+            return Vec::new();
+        }
+        let workspace = std::slice::from_ref(&config.workspace);
+        unreadable_on_path(environment, &[&config.readable, &config.writable, workspace].concat())
     }
 
     /// Whether its programs can use the network.
@@ -200,14 +250,23 @@ impl Sandbox {
         }
         let JobOptions { folder, readable, writable, grace } = options;
         let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
+        let (readable, writable) =
+            (joined(&config.readable, readable), joined(&config.writable, writable));
+        let in_view = |path: &PathBuf| {
+            let mut folders = readable.iter().chain(&writable).chain([&workspace]);
+            folders.any(|folder| path.starts_with(folder))
+        };
+        let databases = self.databases();
+        let masked = databases.iter().flat_map(DatabaseFiles::existing).filter(in_view).collect();
         let job = SandboxJob {
             argv,
             environment,
             hidden: workspaces.hidden_in(&workspace),
+            masked,
             workspace,
             folder,
-            readable: joined(&config.readable, readable),
-            writable: joined(&config.writable, writable),
+            readable,
+            writable,
             network: config.network(),
             limits: config.limits.clone(),
             temporary,
@@ -246,6 +305,7 @@ fn supervised(
             limits: job.limits,
             landlock: isolated.landlock,
             unix_sockets,
+            protected: isolated.protected,
         },
     };
     let (argv, variable) = launcher.command(&spec, isolated.argv);

@@ -96,6 +96,25 @@ pub(crate) struct InnerSpec {
     pub(crate) landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
     /// Whether the program may use Unix sockets.
     pub(crate) unix_sockets: bool,
+    pub(crate) protected: ProtectedPaths,
+}
+
+/// Paths that a process cannot use although they are below a folder that it can change.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ProtectedPaths {
+    /// Folders that it can read.
+    pub read_only: Vec<PathBuf>,
+    /// Paths below them that it can change.
+    pub writable: Vec<PathBuf>,
+    /// Files that it can neither read nor change.
+    pub masked: Vec<PathBuf>,
+}
+
+impl ProtectedPaths {
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read_only.is_empty() && self.masked.is_empty()
+    }
 }
 
 /// The working directory.

@@ -28,6 +28,12 @@ pub trait Tool: Send + Sync + 'static {
     /// Dropping it also stops the tool, as far as possible.
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome>;
 
+    /// The files that a call has changed whose outcome is unknown, because the process was killed: an object with `files` and
+    /// `files_complete`, as in results; `None` if the tool cannot know.
+    fn interrupted(&self, _call_id: String) -> BoxFuture<'static, Option<Value>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Cancels a task that a call has left on the tool's server, from the data of its step. An error is temporary.
     fn cancel_task(&self, _data: Value) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))

@@ -207,7 +207,10 @@ pub(super) async fn decide(
             Verdict::Interrupted => return Ok(Decided::Interrupted),
             Verdict::Open => {}
         }
-        let waits = Refusal::new(Code::BadTransition, format!("{status} {}", asked(request)));
+        let files =
+            changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
+        let waits = format!("{status} {}{}", asked(request), files.unwrap_or_default());
+        let waits = Refusal::new(Code::BadTransition, waits);
         return Err(Failure::Waits(waits.hint(hint.of_call(call_id, status))));
     }
     Ok(Decided::All)
@@ -269,9 +272,11 @@ async fn settlement(
     if !matches!(decider, Decider::Conversation(_)) {
         return Ok(Verdict::Open);
     }
+    let changed = changed(request).map(|files| format!(" after it changed {files}"));
     let question = format!(
-        "{}  — it was interrupted. Did it take effect? [y/n, Enter leaves it open] ",
-        asked(request)
+        "{}  — it was interrupted{}. Did it take effect? [y/n, Enter leaves it open] ",
+        asked(request),
+        changed.unwrap_or_default()
     );
     let settle = |outcome| {
         SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
@@ -285,6 +290,23 @@ async fn settlement(
         UserDecision::Elsewhere => Verdict::Elsewhere,
         UserDecision::Open | UserDecision::None => Verdict::Open,
     })
+}
+
+/// How many changed files a question names.
+const NAMED: usize = 10;
+
+/// The files that an interrupted call has changed, as far as they are known.
+fn changed(request: &Value) -> Option<String> {
+    let files = request["files"].as_array()?;
+    let text = |file: &Value, name: &str| file[name].as_str().unwrap_or_default().to_owned();
+    let named = files.iter().take(NAMED);
+    let named = named.map(|file| format!("{} ({})", text(file, "path"), text(file, "action")));
+    let mut named: Vec<String> = named.collect();
+    match files.len().saturating_sub(NAMED) {
+        0 => {}
+        more => named.push(format!("{more} more")),
+    }
+    Some(if named.is_empty() { "no file".to_owned() } else { named.join(", ") })
 }
 
 /// The reason for which a run without open calls waits.

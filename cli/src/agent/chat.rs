@@ -3,6 +3,7 @@
 
 mod history;
 mod input;
+mod pasted;
 
 use std::path::Path;
 
@@ -15,8 +16,8 @@ use serde_json::json;
 
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
-use super::hint::HintContext;
-use super::host::{AgentHost, FILE, check_folder_exists, open};
+use super::hint::{HintContext, of_locked, quoted};
+use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::run::{ended, of_server, restarts, row, still_waits};
 use super::silence::StallNotice;
 use super::view::View;
@@ -24,6 +25,7 @@ use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, say, say_json, say_part};
+use crate::printable::Printable;
 use crate::reconnect::reporting_reconnects;
 use crate::terminal::Terminal;
 
@@ -37,7 +39,7 @@ const COMMANDS: &str = "\
 /history  shows the earlier messages
 /quit     leaves; so does Ctrl-D
 A line that begins with a space is a message, also before a slash.
-A line that ends with \\ continues in the next line. Ctrl-C stops an answer; twice, it leaves.";
+A line that ends with \\ continues in the next line. A pasted text is one message. Ctrl-C stops an answer; twice, it leaves.";
 
 /// Arguments of `abide agent chat`.
 #[derive(Args, Debug)]
@@ -77,13 +79,16 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
     }
     if uses_file(&options) {
         check_folder_exists(folder)?;
-        options.db.get_or_insert_with(|| folder.join(FILE));
+        options.db.get_or_insert_with(|| agents_file(folder));
     }
     let project = match options.db {
         Some(_) => Some(open(&options, folder).await?),
         None => None,
     };
-    let abide = connect(&options, Access::Create).await?;
+    let abide = connect(&options, Access::Create).await.map_err(|failure| {
+        let command = format!("abide agent chat {}", quoted(&args.name));
+        of_locked(&options, folder, &command, failure)
+    })?;
     let host = match project {
         Some(project) => Some(AgentHost::over(&options, project, abide.clone()).await?),
         None => None,
@@ -208,6 +213,7 @@ impl Conversation<'_> {
         let found = self.abide.find_session(session).await?.ok_or_else(missing)?;
         let id = found.id().to_owned();
         self.session = Some(id.clone());
+        self.check_agent_of(&id).await?;
         let sql = "SELECT id, (SELECT min(seq) FROM run_events WHERE run_id = runs.id) FROM runs \
                    WHERE session_id = :id AND status IN ('running', 'waiting')";
         let active: Vec<(String, Option<Seq>)> =
@@ -222,6 +228,20 @@ impl Conversation<'_> {
             Some((run, _)) => self.follow_to_end(&run).await,
             None => Ok(()),
         }
+    }
+
+    /// Says that the session is another agent's. Its next messages are for the agent of this conversation.
+    async fn check_agent_of(&self, session: &str) -> Result<(), Failure> {
+        let sql = "SELECT agent FROM sessions WHERE id = :id";
+        let found: Vec<(String,)> = self.abide.sql(sql).param("id", session).fetch().await?;
+        let agent = found.into_iter().next().map(|(agent,)| agent).unwrap_or_default();
+        if agent != self.agent {
+            let here = &self.agent;
+            note(Printable::line(&format!(
+                "session {session} is of the agent {agent}; in this conversation {here} answers"
+            )));
+        }
+        Ok(())
     }
 
     async fn history(&self) -> Result<(), Failure> {
@@ -268,7 +288,7 @@ impl Conversation<'_> {
 
     async fn follow_to_end(&mut self, run_id: &str) -> Result<(), Failure> {
         let last = self.follow(run_id).await;
-        self.input.forget_presses();
+        self.input.end_of_run()?;
         match last? {
             Some(event) if event.data["code"] == "aborted" && self.is_for_people() => {
                 note("stopped");
@@ -283,6 +303,7 @@ impl Conversation<'_> {
     async fn follow(&mut self, run_id: &str) -> Result<Option<AgentEvent>, Failure> {
         let (abide, session) = (self.abide, self.session.clone().unwrap_or_default());
         let hint = HintContext::of_chat(self.options, self.folder, &self.agent, &session);
+        let hint = hint.approving(self.yes);
         let mut view = View::of_chat(self.options.json);
         view.omit(&restarts(abide, run_id).await?);
         let mut events = Events::of(abide, run_id, 0).await?;
@@ -332,6 +353,7 @@ impl Conversation<'_> {
     fn farewell(&self) {
         if let (Some(session), false) = (&self.session, self.options.json) {
             let hint = HintContext::of_chat(self.options, self.folder, &self.agent, session);
+            let hint = hint.approving(self.yes);
             note(format!("continue:  {}", hint.again()));
         }
     }

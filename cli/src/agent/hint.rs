@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+use abide_schema::Code;
 use serde_json::Value;
 
-use crate::global_options::Options;
+use crate::failure::Failure;
+use crate::global_options::{DEFAULT_URL, Options};
 
 /// The default folder.
 pub(crate) const FOLDER: &str = ".abide";
 
-/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
+/// The database of a conversation or a server without `--db`, in the folder of the agents.
 pub(super) const FILE: &str = "agents.db";
 
 /// The options of this command line that the hints repeat. The token is omitted: it belongs in `ABIDE_TOKEN`.
@@ -59,6 +61,18 @@ impl HintContext {
         let (name, session) = (quoted(name), quoted(session));
         let again = format!("abide agent chat{named}{of_folder} --session {session} {name}");
         HintContext { where_to, again, has_file: options.db.is_some() }
+    }
+
+    /// The same with the option that approves each call.
+    pub(super) fn approving(self, yes: bool) -> HintContext {
+        let again = match yes {
+            true => ["run", "chat", "import"].iter().fold(self.again, |again, command| {
+                let command = format!("abide agent {command}");
+                again.replacen(&command, &format!("{command} --yes"), 1)
+            }),
+            false => self.again,
+        };
+        HintContext { again, ..self }
     }
 
     /// The command that continues.
@@ -139,12 +153,39 @@ impl HintContext {
 }
 
 /// The option that names the file or the server.
-fn where_to(options: &Options) -> String {
+pub(crate) fn where_to(options: &Options) -> String {
     match &options.db {
         Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
         // A command without the option can use another server, and a conversation uses a file.
         None if !options.is_url_named => String::new(),
         None => format!(" --url {}", quoted(&options.url)),
+    }
+}
+
+/// How a conversation or a run uses a file that another command has open: both through a server. Other failures stay.
+pub(super) fn of_locked(
+    options: &Options,
+    folder: &Path,
+    command: &str,
+    failure: Failure,
+) -> Failure {
+    match failure {
+        Failure::Refused(refusal) if refusal.code == Code::FileLocked => {
+            let is_free = |hint: &String| !hint.starts_with("wait until");
+            if refusal.hint.as_ref().is_none_or(is_free) {
+                return Failure::Refused(refusal);
+            }
+            let db = match &options.db {
+                Some(db) if *db == folder.join(FILE) => String::new(),
+                _ => where_to(options),
+            };
+            let agents = quoted(&folder.display().to_string());
+            Failure::Refused(refusal.hint(format!(
+                "wait until that command ends; to use the file with several programs:  \
+                 abide serve{db} --agents {agents}  and  {command} --url {DEFAULT_URL}"
+            )))
+        }
+        failure => failure,
     }
 }
 
@@ -212,7 +253,7 @@ mod tests {
     /// A conversation without the option uses a file, even if the server has the default address.
     #[test]
     fn the_address_that_is_named_is_repeated() {
-        let url = crate::global_options::DEFAULT_URL;
+        let url = DEFAULT_URL;
         let Line { options } = clap::Parser::parse_from(["abide", "--url", url]);
         let named = Options { is_url_named: true, ..options.clone() };
         let folder = Path::new(".abide");

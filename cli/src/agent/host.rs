@@ -1,6 +1,6 @@
 //! The agents of a folder, and the runtime that drives their runs in this process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +83,22 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
+/// Says that programs of `PATH` do not start in the sandbox, and the setting that permits it.
+pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    one_line(&format!(
+        "note: commands cannot use the programs of PATH in {}: add  readable: [{}]  to sandbox in {}",
+        paths.join(", "),
+        paths.join(", "),
+        folder.join("abide.yaml").display()
+    ))
+}
+
+/// The database of a folder of agents.
+pub(crate) fn agents_file(folder: &Path) -> PathBuf {
+    folder.join(FILE)
+}
+
 /// The content of a folder of agents, for the greeting of a server.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct LoadedProject {
@@ -126,6 +142,10 @@ struct RegistryParts {
     mcp: Option<Arc<McpTools>>,
     environment: Environment,
 }
+
+/// The warning about a database that programs of tools could reach.
+const EXPOSED: &str = "the database is in the workspace of the agents: their tools cannot use its files, but a program \
+     could use one that is created while it runs; keep the database in the folder of abide.yaml, or outside of the workspace";
 
 impl AgentHost {
     /// The agents of a folder. It is opened before the database: if it is invalid, no file is created.
@@ -196,6 +216,12 @@ impl AgentHost {
         report: Option<Box<OnChange>>,
     ) -> Result<AgentHost, Failure> {
         project.catalog = project.catalog.prompts_of(&abide);
+        // An engine that programs share is in another process.
+        let database = abide.engine().map(Engine::path).or_else(|| options.db.clone());
+        if let Some(database) = database.filter(|database| project.protect(database)) {
+            let file = database.display();
+            tracing::warn!(%file, "{EXPOSED}");
+        }
         let loaded = LoadedProject::of(&project, options).await;
         let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source } =
             project;
@@ -269,7 +295,7 @@ async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
     }
 }
 
-/// Says what was read again. Problems and notes are in the log, too.
+/// Says what was read again, with problems and notes.
 fn tell(json: bool, report: &FolderChanges) {
     let FolderChanges { changes, notes, problems } = report;
     // A server whose stdout is closed goes on.

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use abide_agent::Environment;
+use abide_agent::{Environment, unreadable_on_path};
 use abide_schema::{Code, Refusal};
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::hint::of_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 
 /// Arguments of `abide agent init`.
 #[derive(Args, Debug)]
@@ -41,7 +41,7 @@ enum Provider {
 const CONFIG: (&str, &str) = ("abide.yaml", include_str!("init/abide.yaml"));
 const AGENT: (&str, &str) = ("agents/default.yaml", include_str!("init/default.yaml"));
 const SCRIPT: (&str, &str) = ("answers.yaml", include_str!("init/answers.yaml"));
-const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\n");
+const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\ncalls/\n");
 
 impl Provider {
     /// Its id, the environment variable of its key, and a model.
@@ -84,7 +84,9 @@ impl Provider {
 /// A file cannot be written.
 pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), Failure> {
     let provider = args.provider.unwrap_or_else(|| Provider::of(&options.environment));
-    let config = (CONFIG.0, CONFIG.1.replace("MODELS", &provider.models()));
+    let unreadable = unreadable_on_path(&options.environment, &[]);
+    let config = CONFIG.1.replace("MODELS", &provider.models());
+    let config = (CONFIG.0, config.replace("READABLE", &readable(&unreadable)));
     let texts = [AGENT, IGNORED].map(|(name, text)| (name, text.to_owned()));
     let script = (provider == Provider::Script).then(|| (SCRIPT.0, SCRIPT.1.to_owned()));
     let mut created = Vec::new();
@@ -96,7 +98,26 @@ pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), F
         })?;
         if is_new { created.push(path) } else { kept.push(path) }
     }
-    report(options, folder, provider, (&created, &kept))
+    report(options, folder, provider, (&created, &kept))?;
+    let (config, models) = (folder.join(CONFIG.0), provider.models());
+    let has_them = || fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
+    if args.provider.is_some() && kept.contains(&config) && !has_them() {
+        let config = config.display();
+        note(format!(
+            "note: {config} exists and was not changed. The lines of this provider are:\n\nmodels:\n{models}"
+        ));
+    }
+    Ok(())
+}
+
+/// The paths as a list of YAML; an example if there are none.
+fn readable(paths: &[PathBuf]) -> String {
+    // JSON is YAML, too.
+    let quoted = |path: &PathBuf| json!(path.display().to_string()).to_string();
+    match paths {
+        [] => "/opt/toolchain".to_owned(),
+        paths => paths.iter().map(quoted).collect::<Vec<_>>().join(", "),
+    }
 }
 
 /// Creates a file. Returns whether it did not exist.

@@ -9,8 +9,8 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 
 use super::approvals::{Decider, consent, decide, program_question};
-use super::hint::{HintContext, of_folder};
-use super::host::{AgentHost, FILE, check_folder_exists, open};
+use super::hint::{HintContext, of_folder, of_locked};
+use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, connect};
@@ -54,7 +54,10 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         None => None,
     };
     let abide = connect(options, Access::Create).await;
-    let abide = abide.map_err(|failure| not_served(options, folder, failure))?;
+    let abide = abide.map_err(|failure| {
+        let failure = of_locked(options, folder, "abide agent run …", failure);
+        not_served(options, folder, failure)
+    })?;
     let host = match project {
         Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
         None => None,
@@ -73,7 +76,8 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
 async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
     let run = begin(abide, &args).await.map_err(|failure| of_server(options, failure))?;
     let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id)
-        .in_session(args.session.as_deref());
+        .in_session(args.session.as_deref())
+        .approving(args.yes);
     watch(options, abide, &run.id, &hint, args.yes).await
 }
 
@@ -82,7 +86,7 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
     match failure {
         Failure::Unreachable(refusal) if !options.is_url_named => {
             let of_folder = of_folder(folder);
-            let (folder, file) = (folder.display(), folder.join(FILE));
+            let (folder, file) = (folder.display(), agents_file(folder));
             Failure::Unreachable(refusal.hint(format!(
                 "`abide serve --agents {folder}` starts one; `abide agent run --db {}{of_folder} …` needs none",
                 file.display()

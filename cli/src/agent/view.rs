@@ -30,6 +30,8 @@ pub(super) struct View {
     cut_off: Option<(String, String)>,
     /// The numbers of stored events that are known to be void.
     void: Vec<Range<i64>>,
+    /// What a program has reported last of its usage.
+    program_usage: Option<String>,
 }
 
 impl View {
@@ -43,6 +45,7 @@ impl View {
             answer: String::new(),
             cut_off: None,
             void: Vec::new(),
+            program_usage: None,
         }
     }
 
@@ -83,7 +86,11 @@ impl View {
                 self.has_text = false;
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
             }
-            RunEventKind::ToolResult => self.aside(&format!("← {}", output(&text("output")))),
+            RunEventKind::ToolResult => {
+                let result = result(&text("output"), data["exit_code"].as_i64().unwrap_or(0));
+                self.line()?;
+                say(result.shown(self.terminal))
+            }
             RunEventKind::Delegation => match (text("to_agent"), text("task")) {
                 (to, _) if to.is_empty() => self.aside("⇠ handed back"),
                 (to, task) if task.is_empty() => self.aside(&format!("⇢ {to}")),
@@ -107,6 +114,11 @@ impl View {
                 data["total_steps"],
                 text("description")
             )),
+            // A program reports what it has used until then, and at last the whole.
+            RunEventKind::Usage if data["provider"] == "cli" => {
+                self.program_usage = usage(data);
+                Ok(())
+            }
             RunEventKind::Usage => match usage(data) {
                 Some(line) => self.aside(&line),
                 None => Ok(()),
@@ -118,12 +130,12 @@ impl View {
                     Some(answer) if !answer.is_empty() => {
                         self.open = true;
                         self.write(answer)?;
-                        self.line()
                     }
-                    _ => Ok(()),
+                    _ => {}
                 }
+                self.end()
             }
-            RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.line(),
+            RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.end(),
             _ => Ok(()),
         }
     }
@@ -210,6 +222,15 @@ impl View {
         self.aside(&format!("total {input} tokens in, {output} out{cost}{more}"))
     }
 
+    /// Ends the output of a turn.
+    fn end(&mut self) -> Result<(), Failure> {
+        self.line()?;
+        match self.program_usage.take() {
+            Some(line) => self.aside(&line),
+            None => Ok(()),
+        }
+    }
+
     /// A separate line that is not part of the answer.
     fn aside(&mut self, text: &str) -> Result<(), Failure> {
         self.line()?;
@@ -233,7 +254,10 @@ fn delegated(child: &Value) -> Option<String> {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     match child["event"].as_str()? {
         "tool_call" => Some(format!("  {agent} → {} {}", text("name"), data["args"])),
-        "tool_result" => Some(format!("  {agent} ← {}", output(text("output")))),
+        "tool_result" => {
+            let code = data["exit_code"].as_i64().unwrap_or(0);
+            Some(format!("  {agent} {}", result(text("output"), code).text))
+        }
         "interrupt" => Some(format!("  {agent} waits for {}", text("reason"))),
         _ => None,
     }
@@ -261,6 +285,32 @@ pub(super) fn output(text: &str) -> String {
     match text.trim() {
         "" | "null" => "(no output)".to_owned(),
         _ => first_line(text),
+    }
+}
+
+/// The result of a call in one line, with what became of a command that failed.
+pub(super) struct ResultLine {
+    text: String,
+    is_failed: bool,
+}
+
+pub(super) fn result(text: &str, exit_code: i64) -> ResultLine {
+    // The last line of `execute` says it; the output before it looks like that of a command that succeeded.
+    let last = text.trim_end().lines().next_back().unwrap_or_default();
+    let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
+    let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
+    let shown = match exit_code != 0 && is_note && !before.is_empty() {
+        true => format!("{last}: {}", output(before)),
+        false => output(text),
+    };
+    ResultLine { text: format!("← {shown}"), is_failed: exit_code != 0 }
+}
+
+impl ResultLine {
+    /// On a terminal: red if the call failed.
+    pub(super) fn shown(self, terminal: Terminal) -> Printable {
+        let line = Printable::line(&self.text);
+        if self.is_failed { terminal.with("31", line) } else { terminal.dim(line) }
     }
 }
 
@@ -302,6 +352,24 @@ mod tests {
             "Let meLet's see."
         );
         assert_eq!(shown(&[Some("Let me"), None, Some("Let")]), (vec!["Let me".to_owned()], true));
+    }
+
+    /// A command that failed looked like one that succeeded.
+    #[test]
+    fn a_failed_call_is_shown_as_one() {
+        let line = |text: &str, code| result(text, code).text;
+        assert_eq!(line("failing\nexit code 3", 3), "← exit code 3: failing");
+        assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a …");
+        assert_eq!(line("exit code 1", 1), "← exit code 1");
+        assert_eq!(
+            line("a\nthe command was stopped after 2 s", 137),
+            "← the command was stopped after 2 s: a"
+        );
+        assert_eq!(line("unknown tool x", 1), "← unknown tool x");
+        assert_eq!(line("prints\nexit code 3", 0), "← prints …");
+        let terminal = Terminal { size: None, styled: true };
+        let shown = result("no\nexit code 1", 1).shown(terminal);
+        assert_eq!(shown.as_str(), "\u{1b}[31m← exit code 1: no\u{1b}[0m");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abide_schema::{Seq, limits};
-use abide_store::{Checkpointer, StoreError};
+use abide_store::{Checkpointer, Store, StoreError};
 use tokio::sync::watch;
 
 use crate::commit::jobs::WriterJob;
@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::threads::Threads;
 
-/// Interval between checks of the WAL size. At 100 MB/s the WAL grows by ten megabytes in between.
+/// Interval between checks of the WAL size and of the files. At 100 MB/s the WAL grows by ten megabytes in between.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The writer copies the rest when at most this much is left.
@@ -49,8 +49,7 @@ pub(crate) struct CheckpointConfig {
     pub(crate) health: Arc<Health>,
     /// The writer's queue.
     pub(crate) jobs: Arc<Queue<WriterJob>>,
-    /// WAL size that triggers a checkpoint.
-    pub(crate) wal_bytes: u64,
+    pub(crate) store: Arc<Store>,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
 }
 
@@ -59,20 +58,27 @@ impl CheckpointConfig {
     pub(crate) fn of_writer(
         writer: &WriterThread,
         durable: &watch::Receiver<Seq>,
-        wal_bytes: u64,
+        store: &Arc<Store>,
     ) -> CheckpointConfig {
         CheckpointConfig {
             durable: durable.clone(),
             metrics: Arc::clone(&writer.metrics),
             health: Arc::clone(&writer.health),
             jobs: Arc::clone(&writer.jobs),
-            wal_bytes,
+            store: Arc::clone(store),
             scheduler: Arc::clone(&writer.scheduler),
         }
     }
 }
 
 impl CheckpointConfig {
+    /// Fails the engine if a file of the database was removed or replaced, also while nothing is written.
+    fn check_files(&self) {
+        if let (Ok(()), Some(file)) = (self.health.check(), self.store.displaced()) {
+            self.health.displaced(file);
+        }
+    }
+
     /// Whether recovery after a crash would take long.
     fn journal_is_long(&self) -> bool {
         self.metrics.journal_bytes.get() >= limits::CHECKPOINT_JOURNAL_BYTES
@@ -153,6 +159,7 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
             return;
         }
         drop(stopped);
+        config.check_files();
         let seq = *config.durable.borrow();
         let poisoned = fault_points::refuses_checkpoint(config.health.check().is_err());
         if seq == looked_at || poisoned {
@@ -160,7 +167,7 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
         }
         looked_at = seq;
         match checkpointer.waiting_bytes() {
-            Ok(bytes) if bytes >= config.wal_bytes || config.journal_is_long() => {
+            Ok(bytes) if bytes >= config.store.checkpoint_bytes() || config.journal_is_long() => {
                 let moved = checkpoint(checkpointer, config);
                 // A full disk usually stays full: warn once.
                 let was_reported = std::mem::replace(&mut failing, moved.is_err());

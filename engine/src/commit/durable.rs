@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use abide_live::BindingId;
 use abide_schema::{Refusal, Seq};
-use abide_store::Segment;
+use abide_store::{Segment, Store};
 use tokio::sync::watch;
 
 use crate::commit::queue::Queue;
@@ -51,13 +51,18 @@ pub(crate) type SyncFn = Box<dyn Fn(&[Commit]) -> std::io::Result<()> + Send>;
 
 /// Syncs each segment that has a record of these commits.
 pub(crate) fn sync_segments(commits: &[Commit]) -> std::io::Result<()> {
+    segments_of(commits).into_iter().try_for_each(|segment| segment.sync())
+}
+
+/// The segments that have a record of these commits.
+fn segments_of(commits: &[Commit]) -> Vec<&Arc<Segment>> {
     let mut segments: Vec<&Arc<Segment>> = Vec::new();
     for segment in commits.iter().filter_map(|commit| commit.segment.as_ref()) {
         if !segments.last().is_some_and(|last| Arc::ptr_eq(last, segment)) {
             segments.push(segment);
         }
     }
-    segments.into_iter().try_for_each(|segment| segment.sync())
+    segments
 }
 
 /// The sync thread. It ends when its queue is closed and drained.
@@ -65,6 +70,7 @@ pub(crate) struct Syncer {
     pub(crate) commits: Arc<Queue<Commit>>,
     pub(crate) to_publish: Arc<Queue<Publication>>,
     pub(crate) sync: SyncFn,
+    pub(crate) store: Arc<Store>,
     /// The last durable event.
     pub(crate) durable: watch::Sender<Seq>,
     pub(crate) hub: Arc<Hub>,
@@ -117,11 +123,25 @@ impl Syncer {
             self.health.poison(&error);
             return self.health.check();
         }
+        self.check_files(commits);
+        self.health.check()?;
         self.metrics.syncs_total.add(1);
         let us = started.elapsed().as_micros();
         self.metrics.sync_us_total.add(u64::try_from(us).unwrap_or(u64::MAX));
         self.durable.send_replace(to);
         Ok(())
+    }
+
+    /// Fails the engine if the database or the journal of these commits was removed or replaced: what was synced is then
+    /// lost when the process ends, so it is not acknowledged.
+    fn check_files(&self, commits: &[Commit]) {
+        let segments = segments_of(commits);
+        let displaced = segments.into_iter().find(|segment| !segment.is_in_place());
+        if let Some(segment) = displaced {
+            self.health.displaced(segment.path());
+        } else if !self.store.is_in_place() {
+            self.health.displaced(self.store.path());
+        }
     }
 
     fn answer(&self, answers: Vec<ReplyEnvelope>, outcome: &Result<(), Refusal>) {

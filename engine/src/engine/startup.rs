@@ -140,9 +140,9 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         guarded_groups: 0,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
-    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store.checkpoint_bytes());
+    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store);
     let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
-    let syncer = syncer_behind(&writer, durable, &threads.to_publish);
+    let syncer = syncer_behind(&writer, durable, &threads.to_publish, store);
     handles.extend(spawn_all(threads, writer, syncer));
     Ok(Arc::new(Inner {
         jobs: Arc::clone(&threads.jobs),
@@ -296,11 +296,13 @@ fn syncer_behind(
     writer: &WriterThread,
     durable: watch::Sender<Seq>,
     to_publish: &Arc<Queue<Publication>>,
+    store: &Arc<Store>,
 ) -> Syncer {
     Syncer {
         commits: Arc::clone(&writer.commits),
         to_publish: Arc::clone(to_publish),
         sync: Box::new(sync_segments),
+        store: Arc::clone(store),
         durable,
         hub: Arc::clone(&writer.live.hub),
         health: Arc::clone(&writer.health),

@@ -1,6 +1,6 @@
 //! Storage errors, grouped by what the caller can do about them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use abide_schema::{Code, Refusal};
 use rusqlite::{ErrorCode, ffi};
@@ -331,8 +331,9 @@ impl OpenError {
             OpenError::TableDiffers { .. } => {
                 (Code::Conflict, "give the module a new version and a migration step")
             }
-            OpenError::InUse { holder, .. } => {
-                return Refusal::new(Code::FileLocked, detail).hint(in_use_hint(holder.as_deref()));
+            OpenError::InUse { holder, path } => {
+                let hint = in_use_hint(path, holder.as_deref());
+                return Refusal::new(Code::FileLocked, detail).hint(hint);
             }
             OpenError::ReadOnly(_) => {
                 (Code::BadRequest, "check the permissions of the file and of its folder")
@@ -359,7 +360,7 @@ impl OpenError {
 }
 
 /// How to use a file that another process has open.
-fn in_use_hint(holder: Option<&Holder>) -> String {
+fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
     match holder {
         Some(holder) if holder.is_shared() => format!(
             "process {} has it open for the programs that use it with `abide open` or an SDK, and ends with \
@@ -371,8 +372,11 @@ fn in_use_hint(holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => "wait until that command ends; to use a file with several programs, start `abide serve` and omit --db"
-            .to_owned(),
+        _ => format!(
+            "wait until that command ends; to use the file with several programs, start \
+             `abide serve --db {}` and give the others --url in place of --db",
+            path.display()
+        ),
     }
 }
 

@@ -32,6 +32,7 @@ use sha2::{Digest as _, Sha256};
 use crate::companions::segment;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
+use crate::opened_file::OpenedFile;
 use frame::{FRAME_HEADER, FRAMES_START, RecordPosition, SegmentHeader};
 
 /// The journal of an open file. The writer appends; the thread that syncs holds the segments.
@@ -70,6 +71,8 @@ struct LiveSegment {
 pub struct Segment {
     file: Box<dyn DiskFile>,
     path: PathBuf,
+    /// `None` on another disk than the system's.
+    opened: Option<OpenedFile>,
     bytes: u64,
 }
 
@@ -80,6 +83,18 @@ impl Segment {
     /// An I/O error of the system. The durable state is then unknown: do not retry.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// Whether its path still names it: it can be removed or replaced meanwhile.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.opened.as_ref().is_none_or(OpenedFile::is_in_place)
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -194,7 +209,11 @@ impl Journal {
             let path = segment(&self.database, self.next_number);
             self.next_number += 1;
             match self.disk.create(&path, bytes) {
-                Ok(file) => return Ok(Segment { file, path, bytes }),
+                Ok(file) => {
+                    let is_on_system = self.disk.vfs().is_none();
+                    let opened = is_on_system.then(|| OpenedFile::at(path.clone())).flatten();
+                    return Ok(Segment { file, path, opened, bytes });
+                }
                 // One that could not be removed.
                 Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(why) => {

@@ -26,6 +26,7 @@ mod layout;
 mod lock;
 mod migrate;
 mod open;
+mod opened_file;
 mod private;
 mod read_only;
 mod readable_views;

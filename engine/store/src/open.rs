@@ -19,6 +19,7 @@ use crate::journal::recovery::{FoundJournal, RecoveryError};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::lock::{Lock, lock, lock_once};
 use crate::migrate;
+use crate::opened_file::OpenedFile;
 use crate::private;
 use crate::read_only::{ReadOnlyFile, is_complete};
 use crate::reader::Reader;
@@ -94,8 +95,8 @@ pub struct Store {
     timelines: Timelines,
     /// The number of the first use of a segment by this opening.
     first_round: u64,
-    /// Device and number of the database file; `None` on another disk than the system's.
-    file: Option<(u64, u64)>,
+    /// The database and its companions; none on another disk than the system's.
+    files: Vec<OpenedFile>,
     _lock: Lock,
 }
 
@@ -166,8 +167,9 @@ impl Store {
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let path = path.to_owned();
-        let file = if makes_files { private::identity(&path) } else { None };
-        Ok(Store { path, layout, tuning, log_id, timelines, first_round, file, _lock: lock })
+        let names = ["", "-wal", "-shm", "-lock"].iter().filter(|_| makes_files);
+        let files = names.filter_map(|suffix| OpenedFile::at(beside(&path, suffix))).collect();
+        Ok(Store { path, layout, tuning, log_id, timelines, first_round, files, _lock: lock })
     }
 
     /// The path of the file.
@@ -176,10 +178,16 @@ impl Store {
         &self.path
     }
 
-    /// Whether the path still names the file that is open: it can be removed or replaced meanwhile.
+    /// Whether the path still names the database that is open: it can be removed or replaced meanwhile.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
-        self.file.is_none_or(|file| private::identity(&self.path) == Some(file))
+        self.files.first().is_none_or(OpenedFile::is_in_place)
+    }
+
+    /// A file that was removed or replaced while it was open: the database, its WAL, the index of the WAL, or the lock.
+    #[must_use]
+    pub fn displaced(&self) -> Option<&Path> {
+        self.files.iter().find(|file| !file.is_in_place()).map(OpenedFile::path)
     }
 
     /// The tables of the file.

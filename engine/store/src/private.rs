@@ -96,8 +96,10 @@ fn checked_lock(file: File) -> io::Result<File> {
 }
 
 /// The device and the number of a file.
-pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+///
+/// # Errors An I/O error of the system.
+pub(crate) fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Whether only the user of this process can read and write a file.

@@ -1,6 +1,12 @@
 //! The MCP server: both generations of the protocol, tenants, and malformed messages. The tests with real clients are in
 //! `tests/clients/`, those of the protocol itself are `cargo xtask mcp-conformance`.
 
+use std::sync::Arc;
+
+use abide_schema::Refusal;
+use abide_server::{
+    AccessConfig, AgentRegistry, McpFailure, McpFuture, McpHandler, McpItems, McpRequest,
+};
 use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
 
@@ -8,7 +14,7 @@ use crate::agents::server;
 use crate::chats::variants;
 use crate::events::Stream;
 use crate::http::{Request, Response};
-use crate::runs::{claim, finish, say};
+use crate::runs::{claim, finish, local, say};
 use crate::test_server::TestServer;
 use crate::tokens::{TokenServer, token};
 
@@ -655,4 +661,95 @@ async fn a_session_is_a_resource() {
     post("append_message", message("More.")).send().await;
     let changed = live.next().await.expect("a change");
     assert!(changed.contains("resources/updated"), "{changed}");
+}
+
+/// Exposes every reducer.
+#[derive(Debug)]
+struct AllReducers;
+
+impl McpHandler for AllReducers {
+    fn items(&self, _items: McpItems) -> Vec<JsonValue> {
+        Vec::new()
+    }
+
+    fn answer<'a>(&'a self, request: McpRequest<'a>) -> McpFuture<'a> {
+        let missing = McpFailure::invalid(format!("{} is not answered", request.method));
+        Box::pin(std::future::ready(Err(missing)))
+    }
+
+    fn reducers(&self) -> Vec<String> {
+        let modules = abide_reducers::modules();
+        let all = modules.iter().flat_map(|module| &module.reducers);
+        all.map(|reducer| reducer.name.to_owned()).collect()
+    }
+}
+
+impl AgentRegistry for AllReducers {
+    fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal> {
+        Ok(vec![definition])
+    }
+
+    fn capabilities(&self) -> JsonValue {
+        json!({})
+    }
+
+    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
+        Some(Arc::new(AllReducers))
+    }
+}
+
+/// The schema of an argument that takes any value was `true`, which clients of MCP do not accept: they lost all tools.
+#[tokio::test]
+async fn each_property_of_a_tool_is_described_by_an_object() {
+    let modules = abide_reducers::modules();
+    let server =
+        TestServer::with_agents(AccessConfig::loopback(), modules, Some(Arc::new(AllReducers)));
+    let server = server.await;
+    let mut params = json!({});
+    let mut tools = Vec::new();
+    loop {
+        let page = result(&server, "tools/list", params).await;
+        tools.extend(page["tools"].as_array().expect("a list").clone());
+        match page["nextCursor"].as_str() {
+            Some(cursor) => params = json!({"cursor": cursor}),
+            None => break,
+        }
+    }
+    let mut any = 0;
+    for tool in &tools {
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        let properties = tool["inputSchema"]["properties"].as_object();
+        for (name, schema) in properties.into_iter().flatten() {
+            assert!(schema.is_object(), "{}: {name}: {schema}", tool["name"]);
+            any += usize::from(*schema == json!({}));
+        }
+    }
+    assert!(tools.len() > 50 && any > 0, "{} tools, {any} properties of any type", tools.len());
+}
+
+/// A message to a session whose run waits was refused, without a way to go on.
+#[tokio::test]
+async fn a_waiting_session_names_the_call_and_its_task() {
+    let server = with_clerk().await;
+    local(&server, "create_session", json!({"agent": "clerk", "id": "s1"})).await;
+    local(&server, "start_run", json!({"session_id": "s1", "id": "r1", "input": "Pay."})).await;
+    let fencing = claim(&server, "r1").await;
+    let tool = json!({"name": "pay", "approval": {"prompt": "Pay?"}});
+    local(&server, "register_tool", tool).await;
+    let call = json!({"call_id": "c1", "session_id": "s1", "tool_name": "pay",
+        "arguments": {"order": 7}});
+    local(&server, "request_tool_call", call).await;
+    let asked = json!({"tool_call_id": "c1", "tool_name": "pay", "args": {"order": 7},
+        "status": "awaiting_approval"});
+    let interrupt = json!({"reason": "approval", "action_requests": [asked]});
+    let wait = json!({"id": "r1", "fencing_token": fencing, "interrupt": interrupt});
+    local(&server, "wait_run", wait).await;
+    let message = json!({"name": "agent_clerk",
+        "arguments": {"message": "And?", "session_id": "s1"}});
+    let refused = result(&server, "tools/call", message).await;
+    assert_eq!(refused["isError"], true, "{refused}");
+    expect![[r#"
+        The message was not sent: the run r1 of the session waits for a decision on: pay {"order":7} (call "c1"). Decide first: tasks/result of the task r1 asks for it, or  abide call decide_approval call_id=c1 decision=approve"#]]
+    .assert_eq(refused["content"][0]["text"].as_str().expect("a text"));
+    assert_eq!(refused["structuredContent"]["approvals"][0]["tool_call_id"], "c1");
 }

@@ -4,7 +4,7 @@
 //! ended everything that the command started, so the state of the workspace is known.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,11 @@ use abide_client::Effect;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
+use super::call_files::CallFiles;
 use super::file_states::FileStates;
+use super::list::content;
 use crate::capture::{Capture, Captured};
 use crate::config::ConfigError;
 use crate::context::VARIABLE;
@@ -21,7 +24,7 @@ use crate::environment::{Inherit, Setting};
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::process::End;
-use crate::sandbox::{JobOptions, Sandbox};
+use crate::sandbox::{JobOptions, Sandbox, Workspace};
 use crate::supervision::Report;
 use crate::tool::{Invocation, ToolDeclaration};
 
@@ -96,10 +99,12 @@ pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Funct
         max,
         max_output_bytes: config.max_output_bytes,
     });
-    Ok(Function::of(declaration, move |invocation| {
+    let sandbox = sandbox.clone();
+    let function = Function::of(declaration, move |invocation| {
         let tool = Arc::clone(&tool);
         async move { tool.run(invocation).await }
-    }))
+    });
+    Ok(function.interrupted(move |call_id| interrupted(&sandbox, &call_id)))
 }
 
 fn description(sandbox: &Sandbox) -> String {
@@ -122,7 +127,7 @@ impl Commands {
     async fn run(&self, invocation: Invocation) -> ToolOutcome {
         let failed = |failure, why: String| ToolOutcome::failed(failure, format!("execute: {why}"));
         let context = invocation.context_json().to_string();
-        let arguments: Execute = match serde_json::from_value(invocation.arguments) {
+        let arguments: Execute = match serde_json::from_value(invocation.arguments.clone()) {
             Ok(arguments) => arguments,
             Err(why) => return failed(Failure::Arguments, why.to_string()),
         };
@@ -138,7 +143,7 @@ impl Commands {
             Ok(permit) => permit,
             Err(why) => return failed(Failure::Unavailable, format!("it did not run: {why}")),
         };
-        let before = self.file_states(&invocation.context).await;
+        let before = self.begin(&invocation).await;
         let mut environment = self.environment.clone();
         environment.insert(VARIABLE.to_owned(), context);
         let argv = ["sh", "-c", &arguments.command].map(str::to_owned).to_vec();
@@ -167,8 +172,36 @@ impl Commands {
             }
             _ => {}
         }
-        let after = self.file_states(&invocation.context).await;
-        outcome(&captured, before.changes(&after), capture.timeout)
+        let changes = self.end(&invocation, before).await;
+        outcome(&captured, changes, capture.timeout)
+    }
+
+    /// The files before the command. They are stored first: the command may be interrupted.
+    async fn begin(&self, invocation: &Invocation) -> FileStates {
+        let (sandbox, call_id) = (self.sandbox.clone(), invocation.call_id.clone());
+        let Ok(root) = sandbox.workspace_of(&invocation.context) else {
+            return FileStates::default();
+        };
+        let work = move || {
+            let before = states_at(&sandbox, &root);
+            let stored = CallFiles::Before(root, before);
+            keep(&sandbox, &call_id, &stored);
+            match stored {
+                CallFiles::Before(_, before) => before,
+                CallFiles::Changes(..) => FileStates::default(),
+            }
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    }
+
+    /// The files that the command has changed. They are stored, too: the server may be killed before the call has a result.
+    async fn end(&self, invocation: &Invocation, before: FileStates) -> (Vec<Value>, bool) {
+        let (sandbox, call_id) = (self.sandbox.clone(), invocation.call_id.clone());
+        let Ok(root) = sandbox.workspace_of(&invocation.context) else {
+            return (Vec::new(), false);
+        };
+        let work = move || changed(&sandbox, &call_id, &root, &before);
+        tokio::task::spawn_blocking(work).await.unwrap_or_default()
     }
 
     /// The working directory, checked for the model: the supervisor resolves it again.
@@ -183,11 +216,62 @@ impl Commands {
         let (_, real) = files.open_folder(&path).map_err(|why| why.to_string())?;
         Ok(if real.as_os_str().is_empty() { PathBuf::from(".") } else { real })
     }
+}
 
-    async fn file_states(&self, context: &crate::ToolContext) -> FileStates {
-        let Ok(files) = self.sandbox.files_of(context) else { return FileStates::default() };
-        tokio::task::spawn_blocking(move || FileStates::of(&files)).await.unwrap_or_default()
+fn states_at(sandbox: &Sandbox, root: &Path) -> FileStates {
+    sandbox.files_at(root).map(|files| FileStates::of(&files)).unwrap_or_default()
+}
+
+/// What a command has changed until now; it is stored.
+fn changed(
+    sandbox: &Sandbox,
+    call_id: &str,
+    root: &Path,
+    before: &FileStates,
+) -> (Vec<Value>, bool) {
+    let (mut files, is_complete) = before.changes(&states_at(sandbox, root));
+    if let Ok(workspace) = sandbox.files_at(root) {
+        add_digests(&workspace, &mut files);
     }
+    keep(sandbox, call_id, &CallFiles::Changes(files.clone(), is_complete));
+    (files, is_complete)
+}
+
+/// Maximum size of a file whose content has a digest in the list of changes, and of all such files, in bytes.
+const DIGESTED: usize = 16 << 20;
+const ALL_DIGESTED: usize = 256 << 20;
+
+/// Adds size and digest of the files that exist, as file tools list them.
+fn add_digests(workspace: &Workspace, files: &mut [Value]) {
+    let mut left = ALL_DIGESTED;
+    for entry in files.iter_mut().filter(|entry| entry["action"] != "deleted") {
+        let path = Path::new(entry["path"].as_str().unwrap_or_default()).to_owned();
+        // A symbolic link has no content of its own.
+        let Ok((file, real)) = workspace.open_file(&path) else { continue };
+        if real != path {
+            continue;
+        }
+        let Ok(bytes) = content(file, &path, DIGESTED.min(left)) else { continue };
+        left -= bytes.len();
+        entry["bytes"] = json!(bytes.len());
+        entry["sha256"] = json!(hex::encode(Sha256::digest(&bytes)));
+    }
+}
+
+/// Stores the files of a call. A command runs also where they cannot be stored.
+fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles) {
+    if let Err(why) = files.store(&sandbox.state_folder(), call_id) {
+        tracing::warn!(%why, call_id, "the files of a command are not known if it is interrupted");
+    }
+}
+
+/// What an interrupted command has changed, from the state that was stored before it began. The answer stays the same.
+fn interrupted(sandbox: &Sandbox, call_id: &str) -> Option<Value> {
+    let (files, is_complete) = match CallFiles::load(&sandbox.state_folder(), call_id)? {
+        CallFiles::Before(root, before) => changed(sandbox, call_id, &root, &before),
+        CallFiles::Changes(files, is_complete) => (files, is_complete),
+    };
+    Some(json!({"files": files, "files_complete": is_complete}))
 }
 
 fn outcome(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Stat, statat};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::touched::{Touch, touched};
@@ -34,8 +35,9 @@ fn state_of(stat: &Stat) -> State {
 /// Size, inode, and times of the last change of content and status in nanoseconds. A program cannot set the last one.
 type State = (i64, u64, (i64, i64), (i64, i64));
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct FileStates {
+    #[serde(with = "by_name")]
     files: BTreeMap<PathBuf, State>,
     is_cut: bool,
 }
@@ -86,5 +88,25 @@ impl FileStates {
         let is_complete = !self.is_cut && !later.is_cut && changes.len() <= LISTED;
         let listed = changes.into_iter().take(LISTED);
         (listed.map(|(path, touch)| touched(path, touch, None)).collect(), is_complete)
+    }
+}
+
+/// Paths as text. A name that is not Unicode is replaced in part.
+mod by_name {
+    use serde::{Deserializer, Serializer};
+
+    use super::{BTreeMap, Deserialize, PathBuf, State};
+
+    pub(super) fn serialize<S: Serializer>(
+        files: &BTreeMap<PathBuf, State>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(files.iter().map(|(path, state)| (path.to_string_lossy(), state)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<PathBuf, State>, D::Error> {
+        BTreeMap::deserialize(deserializer)
     }
 }

@@ -125,7 +125,7 @@ impl Search {
         if matching.is_empty() {
             return;
         }
-        self.files.push(touched(name.as_ref(), Touch::Read, None));
+        self.files.push(touched(name.as_ref(), Touch::Read, Some(bytes)));
         let mut shown_until = 0;
         for at in matching {
             if self.is_full() {

@@ -1,5 +1,6 @@
 //! Which backends work on this machine, and why others do not.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -162,7 +163,14 @@ fn try_command(
     let name = command.get_program().to_string_lossy().into_owned();
     command.env_clear().envs(client_variables(environment)).envs(variable);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|why| format!("cannot start {name}: {why}"))?;
+    let mut child = command.spawn().map_err(|why| match (why.kind(), name.as_str()) {
+        (io::ErrorKind::NotFound, "bwrap") => {
+            "there is no program bwrap: install it, for example with  apt install bubblewrap"
+                .to_owned()
+        }
+        (io::ErrorKind::NotFound, name) => format!("there is no program {name}: install it"),
+        _ => format!("cannot start {name}: {why}"),
+    })?;
     let begin = Instant::now();
     // The output of these commands fits into a pipe.
     while child.try_wait().map_err(|why| why.to_string())?.is_none() {

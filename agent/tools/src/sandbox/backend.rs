@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Component, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::config::{BackendName, Network, SandboxLimits};
+use crate::supervision::ProtectedPaths;
 
 /// The isolation of a program: a backend turns a command into the command of an isolated process.
 pub trait SandboxBackend: Send + Sync + fmt::Debug {
@@ -29,6 +30,9 @@ pub struct SandboxJob {
     pub workspace: PathBuf,
     /// A folder below the workspace that the program must not see.
     pub hidden: Option<PathBuf>,
+    /// Files that the program must neither read nor change, although they are below a folder that it can read: those of
+    /// databases.
+    pub masked: Vec<PathBuf>,
     /// The working directory: absolute, or relative to the workspace.
     pub folder: PathBuf,
     /// Further paths that the program can read and execute.
@@ -46,6 +50,13 @@ pub struct SandboxJob {
 }
 
 impl SandboxJob {
+    /// The masked files that are not in the hidden folder.
+    pub(super) fn masked_in_view(&self) -> impl Iterator<Item = &Path> {
+        let hidden = self.hidden.as_ref().map(|hidden| self.workspace.join(hidden));
+        let is_hidden = move |path: &Path| hidden.as_ref().is_some_and(|it| path.starts_with(it));
+        self.masked.iter().map(PathBuf::as_path).filter(move |path| !is_hidden(path))
+    }
+
     /// The working directory as an absolute path.
     #[must_use]
     pub fn working_directory(&self) -> PathBuf {
@@ -63,6 +74,8 @@ pub struct IsolatedCommand {
     pub environment: BTreeMap<String, String>,
     /// Paths that Landlock permits to read and execute, and to change. `None`: the backend isolates by other means.
     pub landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
+    /// What the process excludes from these paths for itself, where the kernel permits it mounts of its own.
+    pub protected: ProtectedPaths,
     /// A command that ends what the process leaves behind outside of its process tree.
     pub at_end: Vec<String>,
 }

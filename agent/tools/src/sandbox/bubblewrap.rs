@@ -56,6 +56,9 @@ impl SandboxBackend for Bubblewrap {
         if let Some(hidden) = &job.hidden {
             argv.extend(["--tmpfs".to_owned(), text(&job.workspace.join(hidden))?]);
         }
+        for path in job.masked_in_view() {
+            argv.extend(["--ro-bind".to_owned(), "/dev/null".to_owned(), text(path)?]);
+        }
         argv.extend(["--chdir".to_owned(), text(&job.working_directory())?]);
         argv.push("--".to_owned());
         argv.extend(job.argv.iter().cloned());
@@ -63,7 +66,7 @@ impl SandboxBackend for Bubblewrap {
         for name in ["HOME", "TMPDIR", "TEMP", "TMP"] {
             environment.insert(name.to_owned(), TEMPORARY.to_owned());
         }
-        Ok(IsolatedCommand { argv, environment, landlock: None, at_end: Vec::new() })
+        Ok(IsolatedCommand { argv, environment, ..IsolatedCommand::default() })
     }
 }
 

@@ -2,6 +2,7 @@
 //! workspace and the configured paths.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use super::bubblewrap::text;
@@ -74,20 +75,25 @@ impl SandboxBackend for Docker {
             format!("--ulimit=fsize={}", limits.file_mb << 20),
             format!("--tmpfs={TEMPORARY}"),
         ]);
-        let mut mount = |path: &str, how: &str| -> Result<(), String> {
+        let mut mount = |source: Option<&str>, target: &Path, how: &str| -> Result<(), String> {
+            let target = text(target)?;
             // The syntax of a mount has no escape for a comma.
-            if path.contains(',') {
-                return Err(format!("docker cannot mount {path:?}: it contains a comma"));
+            if target.contains(',') {
+                return Err(format!("docker cannot mount {target:?}: it contains a comma"));
             }
-            argv.push(format!("--mount=type=bind,source={path},target={path}{how}"));
+            let source = source.unwrap_or(&target);
+            argv.push(format!("--mount=type=bind,source={source},target={target}{how}"));
             Ok(())
         };
-        mount(&text(&job.workspace)?, "")?;
+        mount(None, &job.workspace, "")?;
         for path in &job.writable {
-            mount(&text(path)?, "")?;
+            mount(None, path, "")?;
         }
         for path in &job.readable {
-            mount(&text(path)?, ",readonly")?;
+            mount(None, path, ",readonly")?;
+        }
+        for path in job.masked_in_view() {
+            mount(Some("/dev/null"), path, ",readonly")?;
         }
         if let Some(hidden) = &job.hidden {
             argv.push(format!("--tmpfs={}", text(&job.workspace.join(hidden))?));
@@ -112,6 +118,6 @@ impl SandboxBackend for Docker {
         argv.push(self.image.clone());
         argv.extend(job.argv.iter().cloned());
         let at_end = ["docker", "rm", "--force", &name].map(str::to_owned).to_vec();
-        Ok(IsolatedCommand { argv, environment, landlock: None, at_end })
+        Ok(IsolatedCommand { argv, environment, at_end, ..IsolatedCommand::default() })
     }
 }

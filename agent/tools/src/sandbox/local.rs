@@ -1,10 +1,11 @@
 //! The backend `local`: a process of the same user and the same machine. Landlock limits the files that it reaches and
-//! the processes that it can signal.
+//! the processes that it can signal, and mounts of its own protect files of the workspace.
 
 use std::path::{Path, PathBuf};
 
 use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use super::config::BackendName;
+use crate::supervision::ProtectedPaths;
 
 /// Paths that programs need: the system, its configuration, and information about the machine.
 const SYSTEM: [&str; 13] = [
@@ -46,10 +47,16 @@ impl SandboxBackend for Local {
         if job.folder.is_absolute() {
             readable.push(job.folder.clone());
         }
+        let protected = ProtectedPaths {
+            read_only: job.hidden.iter().map(|hidden| job.workspace.join(hidden)).collect(),
+            writable: job.writable.clone(),
+            masked: job.masked.clone(),
+        };
         Ok(IsolatedCommand {
             argv: job.argv.clone(),
             environment: job.environment.clone(),
             landlock: Some((readable, writable)),
+            protected,
             at_end: Vec::new(),
         })
     }

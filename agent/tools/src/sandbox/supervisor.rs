@@ -43,6 +43,7 @@ mod linux {
 
     use crate::sandbox::config::SandboxLimits;
     use crate::sandbox::landlocked;
+    use crate::sandbox::own_mounts;
     use crate::sandbox::private_processes;
     use crate::sandbox::privileges::{self, Situation};
     use crate::sandbox::process_tree;
@@ -267,6 +268,7 @@ mod linux {
         }
         setsid().map_err(text)?;
         let _ = setpriority_process(None, USUAL);
+        own_mounts::protect(&spec.protected)?;
         enter(&spec.folder)?;
         let restricted = match &spec.landlock {
             Some((readable, writable)) => {

@@ -15,6 +15,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::database_files::DatabaseFiles;
+
 /// An open workspace.
 #[derive(Debug)]
 pub(crate) struct Workspace {
@@ -23,6 +25,8 @@ pub(crate) struct Workspace {
     path: PathBuf,
     /// A folder below the root that tools do not reach.
     hidden: Option<PathBuf>,
+    /// Databases whose files tools do not reach.
+    databases: Vec<DatabaseFiles>,
 }
 
 /// Why a file cannot be used: one sentence for the model.
@@ -75,10 +79,14 @@ pub(crate) enum EntryKind {
 }
 
 impl Workspace {
-    pub(crate) fn open(path: &Path, hidden: Option<PathBuf>) -> Result<Workspace, WorkspaceError> {
+    pub(super) fn open(
+        path: &Path,
+        hidden: Option<PathBuf>,
+        databases: Vec<DatabaseFiles>,
+    ) -> Result<Workspace, WorkspaceError> {
         let root = open(path, FOLDER, Mode::empty());
         let root = root.map_err(|why| WorkspaceError::of(path, why))?;
-        Ok(Workspace { root, path: path.to_owned(), hidden })
+        Ok(Workspace { root, path: path.to_owned(), hidden, databases })
     }
 
     /// A path as a model writes it, relative to the root.
@@ -267,17 +275,27 @@ impl Workspace {
     }
 
     fn check_visible(&self, path: &Path) -> Result<(), WorkspaceError> {
-        match self.is_hidden(path) {
-            true => Err(WorkspaceError(format!(
-                "{} belongs to the configuration of the agents and is not accessible",
+        match self.owner(path) {
+            Some(owner) => Err(WorkspaceError(format!(
+                "{} belongs to {owner} and is not accessible",
                 path.display()
             ))),
-            false => Ok(()),
+            None => Ok(()),
         }
     }
 
     fn is_hidden(&self, path: &Path) -> bool {
-        self.hidden.as_ref().is_some_and(|hidden| path.starts_with(hidden))
+        self.owner(path).is_some()
+    }
+
+    /// What a path belongs to that tools do not reach.
+    fn owner(&self, path: &Path) -> Option<&'static str> {
+        if self.hidden.as_ref().is_some_and(|hidden| path.starts_with(hidden)) {
+            return Some("the configuration of the agents");
+        }
+        let path = self.path.join(path);
+        let is_theirs = self.databases.iter().any(|database| database.contains(&path));
+        is_theirs.then_some("the database")
     }
 }
 

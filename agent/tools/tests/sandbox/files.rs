@@ -255,12 +255,12 @@ async fn results_name_the_files_that_were_touched() {
     }
     let expected = expect![[r#"
         read_file read README.md aef277fb
-        grep read src/main.rs
+        grep read src/main.rs 4e429d42
         write_file created a.txt ca978112
         edit_file modified a.txt 3e23e816
         execute deleted README.md
-        execute modified a.txt
-        execute created c.txt"#]];
+        execute modified a.txt 234f5af4
+        execute created c.txt a3a5e715"#]];
     expected.assert_eq(&lines.join("\n"));
 }
 

@@ -1,5 +1,6 @@
 //! Sandboxes with real programs, and the built-in tools.
 
+mod databases;
 mod docker;
 mod escapes;
 mod files;

@@ -4,7 +4,7 @@ use abide_client::{Abide, AgentState, Seq};
 use serde_json::Value;
 
 use super::super::markdown::Markdown;
-use super::super::view::output;
+use super::super::view::result;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::printable::Printable;
@@ -42,7 +42,7 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
     let data = entry.data.as_ref().map(|data| data.value()).unwrap_or_default();
     match entry.role.as_str() {
         "user" => say(terminal.bold(format!("› {text}"))),
-        "tool" => say(terminal.dim(Printable::line(&format!("← {}", output(text))))),
+        "tool" => say(result(text, data["exit_code"].as_i64().unwrap_or(0)).shown(terminal)),
         "assistant" => {
             if !text.is_empty() {
                 let mut markdown = Markdown::default();

@@ -11,6 +11,7 @@ use abide_schema::{Code, Refusal, limits};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::pasted::{Block, LINE_BYTES, PasteMarks, PastedLines};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::printable::Printable;
@@ -31,7 +32,9 @@ pub(in crate::agent) enum Typed {
 
 /// Stdin and Ctrl-C.
 pub(in crate::agent) struct Input {
-    lines: mpsc::Receiver<io::Result<Vec<u8>>>,
+    lines: mpsc::Receiver<io::Result<Block>>,
+    /// Pasted texts are marked until the conversation ends.
+    _marks: Option<PasteMarks>,
     /// Lines that were typed before a question.
     typed_ahead: VecDeque<String>,
     /// How the call of the last question was decided elsewhere, until a line is typed.
@@ -77,6 +80,7 @@ impl Input {
         let signal = signal(SignalKind::interrupt())?;
         let (sender, interrupts) = mpsc::channel(1);
         input.interrupts = Some(interrupts);
+        input._marks = PasteMarks::on();
         let listener = InterruptListener { signal, presses: input.presses.clone(), sender };
         Ok((input, listener))
     }
@@ -86,22 +90,29 @@ impl Input {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         thread::spawn(move || {
             let mut stdin = io::stdin().lock();
+            let is_terminal = stdin.is_terminal();
+            let mut pasted = PastedLines::default();
             loop {
                 let mut line = Vec::new();
                 // One byte more than allowed, so that a longer line is noticed without being read.
-                let max = limits::MESSAGE_BYTES as u64 + 1;
+                let max = limits::MESSAGE_BYTES.saturating_sub(pasted.bytes()) as u64 + 1;
                 let read = stdin.by_ref().take(max).read_until(b'\n', &mut line);
-                if matches!(read, Ok(0)) {
-                    return;
-                }
-                let is_failed = read.is_err();
-                if sender.blocking_send(read.map(|_| line)).is_err() || is_failed {
+                let is_last = matches!(read, Ok(0) | Err(_));
+                let block = match read {
+                    Ok(0) => pasted.end().map(Ok),
+                    Ok(_) if is_terminal => pasted.add(&line).map(Ok),
+                    Ok(_) => Some(Ok(Block::Whole(line))),
+                    Err(why) => Some(Err(why)),
+                };
+                let is_gone = block.is_some_and(|block| sender.blocking_send(block).is_err());
+                if is_last || is_gone {
                     return;
                 }
             }
         });
         Input {
             lines,
+            _marks: None,
             typed_ahead: VecDeque::new(),
             decided: None,
             interrupts: None,
@@ -139,8 +150,7 @@ impl Input {
     /// Whether a line is the late answer to a question; if so, says that it is ignored.
     fn is_late(&mut self, line: &str) -> bool {
         let how = self.decided.take();
-        let is_answer = matches!(&*line.trim().to_lowercase(), "y" | "yes" | "n" | "no");
-        match how.filter(|_| is_answer) {
+        match how.filter(|_| is_answer(line)) {
             Some(how) => {
                 note(Printable::line(&format!("ignored: {how}")));
                 true
@@ -173,8 +183,8 @@ impl Input {
     pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
         // A run reads from its first question on. What was typed before answers it, unless a question has ended elsewhere.
         if self.interrupts.is_some() || self.decided.is_some() {
-            while let Ok(line) = self.lines.try_recv() {
-                let line = text(line?)?;
+            while let Ok(block) = self.lines.try_recv() {
+                let Some(line) = text(block?)? else { continue };
                 if !self.is_late(&line) {
                     self.typed_ahead.push_back(line);
                 }
@@ -189,26 +199,52 @@ impl Input {
         self.typed().await
     }
 
+    /// A run has ended. An answer that was typed meanwhile had no question, so it is no message either.
+    ///
+    /// # Errors
+    /// As [`Input::next`].
+    pub(super) fn end_of_run(&mut self) -> Result<(), Failure> {
+        self.forget_presses();
+        if !self.is_terminal || self.decided.is_some() {
+            return Ok(());
+        }
+        while let Ok(block) = self.lines.try_recv() {
+            self.typed_ahead.extend(text(block?)?);
+        }
+        self.typed_ahead.retain(|line| {
+            if is_answer(line) {
+                let line = line.trim();
+                note(Printable::line(&format!("ignored: {line} was typed before a question")));
+            }
+            !is_answer(line)
+        });
+        Ok(())
+    }
+
     /// Waits for Ctrl-C.
     pub(super) async fn interrupted(&mut self) {
         pressed(&mut self.interrupts).await;
     }
 
     /// An answer is complete: the next Ctrl-C is the first one again.
-    pub(super) fn forget_presses(&self) {
+    fn forget_presses(&self) {
         self.presses.0.store(0, Ordering::Relaxed);
     }
 
     async fn typed(&mut self) -> Result<Typed, Failure> {
-        tokio::select! {
-            () = pressed(&mut self.interrupts) => Ok(Typed::Interrupt),
-            line = self.lines.recv() => match line {
-                Some(line) => {
-                    self.forget_presses();
-                    Ok(Typed::Line(text(line?)?))
-                }
-                None => Ok(Typed::End),
-            },
+        loop {
+            tokio::select! {
+                () = pressed(&mut self.interrupts) => return Ok(Typed::Interrupt),
+                block = self.lines.recv() => match block {
+                    Some(block) => {
+                        self.forget_presses();
+                        if let Some(line) = text(block?)? {
+                            return Ok(Typed::Line(line));
+                        }
+                    }
+                    None => return Ok(Typed::End),
+                },
+            }
         }
     }
 }
@@ -222,13 +258,28 @@ async fn pressed(interrupts: &mut Option<mpsc::Receiver<()>>) {
     }
 }
 
-/// A line as text, without its end. Invalid UTF-8 is replaced.
-fn text(line: Vec<u8>) -> Result<String, Failure> {
+/// Whether a line answers a question.
+fn is_answer(line: &str) -> bool {
+    matches!(&*line.trim().to_lowercase(), "y" | "yes" | "n" | "no")
+}
+
+/// A line as text, without its end; `None`, with a message, if the terminal has cut it. Invalid UTF-8 is replaced.
+fn text(block: Block) -> Result<Option<String>, Failure> {
+    let line = match block {
+        Block::Whole(line) => line,
+        Block::Cut => {
+            note(format!(
+                "not sent: the terminal has cut a line after {LINE_BYTES} bytes; write the text to a file of the \
+                 workspace, and name the file, or pipe it:  abide agent chat … < FILE"
+            ));
+            return Ok(None);
+        }
+    };
     if line.len() > limits::MESSAGE_BYTES {
         let detail = format!("a line has more than {} bytes", limits::MESSAGE_BYTES);
         let hint = "write the text to a file of the workspace, and name the file";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
     let text = String::from_utf8_lossy(&line);
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
 }

@@ -43,7 +43,9 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
     match name.trim().to_ascii_lowercase().as_str() {
         "application/json" | "application/a2a+json" => Ok(()),
         other => {
-            let message = format!("the content type {other:?} is not supported");
+            let message = format!(
+                "the content type {other:?} is not supported (send Content-Type: application/json)"
+            );
             Err(A2aError::new(Kind::ContentTypeNotSupported, message))
         }
     }

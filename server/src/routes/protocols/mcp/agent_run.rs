@@ -143,21 +143,41 @@ async fn waiting(
             let reason = row["reason"].as_str().unwrap_or("something else");
             format!("The run {} waits for: {reason}.", run.id)
         }
-        calls => {
-            let calls: Vec<String> = calls
-                .iter()
-                .map(|call| {
-                    let name = call["tool_name"].as_str().unwrap_or_default();
-                    format!("{name} {} (call {})", call["args"], call["tool_call_id"])
-                })
-                .collect();
-            format!("The run {} waits for a decision on: {}.", run.id, calls.join(", "))
-        }
+        calls => format!("The run {} waits for a decision on: {}.", run.id, listed(calls)),
     };
     let structured = json!({"run_id": run.id, "session_id": run.session_id, "status": "waiting",
         "reason": row["reason"], "approvals": pending});
     Ok(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
         "isError": false}))
+}
+
+/// The calls in words.
+fn listed(calls: &[JsonValue]) -> String {
+    let call = |call: &JsonValue| {
+        let name = call["tool_name"].as_str().unwrap_or_default();
+        format!("{name} {} (call {})", call["args"], call["tool_call_id"])
+    };
+    calls.iter().map(call).collect::<Vec<_>>().join(", ")
+}
+
+/// The result of a message to a session whose run waits for decisions; `None` if it does not.
+pub(super) async fn not_sent(
+    exchange: &McpRequestContext,
+    run: &RunRow,
+) -> Result<Option<JsonValue>, McpFailure> {
+    let pending = start::undecided_calls(&exchange.app.engine, exchange.by(), run);
+    let pending = pending.await.map_err(refused)?;
+    let Some(first) = pending.first().filter(|_| !run.has_ended) else { return Ok(None) };
+    let (id, call) = (&run.id, first["tool_call_id"].as_str().unwrap_or_default());
+    let text = format!(
+        "The message was not sent: the run {id} of the session waits for a decision on: {}. Decide first: \
+         tasks/result of the task {id} asks for it, or  abide call decide_approval call_id={call} decision=approve",
+        listed(&pending)
+    );
+    let structured = json!({"run_id": id, "session_id": run.session_id, "status": "waiting",
+        "approvals": pending});
+    Ok(Some(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
+        "isError": true})))
 }
 
 /// A refusal as the result of a tool: the model reads it.

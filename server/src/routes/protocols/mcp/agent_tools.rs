@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use abide_schema::{Caller, Code, Value};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::agent_run::{decide, failed, finish, refusal_result};
+use super::agent_run::{self, decide, failed, finish, refusal_result};
 use super::exchange::McpRequestContext;
 use super::input;
 use super::message::refused;
@@ -119,14 +119,33 @@ pub(super) async fn call(
         record: None,
         follow_up: None,
     };
+    let continued = new.new_session.is_none().then(|| new.session_id.clone());
     let run = match start::start(&exchange.app, by, exchange.content.bytes(), new, key).await {
         Ok(run) => run,
-        Err(refusal) => return Ok(refusal_result(refusal)),
+        Err(refusal) => {
+            let blocked = match continued.filter(|_| refusal.code == Code::Conflict) {
+                Some(session_id) => blocked(exchange, &session_id).await?,
+                None => None,
+            };
+            return Ok(blocked.unwrap_or_else(|| refusal_result(refusal)));
+        }
     };
     match tasks::wanted(exchange, params) {
         true => tasks::created(exchange, &run.id).await,
         false => finish(exchange, run, false).await,
     }
+}
+
+/// The result of a message to a session whose run waits: what it waits for, and how to go on. The message is not sent.
+async fn blocked(exchange: &McpRequestContext, session_id: &str) -> Result<Option<JsonValue>, McpFailure> {
+    let (engine, by) = (&exchange.app.engine, exchange.by());
+    let Some(session) = start::session(engine, by, session_id).await.map_err(refused)? else {
+        return Ok(None);
+    };
+    let newest = start::newest(engine, by, &session).await.map_err(refused)?;
+    let Some(id) = newest else { return Ok(None) };
+    let run = start::find(engine, by, &id).await.map_err(refused)?;
+    agent_run::not_sent(exchange, &run).await
 }
 
 /// A repeated call, with decisions. The state is the id of the run, which is looked up with the rights of the caller,

@@ -34,7 +34,30 @@ pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>,
         tools.extend(reducers(exchange, &handler.reducers()));
         tools.extend(handler.items(McpItems::Tools));
     }
+    for tool in &mut tools {
+        describe_properties(&mut tool["inputSchema"]);
+    }
     Ok(tools)
+}
+
+/// Writes the schema of each property as an object, as MCP demands: JSON Schema permits `true` for any value, too.
+fn describe_properties(schema: &mut JsonValue) {
+    match schema {
+        JsonValue::Object(members) => {
+            if let Some(JsonValue::Object(properties)) = members.get_mut("properties") {
+                for schema in properties.values_mut() {
+                    match schema {
+                        JsonValue::Bool(true) => *schema = json!({}),
+                        JsonValue::Bool(false) => *schema = json!({"not": {}}),
+                        _ => {}
+                    }
+                }
+            }
+            members.values_mut().for_each(describe_properties);
+        }
+        JsonValue::Array(parts) => parts.iter_mut().for_each(describe_properties),
+        _ => {}
+    }
 }
 
 /// The tools of chosen reducers, in the order of the choice.
