@@ -168,7 +168,7 @@ impl Store {
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let path = path.to_owned();
         let names = ["", "-wal", "-shm", "-lock"].iter().filter(|_| makes_files);
-        let files = names.filter_map(|suffix| OpenedFile::at(beside(&path, suffix))).collect();
+        let files = names.filter_map(|suffix| OpenedFile::at(companion(&path, suffix))).collect();
         Ok(Store { path, layout, tuning, log_id, timelines, first_round, files, _lock: lock })
     }
 

@@ -10,7 +10,7 @@ use super::start::{RunRow, params};
 use crate::app_state::AppState;
 use crate::connections::read_limiter::ReadPermit;
 use crate::limits;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 /// Waits for the permit to load a run.
 ///
