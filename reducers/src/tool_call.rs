@@ -71,9 +71,6 @@ FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
 
-/// The name of the module.
-const MODULE: &str = "tool_call";
-
 /// Version 5: other hints of late results, which events record. The tables do not change.
 const PLAIN_HINTS: &str = "SELECT 1";
 
@@ -116,7 +113,7 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(MODULE)
+    Module::new("tool_call")
         .step(BY_STATUS)
         .step(BY_ATTEMPT)
         .visible::<ToolCall>(RowVisibility::InScopeExcept(&["fencing_token"]))

@@ -46,7 +46,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let (mut tally, sdks) = (tally?, sdks?);
     println!("\nran       all tests in {:.0} s", start.elapsed().as_secs_f64());
     sdks.results.iter().for_each(|suite| tally.add(suite));
-    tally.left_out.extend(sdks.left_out);
+    tally.skipped.extend(sdks.skipped);
     print!("{tally}");
     Ok(crate::command::verdict(tally.failed == 0))
 }

@@ -371,7 +371,8 @@ fn in_use_hint(holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => "wait until that command ends; to use a file with several programs, start `abide serve` and omit --db"
+        _ => "wait until that command ends; to use a file with several programs, \
+              start `abide serve` and omit --db"
             .to_owned(),
     }
 }

@@ -42,7 +42,10 @@ pub fn cancel_tool_call(
                 "call {call_id} cannot be cancelled: its worker disappeared, and it may have run"
             );
             Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out whether it ran, then record the outcome with `abide call settle_tool_call`")
+                .hint(
+                    "find out whether it ran, then record the outcome with \
+                 `abide call settle_tool_call`",
+                )
                 .into())
         }
         status => {
