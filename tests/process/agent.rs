@@ -292,7 +292,8 @@ fn agents_are_listed_from_the_folder_a_file_or_a_server() {
 #[test]
 fn a_check_shows_the_numbers_of_profiles() {
     let agent_folder = AgentFolder::new(ANSWERS);
-    let text = "profile: { base: deep, context: { compact_above_tokens: 90000 } }\nlimits: { tool_calls: 7 }\n";
+    let text = "profile: { base: deep, context: { compact_above_tokens: 90000 } }\n\
+                limits: { tool_calls: 7 }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), text).unwrap();
     expect![[r#"
         digger: profile custom (deep)

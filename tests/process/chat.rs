@@ -245,7 +245,8 @@ fn a_run_of_a_new_folder_is_recorded_and_tested() {
     assert_eq!(tested, "ok        fix\n1 recording: 1 same, 0 changed, 0 failed\n");
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "kept");
     let unreached = project.run(&["agent", "run", "default", "More.", "--session", "r1"]);
-    let hint = "hint: `abide serve --agents .abide` starts one; `abide agent run --db .abide/agents.db …` needs none\n";
+    let hint = "hint: `abide serve --agents .abide` starts one; \
+                `abide agent run --db .abide/agents.db …` needs none\n";
     assert!(unreached.stderr.ends_with(hint), "{unreached:?}");
 }
 

@@ -41,9 +41,9 @@ pub fn cancel_tool_call(
             let detail = format!(
                 "call {call_id} cannot be cancelled: its worker disappeared, and it may have run"
             );
-            Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out whether it ran, then record the outcome with `abide call settle_tool_call`")
-                .into())
+            let hint = "find out whether it ran, then record the outcome with \
+                        `abide call settle_tool_call`";
+            Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
         }
         status => {
             let detail = format!("call {call_id} is {status} and cannot be cancelled");

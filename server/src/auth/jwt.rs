@@ -328,6 +328,10 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
         }
+        Some(JsonValue::String(text)) => {
+            let (bytes, max) = (text.len(), bounds::NAME_BYTES);
+            Err(refused(format!("claim {name} has {bytes} bytes; it must have 1 to {max}")))
+        }
         _ => Err(refused(format!("claim {name} is missing or not a string"))),
     }
 }

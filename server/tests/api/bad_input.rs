@@ -119,7 +119,7 @@ async fn invalid_batches_are_refused() {
             /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
                 400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
-                404 unknown_reducer: call 2 of the batch: there is no reducer "something" (GET /v1/schema lists them)
+                404 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
         "#]],
     )
     .await;

@@ -117,9 +117,9 @@ async fn a_request_is_bounded_and_its_run_continues() {
         refusals += &format!("{}\n", server.post(INVOKE, body).await.problem());
     }
     expect![[r#"
-        422 bad_arguments: wait_ms is not an integer between 0 and 600000 (when the time is over, the response is 202, and the run continues)
-        422 bad_arguments: wait_ms is not an integer between 0 and 600000 (when the time is over, the response is 202, and the run continues)
-        422 bad_arguments: wait_ms is not an integer between 0 and 600000 (when the time is over, the response is 202, and the run continues)
+        422 bad_arguments: wait_ms must be an integer from 0 to 600000 (when the time is over, the response is 202, and the run continues)
+        422 bad_arguments: wait_ms must be an integer from 0 to 600000 (when the time is over, the response is 202, and the run continues)
+        422 bad_arguments: wait_ms must be an integer from 0 to 600000 (when the time is over, the response is 202, and the run continues)
         400 bad_request: the body has an unexpected form: input must be a string, an object or a list at line 1 column 12 (send a body like {"input": "…", "session_id": "…"}, the last optional)
         400 bad_request: the body has an unexpected form: unknown field `inptu`, expected one of `input`, `session_id`, `id`, `deadline_ms`, `title`, `scope`, `metadata`, `wait_ms` at line 1 column 8 (send a body like {"input": "…", "session_id": "…"}, the last optional)
         400 bad_request: the body is empty (send a body like {"input": "…", "session_id": "…"}, the last optional)

@@ -82,7 +82,7 @@ async fn wrong_requests_for_prompts_are_refused() {
     expect![[r#"
         404 not_found: there is no prompt mail/greeting with the version or the label next (GET /v1/prompts lists them)
         404 not_found: there is no prompt mail/greeting with the version or the label 3 (GET /v1/prompts lists them)
-        422 bad_arguments: the query of the address is not one of this route (omit it, or send ?at=VERSION or ?at=LABEL)
+        422 bad_arguments: invalid query string: version: unknown field `version`, expected `at` (omit it, or send ?at=VERSION or ?at=LABEL)
         404 not_found: there is no prompt none (GET /v1/prompts lists them)
         404 not_found: the prompt's name is not UTF-8 (percent-encode the name as UTF-8)
         422 bad_arguments: the prompt needs a value for name (give each variable of the prompt a string, and no other keys)
@@ -92,7 +92,7 @@ async fn wrong_requests_for_prompts_are_refused() {
         422 bad_arguments: the text of the prompt is empty (give the text of the prompt)
         422 bad_arguments: "a@b" is not the name of a prompt (letters, digits, . _ - and / are allowed)
         422 bad_arguments: "latest" cannot be a label (a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
-        404 not_found: prompt mail/greeting has no label next (abide prompt show mail/greeting  lists its labels)
+        404 not_found: prompt mail/greeting has no label next (`abide prompt show mail/greeting` lists its labels)
     "#]].assert_eq(&refusals);
 }
 

@@ -105,9 +105,9 @@ async fn a_token_determines_the_caller_and_its_permissions() {
         &output.join("\n"),
         expect![[r#"
             404 not_found: there is no session s1 (create it with `abide call create_session`)
-            403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
-            403 denied: the role worker may not call create_identity (abide role list  shows what each role may call; an admin can assign another role)
-            403 denied: the role worker may not call set_role (abide role list  shows what each role may call; an admin can assign another role)
+            403 denied: the role worker may not call create_session (`abide role list` shows what each role may call; an admin can assign another role)
+            403 denied: the role worker may not call create_identity (`abide role list` shows what each role may call; an admin can assign another role)
+            403 denied: the role worker may not call set_role (`abide role list` shows what each role may call; an admin can assign another role)
             403 denied: /metrics covers all scopes, and you have a scope (use an identity without a scope)
         "#]],
     );
@@ -469,7 +469,7 @@ async fn a_demoted_caller_gets_no_stored_answer() {
     check(
         &create().await.problem(),
         expect![[r#"
-            403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
+            403 denied: the role worker may not call create_session (`abide role list` shows what each role may call; an admin can assign another role)
         "#]],
     );
 }

@@ -56,7 +56,7 @@ fn wrong_facts_are_refused_as_a_whole() {
         "#,
         expect![[r#"
             refused bad_arguments: the value of b is empty (hint: forget_memories deletes a fact)
-            refused bad_arguments: the key a is there twice
+            refused bad_arguments: two facts have the key a
             refused bad_arguments: the key of a fact is empty
             refused bad_arguments: the key of a fact has control characters (hint: line breaks, tabs and escape characters are not allowed)
             refused bad_arguments: confidence must be between 0 and 1

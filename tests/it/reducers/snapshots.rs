@@ -306,7 +306,7 @@ fn a_forged_snapshot_writes_nothing() {
             archived call of another: bad_arguments: the snapshot is not valid: no message names the call other
             plan version: bad_arguments: run 0 of the snapshot: version is 0, not between 1 and 4294967295
             plan with two steps: bad_transition: run 0 of the snapshot: 2 steps are in progress
-            fact twice: bad_arguments: a key of the namespace clerk is there twice
+            fact twice: bad_arguments: two facts of the namespace clerk have the same key
             fact without a key: bad_arguments: the key of a fact is empty
             fact in another space: bad_arguments: "clerk@tenant=v/" is not a namespace
             measurements: bad_arguments: run 0 of the snapshot: tokens is -1, not between 0 and 4294967295
