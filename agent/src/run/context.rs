@@ -55,12 +55,12 @@ impl RuntimeContext {
         Ok(found.first().map(|(scope,)| restriction(scope)).unwrap_or_default())
     }
 
-    /// The same for the session of a run; `None` if there is no such run.
-    pub(crate) async fn scope_of_run(&self, run_id: &str) -> Result<Option<Scope>, Error> {
-        let sql = "SELECT s.scope FROM runs r JOIN sessions s ON s.id = r.session_id \
-                   WHERE r.id = :id";
-        let found: Vec<(Json,)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
-        Ok(found.first().map(|(scope,)| restriction(scope)))
+    /// The same for the session of a run, and whether another run has delegated it; `None` if there is no such run.
+    pub(crate) async fn scope_of_run(&self, run_id: &str) -> Result<Option<(Scope, bool)>, Error> {
+        let sql = "SELECT s.scope, r.parent_id IS NOT NULL FROM runs r \
+                   JOIN sessions s ON s.id = r.session_id WHERE r.id = :id";
+        let found: Vec<(Json, i64)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
+        Ok(found.first().map(|(scope, is_delegated)| (restriction(scope), *is_delegated != 0)))
     }
 
     /// Waits until a run of this scope may be driven.

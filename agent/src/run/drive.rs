@@ -240,8 +240,7 @@ impl Driver {
         if next_step::next(&self.run, &self.entries, &calls, &waiting) != NextStep::Await {
             return Ok(());
         }
-        // The runs that the calls have started need permits, too.
-        self.permit = None;
+        let needs_permit = self.permit.take().is_some();
         tokio::select! {
             // A run that one of the calls has started continues.
             changed = task::one_changes(self, &waiting) => changed.map_err(StepError::from),
@@ -252,11 +251,13 @@ impl Driver {
             () = self.stop.cancelled() => Err(StepError::Aborted),
             () = self.until_deadline() => Err(overtime()),
         }?;
-        self.permit = tokio::select! {
-            permit = self.shared.run_permit(&self.scope) => Some(permit),
-            () = self.stop.cancelled() => return Err(StepError::Aborted),
-            () = self.until_deadline() => return Err(overtime()),
-        };
+        if needs_permit {
+            self.permit = tokio::select! {
+                permit = self.shared.run_permit(&self.scope) => Some(permit),
+                () = self.stop.cancelled() => return Err(StepError::Aborted),
+                () = self.until_deadline() => return Err(overtime()),
+            };
+        }
         Ok(())
     }
 

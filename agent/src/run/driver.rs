@@ -38,7 +38,7 @@ pub(crate) struct Driver {
     pub(crate) abide: Abide,
     /// That scope.
     pub(crate) scope: Scope,
-    /// The permit to drive the run; `None` while it waits for calls of others.
+    /// The permit to drive the run; `None` while it waits for calls of others, and for a delegated run.
     pub(crate) permit: Option<ScopePermit>,
     pub(crate) run_lease: RunLease,
     /// The definition of the active agent.

@@ -187,9 +187,13 @@ async fn drive(
     id: &str,
     stop: CancellationToken,
 ) -> Result<(), RuntimeError> {
-    let Some(scope) = shared.scope_of_run(id).await? else { return Ok(()) };
-    // Until then the run has no driver, so that another runtime can claim it.
-    let permit = shared.run_permit(&scope).await;
+    let Some((scope, is_delegated)) = shared.scope_of_run(id).await? else { return Ok(()) };
+    // Until then the run has no driver, so that another runtime can claim it. A delegated run needs no permit: the run that
+    // waits for it has one.
+    let permit = match is_delegated {
+        true => None,
+        false => Some(shared.run_permit(&scope).await),
+    };
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let held = run_lease.clone();
@@ -229,7 +233,7 @@ async fn drive(
         shared: Arc::clone(&shared),
         abide: shared.abide.acting_for(&scope).await?,
         scope,
-        permit: Some(permit),
+        permit,
         run_lease,
         own: Arc::clone(&definition),
         definition,

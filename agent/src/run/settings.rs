@@ -24,7 +24,8 @@ pub struct Settings {
     /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
     /// treated as if its worker had crashed.
     pub grace: Duration,
-    /// Maximum numbers of runs that are driven at a time. A run that waits for calls of others is not counted.
+    /// Maximum numbers of runs that are driven at a time. A delegated run, and a run that waits
+    /// for calls of others, is not counted.
     pub runs: Concurrency,
 }
 

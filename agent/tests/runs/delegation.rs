@@ -367,7 +367,7 @@ async fn events_of_a_subagent_appear_in_the_stream_of_its_parent() {
     fixture.close().await;
 }
 
-/// A run that waits for a delegated one is not counted, so that the delegated one can run.
+/// A delegated run is not counted, so that the run that waits for it does not wait for ever.
 #[tokio::test]
 async fn a_delegated_run_needs_no_second_place() {
     let mut plan = plan("", "tools: [pay]\n", [DELEGATES, PAYS]);
