@@ -117,7 +117,7 @@ const RUNS_STOP: &str = "SELECT 1";
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("tool_call")
+    Module::new(MODULE)
         .step(BY_STATUS)
         .step(BY_ATTEMPT)
         .visible::<ToolCall>(RowVisibility::InScopeExcept(&["fencing_token"]))
