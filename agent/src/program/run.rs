@@ -20,6 +20,7 @@ use abide_tools::Environment;
 
 use crate::context::transcript::{AssistantEntry, PARTIAL};
 use crate::model;
+use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::approvals::{self, OpenApprovals};
 use crate::program::output::ProgramOutput;
@@ -72,6 +73,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         if output.is_pending() {
             let events = std::mem::take(&mut output.new_events);
             driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
+            observability::program_tools(driver, output.calls.take_ended());
             if std::mem::take(&mut output.has_opened) {
                 running.begin();
             }
@@ -118,6 +120,7 @@ async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> St
     let mut events = std::mem::take(&mut output.new_events);
     let rest = events.split_off(events.len().min(LINES));
     let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
+    observability::program_tools(driver, output.calls.take_all());
     let answer = output.last_answer();
     let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
@@ -313,6 +316,7 @@ async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> 
         }
     }
     let calls = program.new_calls().map_or(0, |spent| spent.tool_calls);
+    observability::program_tools(driver, program.calls.take_all());
     let spent = spent(&answer, calls);
     output.insert("cost_usd".to_owned(), json!(answer.cost_usd));
     output.insert("usage".to_owned(), json!(answer.usage));

@@ -1,4 +1,4 @@
-//! Counters of agents with the middleware `observability`: requests to models, and calls of tools. They are those of this
+//! Counters of agents with the middleware `observability`: runs, requests to models, and calls of tools. They are those of this
 //! process since its start, as Prometheus expects it; the rows have the whole history.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub struct AgentMetrics(Arc<Mutex<Counters>>);
 
 #[derive(Debug, Default)]
 struct Counters {
+    /// By agent.
+    runs: BTreeMap<String, RunCounters>,
     models: BTreeMap<ModelLabels, ModelCounters>,
     tools: BTreeMap<ToolLabels, ToolCounters>,
 }
@@ -49,9 +51,16 @@ pub(crate) struct Consumed {
 }
 
 #[derive(Debug, Default)]
+struct RunCounters {
+    /// By outcome: `done`, `aborted`, or the code of the failure.
+    outcomes: BTreeMap<String, u64>,
+    durations: Histogram,
+}
+
+#[derive(Debug, Default)]
 struct ModelCounters {
     /// By outcome: `answered`, or the code of the error.
-    outcomes: BTreeMap<&'static str, u64>,
+    outcomes: BTreeMap<String, u64>,
     consumed: Consumed,
     durations: Histogram,
 }
@@ -59,7 +68,7 @@ struct ModelCounters {
 #[derive(Debug, Default)]
 struct ToolCounters {
     /// By outcome: `succeeded`, or the code of the failure.
-    outcomes: BTreeMap<&'static str, u64>,
+    outcomes: BTreeMap<String, u64>,
     durations: Histogram,
 }
 
@@ -96,6 +105,20 @@ pub struct MetricSample {
 }
 
 impl AgentMetrics {
+    /// Counts a run that has ended. `outcome` is `done`, `aborted` or the code of the failure.
+    pub(crate) fn run(&self, agent: &str, outcome: &str, took: Duration) {
+        let mut counters = self.lock();
+        let of = bounded(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
+        count(&mut of.outcomes, outcome);
+        of.durations.add(took);
+    }
+
+    /// Counts what a program has consumed. It reports no requests.
+    pub(crate) fn program(&self, labels: ModelLabels, consumed: Consumed) {
+        let mut counters = self.lock();
+        bounded(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
+    }
+
     /// Counts a request to a model. `outcome` is `answered` or the code of the error.
     pub(crate) fn model(
         &self,
@@ -105,10 +128,8 @@ impl AgentMetrics {
         took: Duration,
     ) {
         let mut counters = self.lock();
-        let other =
-            || ModelLabels { agent: OTHER.into(), provider: OTHER.into(), model: OTHER.into() };
-        let of = bounded(&mut counters.models, labels, other);
-        *of.outcomes.entry(outcome).or_default() += 1;
+        let of = bounded(&mut counters.models, labels, ModelLabels::other);
+        count(&mut of.outcomes, outcome);
         of.consumed.add(consumed);
         of.durations.add(took);
     }
@@ -118,7 +139,7 @@ impl AgentMetrics {
         let mut counters = self.lock();
         let other = || ToolLabels { agent: OTHER.into(), tool: OTHER.into() };
         let of = bounded(&mut counters.tools, labels, other);
-        *of.outcomes.entry(outcome).or_default() += 1;
+        count(&mut of.outcomes, outcome);
         of.durations.add(took);
     }
 
@@ -136,7 +157,15 @@ impl AgentMetrics {
                 sample("", with(&labels, "direction", direction), count as f64)
             }));
             cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
-            seconds.extend(of.durations.samples(&labels));
+            if of.durations.count > 0 {
+                seconds.extend(of.durations.samples(&labels));
+            }
+        }
+        let (mut runs, mut run_seconds) = (Vec::new(), Vec::new());
+        for (agent, of) in &counters.runs {
+            let labels = vec![("agent", agent.clone())];
+            runs.extend(outcomes(&labels, &of.outcomes));
+            run_seconds.extend(of.durations.samples(&labels));
         }
         let (mut tools, mut tool_seconds) = (Vec::new(), Vec::new());
         for (labels, of) in &counters.tools {
@@ -146,6 +175,13 @@ impl AgentMetrics {
         }
         let family = |name, meaning, kind, samples| MetricFamily { name, meaning, kind, samples };
         let all = [
+            family("agent_runs_total", "Runs of agents that have ended.", "counter", runs),
+            family(
+                "agent_run_seconds",
+                "Durations of runs of agents, with the time that they waited.",
+                "histogram",
+                run_seconds,
+            ),
             family("agent_model_calls_total", "Requests of agents to models.", "counter", calls),
             family(
                 "agent_model_tokens_total",
@@ -203,17 +239,29 @@ fn with(
     labels.iter().cloned().chain([(name, value.to_owned())]).collect()
 }
 
+/// Maximum number of outcomes of one label set. Codes of failures come from programs in Rust, too.
+const OUTCOMES: usize = 100;
+
+fn count(outcomes: &mut BTreeMap<String, u64>, outcome: &str) {
+    let fits = outcomes.len() < OUTCOMES || outcomes.contains_key(outcome);
+    *outcomes.entry(if fits { outcome } else { OTHER }.to_owned()).or_default() += 1;
+}
+
 fn outcomes(
     labels: &[(&'static str, String)],
-    outcomes: &BTreeMap<&'static str, u64>,
+    outcomes: &BTreeMap<String, u64>,
 ) -> Vec<MetricSample> {
-    let of = |(outcome, count): (&&str, &u64)| {
+    let of = |(outcome, count): (&String, &u64)| {
         sample("", with(labels, "outcome", outcome), *count as f64)
     };
     outcomes.iter().map(of).collect()
 }
 
 impl ModelLabels {
+    fn other() -> ModelLabels {
+        ModelLabels { agent: OTHER.into(), provider: OTHER.into(), model: OTHER.into() }
+    }
+
     fn pairs(&self) -> Vec<(&'static str, String)> {
         let ModelLabels { agent, provider, model } = self.clone();
         vec![("agent", agent), ("provider", provider), ("model", model)]

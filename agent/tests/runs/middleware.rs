@@ -332,7 +332,7 @@ fn unknown_settings_of_observability_and_streaming_are_refused() {
         ),
         (
             "{ name: observability, at: agents }",
-            "unknown value `agents`, expected `models` or `tools`",
+            "unknown value `agents`, expected one of `models`, `tools`, `runs`",
         ),
         (
             "{ name: streaming, pieces: true }",

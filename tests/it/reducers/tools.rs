@@ -277,3 +277,32 @@ fn arguments_that_take_too_long_to_validate_are_refused() {
     "#]],
     );
 }
+
+/// A worker could register a tool of the host anew, without its approval, and its capability: the next call ran without a
+/// person. Only an admin or an app lifts these terms.
+#[test]
+fn a_worker_cannot_lift_the_terms_of_a_tool() {
+    check(
+        r#"
+        who w worker
+        who custom tooling
+        who site app
+        set_role name=tooling reducers=["register_tool"]
+        create_session agent=support id=s1
+        register_tool name=pay approval={"prompt":"Pay?","required_capability":"money"} required_capability=bank
+        register_tool name=pay as=w effect=idempotent description=faster
+        register_tool name=pay as=w needs_approval=false approval={"prompt":"Yes?"} required_capability=mine effect=idempotent description=faster
+        register_tool name=pay as=custom needs_approval=false
+        sql SELECT version, manifest ->> '$.needs_approval', manifest ->> '$.approval', manifest ->> '$.required_capability' FROM tool_versions WHERE name = 'pay'
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={}
+        register_tool name=free as=w
+        register_tool name=free as=w needs_approval=true
+        register_tool name=free as=w needs_approval=false
+        sql SELECT needs_approval FROM tools WHERE name = 'free'
+        register_tool name=pay as=site needs_approval=false
+        sql SELECT needs_approval, required_capability FROM tools WHERE name = 'pay'
+        replay
+        "#,
+        expect![[""]],
+    );
+}

@@ -9,7 +9,7 @@ use std::thread;
 
 use abide_schema::{Code, Refusal, limits};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::failure::Failure;
 use crate::output::note;
@@ -40,6 +40,8 @@ pub(in crate::agent) struct Input {
     interrupts: Option<mpsc::Receiver<()>>,
     presses: Presses,
     is_terminal: bool,
+    /// Whether a person is asked to type.
+    is_typing: watch::Sender<bool>,
 }
 
 /// How often Ctrl-C was pressed since the last line or answer.
@@ -107,11 +109,17 @@ impl Input {
             interrupts: None,
             presses: Presses::default(),
             is_terminal: io::stdin().is_terminal(),
+            is_typing: watch::Sender::new(false),
         }
     }
 
     pub(in crate::agent) fn is_terminal(&self) -> bool {
         self.is_terminal
+    }
+
+    /// Whether a person is asked to type, from now on.
+    pub(super) fn typing(&self) -> watch::Receiver<bool> {
+        self.is_typing.subscribe()
     }
 
     /// The next line.
@@ -200,6 +208,13 @@ impl Input {
     }
 
     async fn typed(&mut self) -> Result<Typed, Failure> {
+        self.is_typing.send_replace(self.is_terminal);
+        let typed = self.typed_next().await;
+        self.is_typing.send_replace(false);
+        typed
+    }
+
+    async fn typed_next(&mut self) -> Result<Typed, Failure> {
         tokio::select! {
             () = pressed(&mut self.interrupts) => Ok(Typed::Interrupt),
             line = self.lines.recv() => match line {
