@@ -28,6 +28,7 @@ mod page;
 mod problem;
 mod routes;
 mod serve;
+mod public_url;
 mod signing_key;
 mod sse;
 mod unsent;
@@ -49,5 +50,6 @@ pub use mcp_handler::{
     McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
 };
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
+pub use public_url::PublicUrl;
 pub use signing_key::SigningKey;
 pub use webhooks::{WebhookFuture, WebhookRequest, WebhookSender};

@@ -10,8 +10,8 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::binding::{Answer, check_content_type, check_version};
-use super::card;
 use super::error::{A2aError, A2aResult, Kind};
+use super::legacy_http;
 use super::operation::Operation;
 use super::operations::Peer;
 use super::task::Framing;
@@ -32,17 +32,31 @@ pub(in crate::routes) async fn call(
     let Ok(Path((agent, rest))) = names else {
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
-    let base = card::base(&head.uri, &head.headers);
+    let base = app.base(&head.uri, &head.headers);
+    let legacy = rest.strip_prefix("v1/");
     let turn = content.turn().await;
     let request = read(&head, &rest, &content);
     drop(turn);
     let bytes = content.bytes();
     let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
+        Ok((operation, params)) if legacy.is_some() => {
+            let params = legacy_http::params(operation, &params);
+            match peer.perform(operation, params, Framing::LegacyHttp).await {
+                Ok(Answer::Value(value)) => {
+                    Ok(Answer::Value(legacy_http::result(operation, &value)))
+                }
+                other => other,
+            }
+        }
         Ok((operation, params)) => peer.perform(operation, params, Framing::Http).await,
         Err(error) => Err(error),
     };
     match answer {
+        Err(error) if legacy.is_some() => {
+            let body = legacy_http::error(&error);
+            error.into_response_with(&body)
+        }
         Ok(Answer::Stream(stream)) => stream.into_response(),
         Ok(Answer::Value(value)) => json_response(value.to_string()),
         Err(error) => error.into_response(),
@@ -52,11 +66,18 @@ pub(in crate::routes) async fn call(
 /// The operation of a request, and its parameters.
 fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
     let (method, headers, query) = (&head.method, &head.headers, head.uri.query());
-    let (operation, ids) = route(method, rest).ok_or_else(|| {
+    let route = match rest.strip_prefix("v1/") {
+        Some(rest) => legacy_http::route(method, rest),
+        None => route(method, rest),
+    };
+    let (operation, ids) = route.ok_or_else(|| {
         let message = format!("there is no operation {method} {rest}");
         A2aError::new(Kind::MethodNotFound, message)
     })?;
-    check_version(headers, query)?;
+    // The paths of 0.3 differ, so a request for them needs no version.
+    if !rest.starts_with("v1/") {
+        check_version(headers, query)?;
+    }
     let mut params = match content.bytes() {
         0 => fields_of(query.unwrap_or_default()),
         _ => {
@@ -75,10 +96,10 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
 }
 
 /// Parameters in a path.
-type PathIds<'a> = Vec<(&'static str, &'a str)>;
+pub(super) type PathIds<'a> = Vec<(&'static str, &'a str)>;
 
 /// The operation of a path, and the ids in it.
-fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
+pub(super) fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
     let (is_get, is_post) = (method == Method::GET, method == Method::POST);
     match rest {
         "message:send" if is_post => return Some((Operation::SendMessage, Vec::new())),
