@@ -101,10 +101,7 @@ pub struct CorrectedLine {
 pub fn module() -> Module {
     Module::new("correction")
         .visible::<RunCorrection>(RowVisibility::InScope)
-        .copied(
-            ("runs", "output"),
-            &[("run_corrections", "before"), ("run_corrections", "after")],
-        )
+        .copied(("runs", "output"), &[("run_corrections", "before"), ("run_corrections", "after")])
         .copied(("run_events", "data"), &[("run_corrections", "lines")])
         .view("run_results", RUN_RESULTS)
         .reducer(correct_run::definition())
@@ -200,7 +197,7 @@ fn check_result(result: &CorrectedResult) -> Result<(), Refusal> {
     if is_valid {
         return Ok(());
     }
-    let detail = format!("{} is no result of a run with this error", result.status);
+    let detail = format!("the status {} of the result does not fit its error", result.status);
     let hint = "status is done without an error, failed with error_code, or aborted";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }

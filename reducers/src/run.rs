@@ -34,8 +34,8 @@ mod rows;
 
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
 pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run};
-pub use reserve::{ReservedUsage, reserve_usage};
 pub use list::RunListEntry;
+pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
 pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
 use rows::{status, tell_all};

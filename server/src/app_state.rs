@@ -11,8 +11,8 @@ use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::read_limiter::ReadLimiter;
-use crate::routes::McpState;
 use crate::public_url::{self, PublicUrl};
+use crate::routes::McpState;
 use crate::signing_key::SigningKey;
 use crate::webhooks::WebhookSender;
 

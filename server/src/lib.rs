@@ -26,9 +26,9 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod public_url;
 mod routes;
 mod serve;
-mod public_url;
 mod signing_key;
 mod sse;
 mod unsent;
@@ -49,7 +49,7 @@ pub use listener::SharedListener;
 pub use mcp_handler::{
     McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
 };
-pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
 pub use public_url::PublicUrl;
+pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
 pub use signing_key::SigningKey;
 pub use webhooks::{WebhookFuture, WebhookRequest, WebhookSender};

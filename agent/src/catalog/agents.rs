@@ -362,13 +362,17 @@ impl Catalog {
     }
 
     /// Checks the middleware of all agents.
-    pub(crate) fn check_deployment(&self, middleware: &[Middleware]) -> Result<(), DefinitionError> {
+    pub(crate) fn check_deployment(
+        &self,
+        middleware: &[Middleware],
+    ) -> Result<(), DefinitionError> {
         let wrong = middleware.iter().find_map(|rule| Some((rule.name(), rule.check().err()?)));
         if let Some((name, why)) = wrong {
             let (code, subject) = ("contradiction", name.to_owned());
             return Err(DefinitionError::Config { code, why, subject });
         }
-        let of_all = AgentDefinition { middleware: middleware.to_vec(), ..AgentDefinition::default() };
+        let of_all =
+            AgentDefinition { middleware: middleware.to_vec(), ..AgentDefinition::default() };
         of_all.check_guardrails(&self.guardrails)?;
         self.middleware.check(&of_all)
     }

@@ -323,7 +323,10 @@ pub(crate) fn plain(why: &str) -> String {
     let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
     // Fields that only stored revisions have.
     let stored = ["instructions", "settings", "deployment_middleware"];
-    let lists = [stored.map(|it| format!(", `{it}`")).concat(), stored.map(|it| format!(", {it}")).concat()];
+    let lists = [
+        stored.map(|it| format!(", `{it}`")).concat(),
+        stored.map(|it| format!(", {it}")).concat(),
+    ];
     let why = lists.iter().fold(why, |why, stored| why.replace(stored, ""));
     why.replace("`native`, ", "").replace("native, ", "")
 }

@@ -116,15 +116,7 @@ pub(crate) async fn run_ended(driver: &Driver) {
     else {
         return;
     };
-    let (metrics, agent) = (&driver.shared.metrics, driver.own.name.as_str());
-    if of_runs {
-        let micros = ended_at.map_or(0, |at| at.0 - driver.run.created_at.0).max(0).unsigned_abs();
-        let outcome = match status {
-            RunStatus::Failed => code.as_deref().unwrap_or("failed"),
-            status => status.as_str(),
-        };
-        metrics.run(agent, outcome, Duration::from_micros(micros));
-    }
+    let (metrics, agent) = (&driver.shared.metrics, driver.own.name.clone());
     if let Some(provider) = driver.own.works_elsewhere().filter(|_| of_models) {
         let count = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
         let consumed = Consumed {
@@ -132,11 +124,19 @@ pub(crate) async fn run_ended(driver: &Driver) {
             output_tokens: count(output),
             cost_micros: count(cost.unwrap_or(0)),
         };
-        let (agent, provider) = (agent.to_owned(), provider.to_owned());
         // A remote agent does not report what it consumes.
         if (input, output, cost.unwrap_or(0)) != (0, 0, 0) {
-            metrics.program(ModelLabels { model: agent.clone(), agent, provider }, consumed);
+            let (model, provider) = (agent.clone(), provider.to_owned());
+            metrics.program(ModelLabels { agent: agent.clone(), provider, model }, consumed);
         }
+    }
+    if of_runs {
+        let micros = ended_at.map_or(0, |at| at.0 - driver.run.created_at.0).max(0).unsigned_abs();
+        let outcome = match status {
+            RunStatus::Failed => code.as_deref().unwrap_or("failed"),
+            status => status.as_str(),
+        };
+        metrics.run(&agent, outcome, Duration::from_micros(micros));
     }
 }
 

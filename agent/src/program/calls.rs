@@ -51,11 +51,8 @@ impl ProgramCalls {
     /// The same when the program has ended: open calls will not end any more.
     pub(crate) fn take_all(&mut self) -> Vec<ProgramCall> {
         let open = std::mem::take(&mut self.open).into_values();
-        let lost = open.map(|(tool, since)| ProgramCall {
-            tool,
-            outcome: "lost",
-            took: since.elapsed(),
-        });
+        let lost =
+            open.map(|(tool, since)| ProgramCall { tool, outcome: "lost", took: since.elapsed() });
         self.ended.extend(lost);
         self.take_ended()
     }

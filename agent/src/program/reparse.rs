@@ -138,7 +138,10 @@ impl Reparsed {
 }
 
 /// The last correction of a run.
-async fn last_correction(abide: &Abide, run_id: &str) -> Result<Option<RunCorrection>, ReparseError> {
+async fn last_correction(
+    abide: &Abide,
+    run_id: &str,
+) -> Result<Option<RunCorrection>, ReparseError> {
     let sql = "SELECT * FROM run_corrections WHERE run_id = :id ORDER BY number DESC LIMIT 1";
     let found: Vec<RunCorrection> = abide.sql(sql).param("id", run_id).fetch().await?;
     Ok(found.into_iter().next())
@@ -295,7 +298,8 @@ impl RunReading {
         let Some(correction) = correction else { return RunReading::default() };
         let lines: Vec<CorrectedLine> =
             serde_json::from_value(correction.lines.value()).unwrap_or_default();
-        let events = |line: CorrectedLine| (line.number, line.events.into_iter().map(plain).collect());
+        let events =
+            |line: CorrectedLine| (line.number, line.events.into_iter().map(plain).collect());
         RunReading {
             before: serde_json::from_value(correction.after.value()).ok(),
             before_lines: lines.into_iter().map(events).collect(),

@@ -19,8 +19,8 @@ use abide_models::{ModelMessage, ModelRequest};
 use abide_tools::Environment;
 
 use crate::context::transcript::{AssistantEntry, PARTIAL};
-use crate::model;
 use crate::middleware::observability;
+use crate::model;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::approvals::{self, OpenApprovals};
 use crate::program::output::ProgramOutput;

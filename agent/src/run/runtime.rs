@@ -451,7 +451,7 @@ impl Runtime {
             Err(error) => tracing::warn!(%error, "definitions could not be registered"),
         }
         for problem in &report.problems {
-            tracing::warn!(code = problem.error.code(), "{problem}");
+            tracing::warn!("{problem}");
         }
         for note in &report.notes {
             tracing::warn!("{note}");

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::run::lease::millis;
 use crate::run::settings::Settings;
-use crate::tools::waiting_calls::WaitingCalls;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
+use crate::tools::waiting_calls::WaitingCalls;
 
 /// Calls that run at the same time. Programs of calls use the memory of this machine.
 const AT_ONCE: usize = 64;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 /// Maximum number of label sets of each kind. Names of agents, models and tools come from definitions, which callers can
 /// post. What goes beyond is counted under the names `other`, so that no counter is lost.
 const LABEL_SETS: usize = 1_000;
@@ -17,7 +19,13 @@ const BOUNDS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.
 
 /// Counters of a runtime. A clone refers to the same ones.
 #[derive(Clone, Debug, Default)]
-pub struct AgentMetrics(Arc<Mutex<Counters>>);
+pub struct AgentMetrics(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    counters: Mutex<Counters>,
+    changes: watch::Sender<()>,
+}
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -111,6 +119,8 @@ impl AgentMetrics {
         let of = bounded(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
         count(&mut of.outcomes, outcome);
         of.durations.add(took);
+        drop(counters);
+        self.0.changes.send_replace(());
     }
 
     /// Counts what a program has consumed. It reports no requests.
@@ -141,6 +151,12 @@ impl AgentMetrics {
         let of = bounded(&mut counters.tools, labels, other);
         count(&mut of.outcomes, outcome);
         of.durations.add(took);
+    }
+
+    /// Changes after each run that is counted.
+    #[must_use]
+    pub fn runs(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     /// The current values. Families without samples are left out.
@@ -213,7 +229,7 @@ impl AgentMetrics {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use abide_agent::{
-    AgentProject, Catalog, Environment, FolderChanges, Runtime, Settings, Tools, begin, until_turn_ends,
+    AgentProject, Catalog, Environment, FolderChanges, Runtime, Settings, Tools, begin,
+    until_turn_ends,
 };
 use abide_client::Abide;
 use tempfile::TempDir;
@@ -39,10 +40,7 @@ impl Reloading {
     }
 
     /// With what a program in Rust adds to the catalog.
-    pub(crate) async fn with(
-        config: &str,
-        extend: impl FnOnce(Catalog) -> Catalog,
-    ) -> Reloading {
+    pub(crate) async fn with(config: &str, extend: impl FnOnce(Catalog) -> Catalog) -> Reloading {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), config);
         for (file, text) in

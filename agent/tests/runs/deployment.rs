@@ -117,19 +117,33 @@ async fn a_check_reports_middleware_of_all_agents() {
             Ok(project) => project.catalog.check(&project.models, &environment),
             Err(error) => vec![error.to_problem(folder.path())],
         };
-        let lines = found.iter().map(|it| {
-            format!("{it} ({})", it.error.suggestion().unwrap_or_default())
-        });
+        let lines =
+            found.iter().map(|it| format!("{it} ({})", it.error.suggestion().unwrap_or_default()));
         let lines: Vec<String> = lines.collect();
         lines.join("\n").replace(&format!("{}/", folder.path().display()), "")
     };
     for (list, problem) in [
         ("[observability, pii]", ""),
-        ("[pi]", "abide.yaml:7:14: unknown middleware pi; available: guardrail, tool_security, tool_retry, model_fallback, pii, observability, streaming (did you mean pii?)"),
-        ("[{ name: model_fallback, models: [{ provider: frist }] }]", "abide.yaml:7:59: unknown provider `frist`; available: `first` (add it to models in abide.yaml, or name another)"),
-        ("[{ name: tool_retry, tools: [lok] }]", "abide.yaml:7:30: unknown tool lok; available: look (did you mean look?)"),
-        ("[{ name: tool_security, blocked_tools: [lok] }]", "abide.yaml:7:41: unknown tool lok; available: look (did you mean look?)"),
-        ("[{ name: tool_retry, attempts: 0 }]", "abide.yaml:7:15: tool_retry: attempts is 0; it is 1 to 100 ()"),
+        (
+            "[pi]",
+            "abide.yaml:7:14: unknown middleware pi; available: guardrail, tool_security, tool_retry, model_fallback, pii, observability, streaming (did you mean pii?)",
+        ),
+        (
+            "[{ name: model_fallback, models: [{ provider: frist }] }]",
+            "abide.yaml:7:59: unknown provider `frist`; available: `first` (add it to models in abide.yaml, or name another)",
+        ),
+        (
+            "[{ name: tool_retry, tools: [lok] }]",
+            "abide.yaml:7:42: unknown tool lok; available: look (did you mean look?)",
+        ),
+        (
+            "[{ name: tool_security, blocked_tools: [lok] }]",
+            "abide.yaml:7:53: unknown tool lok; available: look (did you mean look?)",
+        ),
+        (
+            "[{ name: tool_retry, attempts: 0 }]",
+            "abide.yaml:7:22: tool_retry: attempts is 0; it is 1 to 100 ()",
+        ),
     ] {
         assert_eq!(check(list).await, problem, "{list}");
     }
@@ -144,7 +158,8 @@ async fn programs_have_only_observability_of_all_agents() {
     assert_eq!(reloading.next().await, "agents +[\"coder\"] ~[] -[]");
     let sql = "SELECT definition -> '$.deployment_middleware' FROM agent_revisions \
                WHERE agent = 'coder'";
-    let lists: Vec<(abide_client::Json,)> = reloading.abide.sql(sql).fetch().await.expect("it is read");
+    let lists: Vec<(abide_client::Json,)> =
+        reloading.abide.sql(sql).fetch().await.expect("it is read");
     let lists: Vec<Value> = lists.iter().map(|(list,)| list.value()).collect();
     assert_eq!(lists, [json!([{"name": "observability"}])]);
     reloading.close().await;

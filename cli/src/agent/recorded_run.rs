@@ -103,7 +103,9 @@ async fn repeat(
     let recorded = RecordedRun::from_file(path)?;
     let empty = tempfile::tempdir().map_err(|why| RecordingError::Malformed(why.to_string()))?;
     let catalog = |tools| match stored {
-        Some(abide) => Catalog::new(folder, tools).deployment_of(&project.catalog).prompts_of(abide),
+        Some(abide) => {
+            Catalog::new(folder, tools).deployment_of(&project.catalog).prompts_of(abide)
+        }
         None => Catalog::new(folder, tools).deployment_of(&project.catalog),
     };
     let abide = Abide::open(empty.path().join("repeated.db"))?;

@@ -93,7 +93,9 @@ impl<'a> Silence<'a> {
         let Some(lease) = first else { return Ok(None) };
         let passed = now - since;
         if passed >= lease.length / 2 {
-            return Ok(Some(waiting_for_lease((lease.length.saturating_sub(passed)).as_secs() + 1)));
+            return Ok(Some(waiting_for_lease(
+                (lease.length.saturating_sub(passed)).as_secs() + 1,
+            )));
         }
         self.due = Some(now + (lease.length / 5).max(SILENT));
         Ok(None)

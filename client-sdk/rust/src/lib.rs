@@ -105,10 +105,10 @@ pub use abide_reducers::{
     ExchangeKind, HandoffRequest, HandoffStatus, HealthAction, Identity, LostLease, Memory,
     MemoryVector, NewExchange, NewHealth, NewInput, NewMemory, NewMemoryVector, Pause, PauseStage,
     PauseStatus, PlanStep, PlanStepStatus, PlanVersion, Prompt, PromptLabel, PromptVersion,
-    Reservation, Role, Run, RunBudget, RunCorrection, RunEvent, RunEventKind, RunHealth, RunImport, RunSnapshot,
-    RunStatus, RunTrace, Session, SessionFork, SessionPlan, SessionStatus, Timer, TimerStatus,
-    Token, Tool, ToolCall, ToolCallStatus, ToolExchange, TraceStatus, Webhook, WebhookState,
-    WebhookStatus, WithheldAnswer,
+    Reservation, Role, Run, RunBudget, RunCorrection, RunEvent, RunEventKind, RunHealth, RunImport,
+    RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan, SessionStatus, Timer,
+    TimerStatus, Token, Tool, ToolCall, ToolCallStatus, ToolExchange, TraceStatus, Webhook,
+    WebhookState, WebhookStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;

@@ -14,7 +14,7 @@ use crate::waiting;
 pub const ACTIVE: i64 = i64::MAX;
 
 /// A run in the list of its agent.
-#[table(name = "run_lists", without_rowid, index(session_id))]
+#[table(name = "run_lists", without_rowid, index(session_id), index(run_id))]
 pub struct RunListEntry {
     /// The agent.
     #[column(key)]
@@ -43,6 +43,7 @@ pub(super) const FILL: &str = "CREATE TABLE run_lists (
   PRIMARY KEY (agent, part, ended_at, run_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX run_lists_session_id ON run_lists (session_id);
+CREATE INDEX run_lists_run_id ON run_lists (run_id);
 INSERT INTO run_lists SELECT agent, '', COALESCE(ended_at, 9223372036854775807), id, session_id
 FROM runs WHERE parent_id IS NULL;
 INSERT INTO run_lists SELECT r.agent, json_array(j.key, j.value),

@@ -303,6 +303,22 @@ fn a_worker_cannot_lift_the_terms_of_a_tool() {
         sql SELECT needs_approval, required_capability FROM tools WHERE name = 'pay'
         replay
         "#,
-        expect![[""]],
+        expect![[r#"
+            seq 1 {name: tooling}
+            seq 2 {id: s1, status: created}
+            seq 3 {name: pay, version: 1, effect: at_most_once}
+            seq 4 {name: pay, version: 2, effect: idempotent}
+            seq 4 again {name: pay, version: 2, effect: idempotent}
+            seq 5 {name: pay, version: 3, effect: at_most_once}
+            (1, 1, "{\"prompt\":\"Pay?\",\"required_capability\":\"money\"}", "bank") (2, 1, "{\"prompt\":\"Pay?\",\"required_capability\":\"money\"}", "bank") (3, 1, "{\"prompt\":\"Pay?\",\"required_capability\":\"money\"}", "bank")
+            seq 6 {call_id: c1, status: awaiting_approval, attempt: 0}
+            seq 7 {name: free, version: 1, effect: at_most_once}
+            seq 8 {name: free, version: 2, effect: at_most_once}
+            seq 8 again {name: free, version: 2, effect: at_most_once}
+            (1)
+            seq 9 {name: pay, version: 4, effect: at_most_once}
+            (0, null)
+            the same up to 9
+        "#]],
     );
 }

@@ -178,7 +178,8 @@ fn of_agent(app: &AppState, row: &JsonValue, base: &str, is_secured: bool) -> Js
     let authority = base.split_once("://").map_or(base, |(_, authority)| authority);
     let grpc = json!({"url": authority, "protocolBinding": "GRPC",
         "protocolVersion": VERSION, "tenant": name});
-    let legacy = |binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": "0.3"});
+    let legacy =
+        |binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": "0.3"});
     let mut card = json!({
         "name": name,
         "description": description,

@@ -218,7 +218,9 @@ pub(super) fn error(error: &A2aError) -> JsonValue {
         Kind::ContentTypeNotSupported => "ContentTypeNotSupportedError",
         Kind::MethodNotFound => "MethodNotFoundError",
         Kind::InvalidParams => "InvalidParamsError",
-        Kind::ParseError | Kind::InvalidRequest | Kind::VersionNotSupported => "InvalidRequestError",
+        Kind::ParseError | Kind::InvalidRequest | Kind::VersionNotSupported => {
+            "InvalidRequestError"
+        }
         Kind::Refused(code) => return json!({"type": code.as_str(), "message": error.message}),
     };
     json!({"type": name, "message": error.message})

@@ -9,10 +9,10 @@ use serde_json::{Value as JsonValue, json};
 
 use super::binding::{Answer, check_content_type, check_version, version};
 use super::error::{A2aError, A2aResult, Kind};
+use super::legacy;
 use super::operation::Operation;
 use super::operations::Peer;
 use super::task::Framing;
-use super::legacy;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;

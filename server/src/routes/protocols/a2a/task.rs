@@ -9,8 +9,8 @@ use serde_json::{Value as JsonValue, json};
 use super::super::follow::Encoder;
 use super::super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use super::error::A2aError;
-use super::{legacy, legacy_http};
 use super::params::timestamp;
+use super::{legacy, legacy_http};
 
 /// The ids of a task, as its client knows them.
 #[derive(Clone, Debug)]

@@ -119,8 +119,9 @@ impl Filter {
             params.insert("id".to_owned(), json!(token.id));
         }
         let from = &self.from;
-        let sql =
-            format!("SELECT {COLUMNS} {from} {part} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}");
+        let sql = format!(
+            "SELECT {COLUMNS} {from} {part} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}"
+        );
         let found = peer.app.engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
         let rows = found.rows.iter().map(|row| {
             let cells = found.columns.iter().zip(row.iter());
