@@ -451,8 +451,8 @@ fn a_conversation_outlives_its_server() {
 /// SIGKILL of the server in a command: its lease is lost, and the conversation says once what it waits for.
 #[test]
 fn a_conversation_at_a_server_says_that_it_waits_for_a_lease() {
-    let answers = "answers:\n  - calls: [{ name: execute, arguments: { command: \"sh test.sh\" } }]\n  \
-                   - { text: I see. }\n";
+    let answers = "answers:\n  - calls: [{ name: execute, \
+                   arguments: { command: \"sh test.sh\" } }]\n  - { text: I see. }\n";
     let project = Project::init(answers);
     fs::write(project.path("test.sh"), "echo begun > begun; sleep 1000\n").unwrap();
     // Opening one end of a named pipe waits for the other end.

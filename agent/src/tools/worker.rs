@@ -68,7 +68,8 @@ impl ToolWorker {
                     if update.is_none() {
                         return Err(changes.error().cloned().unwrap_or(Error::Closed));
                     }
-                    let newest = changes.typed_rows::<(Option<i64>,)>()?.first().and_then(|it| it.0);
+                    let newest = changes.typed_rows::<(Option<i64>,)>()?;
+                    let newest = newest.first().and_then(|it| it.0);
                     if !waiting.arrive(newest.unwrap_or(0)).await? {
                         continue;
                     }

@@ -49,8 +49,8 @@ async fn middleware_of_all_agents_is_part_of_the_revision_and_reloads() {
     assert!(told.starts_with("middleware +[\"guardrail\", \"tool_security\"] ~[] -[]\n"), "{told}");
     assert!(told.contains("agents +[] ~[\"clerk\""), "{told}");
     assert_eq!(reloading.run().await, pair(DENIED, "Not that."));
-    let sql = "SELECT revision, coalesce(json_array_length(definition -> '$.deployment_middleware'), 0) \
-               FROM agent_revisions WHERE agent = 'clerk' ORDER BY revision";
+    let sql = "SELECT revision, \
+               coalesce(json_array_length(definition -> '$.deployment_middleware'), 0) FROM agent_revisions WHERE agent = 'clerk' ORDER BY revision";
     let revisions: Vec<(i64, i64)> = reloading.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(revisions, [(1, 0), (2, 2)]);
     for (config, problem) in [

@@ -162,7 +162,8 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
     let same = again().await;
     assert_eq!(same.changes, []);
     assert_eq!(same.store(&fixture.abide, None).await.expect("nothing is stored"), None);
-    let results = "SELECT r.output ->> '$.content', r.tool_calls, s.answer, s.tool_calls, s.input_tokens, \
+    let results = "SELECT r.output ->> '$.content', r.tool_calls, s.answer, s.tool_calls, \
+                   s.input_tokens, \
                    s.cost_micros, s.corrections FROM run_results s JOIN runs r ON r.id = s.run_id";
     let results: Vec<(String, i64, String, i64, i64, i64, i64)> =
         fixture.abide.sql(results).fetch().await.expect("they are read");
@@ -186,7 +187,8 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
 #[tokio::test]
 async fn the_end_of_a_run_is_read_again() {
     let plan = FixtureOptions::of("", "answers: []");
-    let script = "cat > /dev/null; echo '{\"kind\":\"refusal\",\"why\":\"I may not.\"}'; echo '{\"kind\":\"done\",\"say\":\"-\"}'";
+    let script = r#"cat > /dev/null; echo '{"kind":"refusal","why":"I may not."}'
+echo '{"kind":"done","say":"-"}'"#;
     std::fs::write(plan.folder.path().join("agent.sh"), script).expect("it can be written");
     let folder = plan.folder.path().to_owned();
     let cli = |rules: &str| {
@@ -204,7 +206,10 @@ async fn the_end_of_a_run_is_read_again() {
     define(&folder, "clerk.yaml", &cli(better));
     let catalog = Catalog::new(&folder, abide_tools::Tools::new());
     let again = Reparsed::of(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
-    assert_eq!(again.changes.last().map(|it| it.after.join("; ")), Some("answer null; error_code \"runtime_crash\"; error_message \"I may not.\"; status \"failed\"".to_owned()));
+    let end = again.changes.last().map(|it| it.after.join("; ")).unwrap_or_default();
+    let expected =
+        r#"answer null; error_code "runtime_crash"; error_message "I may not."; status "failed""#;
+    assert_eq!(end, expected);
     again.store(&fixture.abide, None).await.expect("it is stored");
     let sql = "SELECT status, error_code, error_message, answer FROM run_results";
     let results: Vec<(String, String, String, Option<String>)> =

@@ -4,9 +4,8 @@
 //! [`ACTIVE`], so that its events write no rows here; when it ends, its place is the time of its end. Runs that another run has
 //! delegated are in no list.
 
-use abide_schema::{Abort, Context, table};
+use abide_schema::{Abort, Context, Micros, table};
 
-use super::Run;
 use crate::session::Session;
 use crate::waiting;
 
@@ -51,13 +50,22 @@ INSERT INTO run_lists SELECT r.agent, json_array(j.key, j.value),
 FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
 WHERE r.parent_id IS NULL AND j.type = 'text'";
 
+/// A run as the lists need it.
+pub(crate) struct ListedRun<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) agent: &'a str,
+    pub(crate) session_id: &'a str,
+    pub(crate) ended_at: Option<Micros>,
+    pub(crate) is_delegated: bool,
+}
+
 /// Adds a new run.
-pub(crate) fn begin(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+pub(crate) fn begin(ctx: &mut Context<'_>, run: &ListedRun<'_>) -> Result<(), Abort> {
     each(ctx, run, |ctx, entry| ctx.insert(entry).map(drop))
 }
 
 /// Moves a run that has ended to its place.
-pub(super) fn end(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+pub(super) fn end(ctx: &mut Context<'_>, run: &ListedRun<'_>) -> Result<(), Abort> {
     each(ctx, run, |ctx, entry| {
         ctx.delete::<RunListEntry>((&*entry.agent, &*entry.part, ACTIVE, &*entry.run_id))?;
         ctx.insert(entry).map(drop)
@@ -67,24 +75,24 @@ pub(super) fn end(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
 /// The entries of a run at its place now.
 fn each(
     ctx: &mut Context<'_>,
-    run: &Run,
+    run: &ListedRun<'_>,
     act: impl Fn(&mut Context<'_>, RunListEntry) -> Result<(), Abort>,
 ) -> Result<(), Abort> {
-    if run.parent_id.is_some() {
+    if run.is_delegated {
         return Ok(());
     }
     ctx.without_policies(|ctx| {
-        let session = ctx.get::<Session>(&run.session_id)?;
+        let session = ctx.get::<Session>(run.session_id)?;
         let scope = session.map(|session| session.scope.value()).unwrap_or_default();
         let texts = scope.as_object().into_iter().flatten();
         let parts = texts.filter_map(|(key, value)| Some(waiting::part(key, value.as_str()?)));
         for part in parts.chain([String::new()]) {
             let entry = RunListEntry {
-                agent: run.agent.clone(),
+                agent: run.agent.to_owned(),
                 part,
                 ended_at: run.ended_at.map_or(ACTIVE, |at| at.0),
-                run_id: run.id.clone(),
-                session_id: run.session_id.clone(),
+                run_id: run.id.to_owned(),
+                session_id: run.session_id.to_owned(),
             };
             act(ctx, entry)?;
         }

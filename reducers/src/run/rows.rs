@@ -351,7 +351,7 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;
     ctx.update(&run)?;
     if run.status.is_terminal() && before.as_ref().is_some_and(|it| !it.status.is_terminal()) {
-        list::end(ctx, &run)?;
+        list::end(ctx, &run.listed())?;
     }
     let waited = before.is_some_and(|before| before.waits());
     if waited != run.waits() {
@@ -377,6 +377,17 @@ impl Run {
     pub(crate) fn let_go(&mut self) {
         self.driver = None;
         self.lease_expires_at = None;
+    }
+
+    /// It as the lists of its agent have it.
+    pub(crate) fn listed(&self) -> list::ListedRun<'_> {
+        list::ListedRun {
+            id: &self.id,
+            agent: &self.agent,
+            session_id: &self.session_id,
+            ended_at: self.ended_at,
+            is_delegated: self.parent_id.is_some(),
+        }
     }
 
     /// Its queue entry.

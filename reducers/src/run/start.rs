@@ -94,7 +94,7 @@ pub(crate) fn begin(
     };
     ctx.insert(run.clone())?;
     waiting::note(ctx, run.entry(), true)?;
-    list::begin(ctx, &run)?;
+    list::begin(ctx, &run.listed())?;
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)

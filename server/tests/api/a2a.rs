@@ -668,8 +668,8 @@ async fn a_client_of_version_0_3_uses_http() {
     };
     // Names of Protocol Buffers, as the SDK for Python sends them.
     let said = json!({"message_id": "m1", "role": "ROLE_USER", "content": [{"text": "Hello."},
-        {"data": {"data": {"n": 1}}}, {"file": {"file_with_bytes": "eA==", "mime_type": "text/plain",
-        "name": "x"}}]});
+        {"data": {"data": {"n": 1}}}, {"file": {"file_with_bytes": "eA==",
+        "mime_type": "text/plain", "name": "x"}}]});
     let body = json!({"request": said, "configuration": {}}).to_string();
     let sent = ask("POST", "message:send", &body).await.json();
     let task = &sent["task"];

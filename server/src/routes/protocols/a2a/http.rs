@@ -3,7 +3,6 @@
 use abide_schema::limits::A2A_VALUES;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
-use axum::http::Method;
 use axum::http::request::Parts;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
@@ -11,10 +10,10 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::binding::{Answer, check_content_type, check_version};
 use super::error::{A2aError, A2aResult, Kind};
-use super::legacy_http;
 use super::operation::Operation;
 use super::operations::Peer;
 use super::task::Framing;
+use super::{legacy_http, paths};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -66,11 +65,7 @@ pub(in crate::routes) async fn call(
 /// The operation of a request, and its parameters.
 fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
     let (method, headers, query) = (&head.method, &head.headers, head.uri.query());
-    let route = match rest.strip_prefix("v1/") {
-        Some(rest) => legacy_http::route(method, rest),
-        None => route(method, rest),
-    };
-    let (operation, ids) = route.ok_or_else(|| {
+    let (operation, ids) = paths::operation(method, rest).ok_or_else(|| {
         let message = format!("there is no operation {method} {rest}");
         A2aError::new(Kind::MethodNotFound, message)
     })?;
@@ -93,61 +88,6 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
         params[name] = json!(id);
     }
     Ok((operation, params))
-}
-
-/// Parameters in a path.
-pub(super) type PathIds<'a> = Vec<(&'static str, &'a str)>;
-
-/// The operation of a path, and the ids in it.
-pub(super) fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
-    let (is_get, is_post) = (method == Method::GET, method == Method::POST);
-    match rest {
-        "message:send" if is_post => return Some((Operation::SendMessage, Vec::new())),
-        "message:stream" if is_post => {
-            return Some((Operation::SendStreamingMessage, Vec::new()));
-        }
-        "extendedAgentCard" if is_get => {
-            return Some((Operation::GetExtendedAgentCard, Vec::new()));
-        }
-        "tasks" if is_get => return Some((Operation::ListTasks, Vec::new())),
-        _ => {}
-    }
-    let id = rest.strip_prefix("tasks/").filter(|id| !id.is_empty())?;
-    if let Some((task_id, config)) = id.split_once("/pushNotificationConfigs") {
-        return route_of_push_config(method, task_id, config);
-    }
-    if let Some(id) = id.strip_suffix(":cancel").filter(|_| is_post) {
-        return Some((Operation::CancelTask, vec![("id", id)]));
-    }
-    // 1.0.0 has GET, 1.0.1 has POST.
-    if let Some(id) = id.strip_suffix(":subscribe").filter(|_| is_get || is_post) {
-        return Some((Operation::SubscribeToTask, vec![("id", id)]));
-    }
-    is_get.then(|| (Operation::GetTask, vec![("id", id)]))
-}
-
-/// The operation on the configurations of a task, or on one of them.
-fn route_of_push_config<'a>(
-    method: &Method,
-    task_id: &'a str,
-    config: &'a str,
-) -> Option<(Operation, PathIds<'a>)> {
-    let mut ids = vec![("taskId", task_id)];
-    let operation = match config.strip_prefix('/').filter(|id| !id.is_empty()) {
-        None if !config.trim_matches('/').is_empty() => return None,
-        None if method == Method::POST => Operation::CreatePushConfig,
-        None if method == Method::GET => Operation::ListPushConfigs,
-        Some(id) => {
-            ids.push(("id", id));
-            match *method {
-                Method::GET => Operation::GetPushConfig,
-                Method::DELETE => Operation::DeletePushConfig,
-                _ => return None,
-            }
-        }
-        None => return None,
-    };
-    Some((operation, ids))
 }
 
 /// The parameters of a query.

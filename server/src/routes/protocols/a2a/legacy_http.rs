@@ -2,23 +2,12 @@
 //! 0.3 over JSON-RPC: a message has `content`, a file has other names, and the states are those of 1.0. A request is converted to
 //! 1.0, and its result back.
 
-use axum::http::Method;
 use serde_json::{Value as JsonValue, json};
 
 use super::error::{A2aError, Kind};
+use super::legacy;
 use super::operation::Operation;
 use super::params::field;
-use super::{http, legacy};
-
-/// The operation of a path below `v1/`, and the ids in it.
-pub(super) fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, http::PathIds<'a>)> {
-    match rest {
-        "card" if method == Method::GET => Some((Operation::GetExtendedAgentCard, Vec::new())),
-        // 0.3 has no list, and its extended card is `card`.
-        "tasks" | "extendedAgentCard" => None,
-        rest => http::route(method, rest),
-    }
-}
 
 /// The parameters in the form of 1.0.
 pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {

@@ -287,7 +287,7 @@ impl Peer {
     }
 
     async fn list(self, params: &JsonValue) -> A2aResult<JsonValue> {
-        let filter = Filter::parse(&self, params)?;
+        let filter = Filter::parse(self.by(), &self.agent, params)?;
         let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
         if size == 0 || size > A2A_PAGE {
             return Err(A2aError::invalid(format!("pageSize is not between 1 and {A2A_PAGE}")));
@@ -295,8 +295,8 @@ impl Peer {
         let after = text(params, "pageToken")?.map(PageToken::parse).transpose()?;
         let length = number(params, "historyLength")?;
         let with_artifacts = flag(params, "includeArtifacts")?;
-        let total = filter.count(&self).await?;
-        let rows = filter.rows(&self, after.as_ref(), size + 1).await?;
+        let total = filter.count(&self.app, self.by()).await?;
+        let rows = filter.rows((&self.app, self.by()), after.as_ref(), size + 1).await?;
         let mut tasks = Vec::new();
         for row in rows.iter().take(size) {
             let run = RunRow::of(row);

@@ -3,21 +3,21 @@
 
 use std::collections::BTreeSet;
 
-use abide_schema::Value;
+use abide_schema::{Caller, Value};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::super::start::params;
 use super::error::{A2aError, A2aResult};
-use super::operations::Peer;
 use super::params::{text, time};
 use super::task::{CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING};
+use crate::app_state::AppState;
 use crate::routes::exchange::hidden;
 
 /// The columns of a row of the list.
-const COLUMNS: &str = "r.id, r.session_id, r.agent, r.turn, r.status, r.reason, r.events, r.ended_at, \
-                       r.created_at, r.updated_at, r.parent_id";
+const COLUMNS: &str = "r.id, r.session_id, r.agent, r.turn, r.status, r.reason, r.events, \
+                       r.ended_at, r.created_at, r.updated_at, r.parent_id";
 
 /// Where active runs are, see `run_lists`.
 const ACTIVE: i64 = i64::MAX;
@@ -31,13 +31,13 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    pub(super) fn parse(peer: &Peer, given: &JsonValue) -> A2aResult<Filter> {
-        let mut params = params([("agent", json!(peer.agent))]);
+    pub(super) fn parse(by: &Caller, agent: &str, given: &JsonValue) -> A2aResult<Filter> {
+        let mut params = params([("agent", json!(agent))]);
         let context = text(given, "contextId")?;
         let mut from = match context {
             Some(context) => {
                 params.insert("context".to_owned(), json!(context));
-                let own = format!("{}{context}", peer.by().namespace());
+                let own = format!("{}{context}", by.namespace());
                 params.insert("own_context".to_owned(), json!(own));
                 "FROM runs r WHERE r.session_id IN (:context, :own_context) AND r.agent = :agent \
                  AND r.parent_id IS NULL"
@@ -45,7 +45,7 @@ impl Filter {
             None => {
                 // The list of each key of the scope has all runs that the caller can see. Which one is the shortest is not
                 // known.
-                let part = peer.by().scope().iter().next_back();
+                let part = by.scope().iter().next_back();
                 let part = part.map(|(key, value)| json!([key, value]).to_string());
                 params.insert("part".to_owned(), json!(part.unwrap_or_default()));
                 "FROM run_lists l JOIN runs r ON r.id = l.run_id \
@@ -69,9 +69,9 @@ impl Filter {
     }
 
     /// The number of all tasks.
-    pub(super) async fn count(&self, peer: &Peer) -> A2aResult<i64> {
+    pub(super) async fn count(&self, app: &AppState, by: &Caller) -> A2aResult<i64> {
         let sql = format!("SELECT count(*) {}", self.from);
-        let counted = peer.app.engine.query(peer.by(), &sql, &self.params, None).await;
+        let counted = app.engine.query(by, &sql, &self.params, None).await;
         let counted = counted.map_err(hidden)?;
         Ok(match counted.rows.first().and_then(|row| row.first()) {
             Some(Value::Integer(total)) => *total,
@@ -82,18 +82,19 @@ impl Filter {
     /// The rows after a place, the last changed first.
     pub(super) async fn rows(
         &self,
-        peer: &Peer,
+        (app, by): (&AppState, &Caller),
         after: Option<&PageToken>,
         most: usize,
     ) -> A2aResult<Vec<JsonValue>> {
+        let read = async |of: (&str, &str, &str)| self.read((app, by), of, after, most).await;
         if self.is_of_context {
-            return self.read(peer, ("", "r.updated_at", "r.id"), after, most).await;
+            return read(("", "r.updated_at", "r.id")).await;
         }
         // Active runs first: one that ends meanwhile is then found twice, and not missed.
         let active = format!("AND l.ended_at = {ACTIVE}");
-        let mut rows = self.read(peer, (&active, "r.updated_at", "r.id"), after, most).await?;
+        let mut rows = read((&active, "r.updated_at", "r.id")).await?;
         let ended = format!("AND l.ended_at < {ACTIVE}");
-        let ended = self.read(peer, (&ended, "l.ended_at", "l.run_id"), after, most).await?;
+        let ended = read((&ended, "l.ended_at", "l.run_id")).await?;
         let again: BTreeSet<&str> = ended.iter().filter_map(|row| row["id"].as_str()).collect();
         rows.retain(|row| row["id"].as_str().is_none_or(|id| !again.contains(id)));
         rows.extend(ended);
@@ -107,7 +108,7 @@ impl Filter {
 
     async fn read(
         &self,
-        peer: &Peer,
+        (app, by): (&AppState, &Caller),
         (part, at, id): (&str, &str, &str),
         after: Option<&PageToken>,
         most: usize,
@@ -122,7 +123,7 @@ impl Filter {
         let sql = format!(
             "SELECT {COLUMNS} {from} {part} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}"
         );
-        let found = peer.app.engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
+        let found = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
         let rows = found.rows.iter().map(|row| {
             let cells = found.columns.iter().zip(row.iter());
             cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect()
