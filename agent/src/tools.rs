@@ -1,6 +1,6 @@
 //! Tool calls: they are requested, claimed, run and recorded.
 //!
-//! `arguments` what a model wrote · `calls` the calls of a run · `claimed` a call while its tool runs · `exchange` what a call
+//! `arguments` what a model wrote · `waiting_calls` calls that wait for a worker · `calls` the calls of a run · `claimed` a call while its tool runs · `exchange` what a call
 //! exchanges with a server · `interrupted` what interrupted calls have changed · `left_tasks` tasks of servers that are no longer needed · `response` archived results · `worker`
 //! calls of no run.
 
@@ -11,4 +11,5 @@ pub(crate) mod exchange;
 pub(crate) mod interrupted;
 pub(crate) mod left_tasks;
 pub(crate) mod response;
+mod waiting_calls;
 pub(crate) mod worker;

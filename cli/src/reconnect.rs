@@ -2,32 +2,55 @@
 //! changes".
 
 use abide_client::Link;
+use tokio::sync::watch;
 
 use crate::global_options::Options;
 use crate::output::note;
 
 /// Runs a command, and reports each lost connection, failed attempt and reconnect.
 pub(crate) async fn reporting_reconnects<T>(
+    link: Link,
+    options: &Options,
+    command: impl Future<Output = T>,
+) -> T {
+    let (_never, is_typing) = watch::channel(false);
+    reporting_reconnects_unless(is_typing, link, options, command).await
+}
+
+/// The same, but nothing while a person types. A connection that is still lost afterwards is reported then.
+pub(crate) async fn reporting_reconnects_unless<T>(
+    mut is_typing: watch::Receiver<bool>,
     mut link: Link,
     options: &Options,
     command: impl Future<Output = T>,
 ) -> T {
-    let mut attempt = 0_u64;
+    // How many attempts have failed since the connection was lost, and whether the loss was reported.
+    let (mut failed, mut is_reported) = (None::<u64>, false);
     tokio::pin!(command);
     loop {
-        tokio::select! {
+        let is_of_link = tokio::select! {
             // When a connection ends permanently, the command ends with the reason.
             biased;
             done = &mut command => return done,
-            () = link.changed() => {}
+            () = link.changed() => true,
+            Ok(()) = is_typing.changed() => false,
+        };
+        if is_of_link {
+            failed = (!link.connected()).then(|| failed.map_or(0, |attempts| attempts + 1));
         }
-        note(match (link.connected(), attempt) {
-            (true, 0) => continue,
-            (true, _) => format!("reconnected to {}", options.url),
-            (false, 0) => format!("warning: connection to {} lost; reconnecting", options.url),
-            (false, _) => format!("warning: reconnect attempt {attempt} to {} failed", options.url),
-        });
-        attempt = if link.connected() { 0 } else { attempt + 1 };
+        if *is_typing.borrow() {
+            continue;
+        }
+        let url = &options.url;
+        match (failed, is_reported) {
+            (Some(_), false) => note(format!("warning: connection to {url} lost; reconnecting")),
+            (Some(attempt), true) if is_of_link => {
+                note(format!("warning: reconnect attempt {attempt} to {url} failed"));
+            }
+            (None, true) => note(format!("reconnected to {url}")),
+            (Some(_), true) | (None, false) => {}
+        }
+        is_reported = failed.is_some();
     }
 }
 

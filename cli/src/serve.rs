@@ -11,7 +11,7 @@ use abide_engine::{Engine, Holder, Retention};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
-use abide_server::{AccessConfig, Jwt, Services, SigningKey, check_listens};
+use abide_server::{AccessConfig, Jwt, PublicUrl, Services, SigningKey, check_listens};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -61,6 +61,11 @@ pub(crate) struct Serve {
     /// A host whose address need not be public, for push notifications: host or host:port; can be repeated
     #[arg(long, value_name = "HOST")]
     webhook_allow_private: Vec<String>,
+
+    /// The address of the server as clients know it, in cards of agents and in metadata of OAuth; without it, a client
+    /// chooses the host: https://agents.example
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
 
     /// The Ed25519 key that signs the cards of agents and push notifications: a PEM file, see docs/a2a.md
     #[arg(long, value_name = "FILE")]
@@ -158,6 +163,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         access = access.with_jwt(Jwt::open(file)?);
     }
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
+    let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
     // Binds the address first: a second server started by mistake must not create a file.
     let listener = TcpListener::bind(&args.listen).await;
@@ -195,7 +201,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
     greet(options, &engine, address, (&db, loaded), requires_token)?;
     let registry = agents.as_ref().map(AgentHost::registry);
-    let services = Services { agents: registry, webhooks: Some(webhooks), signing_key };
+    let services = Services { agents: registry, webhooks: Some(webhooks), signing_key, public_url };
     let served = abide_server::serve_with(engine.clone(), listener, access, services, stop).await;
     if let Some(agents) = agents {
         agents.close().await;

@@ -54,7 +54,7 @@ macro_rules! reducers_of {
 }
 
 /// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
-const EXPORTED: [&str; 74] = reducers_of![
+const EXPORTED: [&str; 75] = reducers_of![
     AbortRun,
     AcknowledgeCancel,
     AppendMessage,
@@ -70,6 +70,7 @@ const EXPORTED: [&str; 74] = reducers_of![
     CloseExchange,
     CompleteSession,
     CompleteToolCall,
+    CorrectRun,
     CreateIdentity,
     CreateSession,
     CreateToken,

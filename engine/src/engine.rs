@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_live::TemplateWork;
-use abide_schema::reducer::{Caller, CredentialQueries, MetricSeries};
+use abide_schema::reducer::{Caller, CredentialQueries, Definition, MetricSeries};
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{Code, Micros, Refusal, Seq, Value, limits};
 use abide_store::{Layout, OpenError, Store, readable_views};
@@ -314,18 +314,17 @@ impl Engine {
     #[must_use]
     pub fn describe_for(&self, caller: &Caller) -> JsonValue {
         let tables = self.inner.queries.policies.describe(caller);
-        let reducers: Vec<JsonValue> = (self.inner.registry.definitions())
-            .map(|definition| {
-                json!({
-                    "name": definition.name,
-                    "description": definition.doc,
-                    "arguments": (definition.arguments)(),
-                    "result": (definition.result)(),
-                })
-            })
-            .collect();
+        let reducers: Vec<JsonValue> =
+            self.inner.registry.definitions().map(described_reducer).collect();
         let views = self.describe_views(&tables);
         json!({"tables": tables, "views": views, "reducers": reducers})
+    }
+
+    /// The description of one reducer, which does not depend on the caller; `None` if there is none with this name.
+    #[must_use]
+    pub fn describe_reducer(&self, name: &str) -> Option<JsonValue> {
+        let mut all = self.inner.registry.definitions();
+        all.find(|definition| definition.name == name).map(described_reducer)
     }
 
     /// The described tables alone.
@@ -370,4 +369,14 @@ impl Engine {
             tracing::warn!(%error, "the journal was not removed; the next opening does");
         }
     }
+}
+
+/// A reducer as `/v1/schema` has it.
+fn described_reducer(definition: &Definition) -> JsonValue {
+    json!({
+        "name": definition.name,
+        "description": definition.doc,
+        "arguments": (definition.arguments)(),
+        "result": (definition.result)(),
+    })
 }

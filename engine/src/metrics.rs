@@ -142,6 +142,8 @@ metrics! {
     checkpoints_total;
     /// Queries answered.
     queries_total;
+    /// Steps of SQLite's virtual machine in these queries.
+    query_steps_total;
     /// Subscriptions made.
     subscriptions_total;
     /// Deltas made, before they are shared among subscribers.

@@ -223,6 +223,11 @@ fn compare(
     replayed: &Executor,
     table: &'static TableSpec,
 ) -> Result<(), ReplayError> {
+    // Rows without a seq are derived from other rows. A file from before the table gets them from the step that makes it.
+    let is_derived = !table.columns.iter().any(|column| column.name == "seq");
+    if is_derived && !log.has(table)? {
+        return Ok(());
+    }
     let (mut count, mut differing) = (0_usize, None);
     let mut failed = None;
     log.rows(table, &mut |row| {

@@ -10,6 +10,7 @@ pub use crate::access::token::{CreateToken, RevokeToken};
 pub use crate::agent::{RegisterAgent, RetireAgent};
 pub use crate::approval::DecideApproval;
 pub use crate::collection::{DeleteEntries, WriteEntries};
+pub use crate::correction::CorrectRun;
 pub use crate::delegation::StartChildRun;
 pub use crate::exchange::{CloseExchange, RecordExchange, SuspendToolCall};
 pub use crate::handoff::{

@@ -12,6 +12,7 @@ pub mod arguments;
 pub mod budget;
 pub mod cleanup;
 pub mod collection;
+pub mod correction;
 pub mod delegation;
 pub mod exchange;
 pub mod handoff;
@@ -54,6 +55,7 @@ pub use approval::{Approval, ApprovalStatus};
 pub use budget::{Reservation, RunBudget};
 pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
+pub use correction::RunCorrection;
 pub use delegation::Delegation;
 pub use exchange::{ExchangeKind, NewExchange, NewInput, ToolExchange};
 pub use handoff::{HandoffRequest, HandoffStatus};
@@ -101,6 +103,7 @@ pub fn modules() -> Vec<Module> {
         withheld::module(),
         // Not last: if the newest object of the schema is a view, SQLite's integrity check reports no unused pages.
         usage::module(),
+        correction::module(),
         pause::module(),
         snapshot::module(),
         trace::module(),

@@ -14,7 +14,7 @@
 //! A run reports its progress as **run events**, in order, each once. A turn ends with exactly one of `done`,
 //! `error` or `interrupt`: a unique index enforces that too.
 //!
-//! The rows are in `run/rows.rs`; then follow `run/start.rs`, [`mod@drive`], `run/wait.rs`, [`mod@end`], and
+//! The rows are in `run/rows.rs`, lists of runs in [`mod@list`]; then follow `run/start.rs`, [`mod@drive`], `run/wait.rs`, [`mod@end`], and
 //! `run/stop.rs`, which sessions and cleanups call, too.
 
 use abide_schema::Module;
@@ -24,6 +24,7 @@ use crate::waiting;
 
 pub mod drive;
 pub mod end;
+pub mod list;
 pub mod reserve;
 pub(crate) mod start;
 pub(crate) mod stop;
@@ -33,6 +34,7 @@ mod rows;
 
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
 pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run};
+pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
 pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
@@ -68,8 +70,10 @@ pub fn module() -> Module {
         .step(DELEGATIONS_REPORT)
         .step(WAITING_ENDS)
         .step(WAIT_LIMITS)
+        .step(list::FILL)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
+        .visible::<RunListEntry>(RowVisibility::InScope)
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])
         .reducer(start_run::definition())

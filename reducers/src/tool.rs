@@ -229,6 +229,18 @@ impl Tool {
         arguments::check(ctx, (&self.name, self.version), schema, arguments)
     }
 
+    /// Keeps what the tool required before: a worker cannot lift an approval, or let workers without a capability claim calls.
+    fn keep_terms(&mut self, before: Option<&Tool>) {
+        let Some(before) = before else { return };
+        if before.needs_approval {
+            self.needs_approval = true;
+            self.approval.clone_from(&before.approval);
+        }
+        if before.required_capability.is_some() {
+            self.required_capability.clone_from(&before.required_capability);
+        }
+    }
+
     fn is_same_but_for_time(&self, other: &Tool) -> bool {
         let of_that_time = Tool {
             version: self.version,
@@ -260,16 +272,21 @@ fn stored(value: impl Serialize) -> Json {
     Json::from(serde_json::to_value(value).expect("a policy has string keys and serialises"))
 }
 
+/// Version 2: only admins and apps lift the terms of a tool. The tables do not change.
+const TERMS_STAY: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool")
+        .step(TERMS_STAY)
         .visible::<Tool>(RowVisibility::Open)
         .visible::<ToolVersion>(RowVisibility::Open)
         .reducer(register_tool::definition())
 }
 
-/// Registers a tool, or a new version of one. Registering an identical tool changes nothing.
+/// Registers a tool, or a new version of one. Registering an identical tool changes nothing. The approval of its calls and the
+/// capability of its workers stay unless an admin or an app registers it.
 #[reducer]
 pub fn register_tool(
     ctx: &mut Context<'_>,
@@ -306,7 +323,7 @@ pub fn register_tool(
     let effect = effect.or_else(|| annotations.as_ref().map(Effect::of_annotations));
     let before = ctx.get::<Tool>(&name)?;
     let (now, seq) = (ctx.now, ctx.seq);
-    let tool = Tool {
+    let mut tool = Tool {
         name,
         version: before.as_ref().map_or(1, |before| before.version + 1),
         description,
@@ -323,6 +340,9 @@ pub fn register_tool(
         updated_at: now,
         seq,
     };
+    if !["admin", "app"].contains(&ctx.caller.role()) && !ctx.is_before("tool", 2) {
+        tool.keep_terms(before.as_ref());
+    }
     match before {
         Some(before) if before.is_same_but_for_time(&tool) => {
             return Ok(ReducerResult::Duplicate(before.seq, before));

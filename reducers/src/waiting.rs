@@ -84,7 +84,8 @@ pub(crate) fn note(
     })
 }
 
-fn part(key: &str, value: &str) -> String {
+/// One key of a scope and its value, as text.
+pub(crate) fn part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
 

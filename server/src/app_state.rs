@@ -5,11 +5,13 @@ use std::sync::Arc;
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use axum::extract::Extension;
+use axum::http::{HeaderMap, Uri};
 
 use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::read_limiter::ReadLimiter;
+use crate::public_url::{self, PublicUrl};
 use crate::routes::McpState;
 use crate::signing_key::SigningKey;
 use crate::webhooks::WebhookSender;
@@ -26,7 +28,15 @@ pub(crate) struct AppState {
     pub(crate) agents: AgentRegistryHandle,
     pub(crate) webhooks: Option<Arc<dyn WebhookSender>>,
     pub(crate) signing_key: Option<SigningKey>,
+    pub(crate) public_url: Option<PublicUrl>,
     pub(crate) mcp: Arc<McpState>,
+}
+
+impl AppState {
+    /// The address of this server as the client knows it.
+    pub(crate) fn base(&self, uri: &Uri, headers: &HeaderMap) -> String {
+        public_url::base(self.public_url.as_ref(), uri, headers)
+    }
 }
 
 /// The credential with which a request was admitted.

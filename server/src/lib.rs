@@ -26,6 +26,7 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod public_url;
 mod query_string;
 mod routes;
 mod serve;
@@ -49,6 +50,7 @@ pub use listener::SharedListener;
 pub use mcp_handler::{
     McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
 };
+pub use public_url::PublicUrl;
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
 pub use signing_key::SigningKey;
 pub use webhooks::{WebhookFuture, WebhookRequest, WebhookSender};

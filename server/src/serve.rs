@@ -31,6 +31,7 @@ use crate::connections::unauthenticated::{UnauthenticatedConnection, Unauthentic
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::listener::{Listener, SharedListener, Socket};
 use crate::problem::Problem;
+use crate::public_url::PublicUrl;
 use crate::routes;
 use crate::signing_key::SigningKey;
 use crate::webhooks::WebhookSender;
@@ -60,6 +61,9 @@ pub struct Services {
     pub webhooks: Option<Arc<dyn WebhookSender>>,
     /// The key that signs cards of agents and push notifications.
     pub signing_key: Option<SigningKey>,
+    /// The address of the server in cards, in metadata of OAuth and in signatures. Without one it is what a client writes in the
+    /// header `Host`.
+    pub public_url: Option<PublicUrl>,
 }
 
 /// The same with these services.
@@ -127,6 +131,7 @@ async fn run(
         agents: services.agents,
         webhooks: services.webhooks,
         signing_key: services.signing_key,
+        public_url: services.public_url,
         mcp: Arc::default(),
     };
     let delivery = tokio::spawn(routes::deliver(app.clone()));

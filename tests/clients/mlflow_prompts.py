@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
+import threading
+from collections import deque
 from pathlib import Path
 
 import mlflow
 
 ABIDE = os.environ["ABIDE_BINARY"]
 PATIENCE = 120
+
+# What the server writes when it accepts connections.
+READY = "Application startup complete"
 
 
 def free_port() -> int:
@@ -29,17 +32,26 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if server.poll() is not None:
-            sys.exit(f"the server ended with {server.returncode}")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.2)
-    sys.exit("the server did not respond")
+def until_ready(server: subprocess.Popen[str]) -> None:
+    """Reads the log of the server until it listens. The rest is read in the background, so that the server never blocks."""
+    assert server.stderr is not None
+    log, tail = server.stderr, deque(maxlen=20)
+    told: queue.Queue[bool] = queue.Queue()
+
+    def read() -> None:
+        for line in log:
+            tail.append(line)
+            if READY in line:
+                told.put(True)
+        told.put(False)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        is_ready = told.get(timeout=PATIENCE)
+    except queue.Empty:
+        is_ready = False
+    if not is_ready:
+        sys.exit("the server does not listen:\n" + "".join(tail))
 
 
 def register(url: str) -> None:
@@ -104,9 +116,9 @@ def main() -> None:
         store = ["--backend-store-uri", f"sqlite:///{home}/mlflow.db"]
         artifacts = ["--artifacts-destination", f"{home}/artifacts"]
         command = [sys.executable, "-m", "mlflow", "server", "--port", url.rsplit(":", 1)[1], "--workers", "1"]
-        server = subprocess.Popen([*command, *store, *artifacts], cwd=home, stdout=subprocess.DEVNULL)
+        server = subprocess.Popen([*command, *store, *artifacts], cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            until_ready(url, server)
+            until_ready(server)
             register(url)
             folder = Path(home) / "agents"
             folder.mkdir()

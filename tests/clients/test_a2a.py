@@ -130,13 +130,14 @@ async def card_of(server: Server, agent: str) -> a2a.AgentCard:
         return await A2ACardResolver(http, f"{server.url}/a2a/{agent}").get_agent_card()
 
 
-def test_a_client_of_version_0_3_uses_the_same_tasks(server: Server) -> None:
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+def test_a_client_of_version_0_3_uses_the_same_tasks(server: Server, binding: str) -> None:
     async def run() -> None:
         card = await card_of(server, "clerk")
         legacy = [it for it in card.supported_interfaces if it.protocol_version.startswith("0.3")]
         del card.supported_interfaces[:]
         card.supported_interfaces.extend(legacy)
-        client = ClientFactory(ClientConfig(supported_protocol_bindings=["JSONRPC"])).create(card)
+        client = ClientFactory(ClientConfig(supported_protocol_bindings=[binding])).create(card)
         asked, _ = await send(client, message("Pay order A-7 back."))
         assert asked.status.state == a2a.TASK_STATE_INPUT_REQUIRED
         paid, text = await send(client, message("approve", asked.id))

@@ -514,6 +514,24 @@ CREATE TABLE run_budgets (
 
 CREATE INDEX run_budgets_session_id ON run_budgets (session_id);
 
+CREATE TABLE run_corrections (
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  number INTEGER NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  before TEXT NOT NULL,
+  after TEXT NOT NULL,
+  lines TEXT NOT NULL,
+  reason TEXT,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (run_id, number)
+) STRICT;
+
+CREATE INDEX run_corrections_session_id ON run_corrections (session_id);
+
+CREATE TRIGGER run_corrections_stay BEFORE UPDATE ON run_corrections
+BEGIN SELECT RAISE(FAIL, 'conflict: a correction is never changed'); END;
+
 CREATE TABLE run_events (
   id INTEGER PRIMARY KEY NOT NULL,
   run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
@@ -572,6 +590,19 @@ CREATE INDEX run_imports_session_id ON run_imports (session_id);
 
 CREATE INDEX run_imports_snapshot_id ON run_imports (snapshot_id);
 
+CREATE TABLE run_lists (
+  agent TEXT NOT NULL,
+  part TEXT NOT NULL,
+  ended_at INTEGER NOT NULL,
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  PRIMARY KEY (agent, part, ended_at, run_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_lists_run_id ON run_lists (run_id);
+
+CREATE INDEX run_lists_session_id ON run_lists (session_id);
+
 CREATE TABLE run_moves (
   run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -583,6 +614,24 @@ CREATE TABLE run_moves (
 ) STRICT;
 
 CREATE INDEX run_moves_session_id ON run_moves (session_id);
+
+CREATE VIEW run_results AS SELECT r.id AS run_id, r.session_id, r.agent,
+  COALESCE(c.number, 0) AS corrections,
+  CASE WHEN c.run_id IS NULL THEN r.status ELSE c.after ->> '$.status' END AS status,
+  CASE WHEN c.run_id IS NULL THEN r.error_code ELSE c.after ->> '$.error_code' END AS error_code,
+  CASE WHEN c.run_id IS NULL THEN r.error_message ELSE c.after ->> '$.error_message' END
+    AS error_message,
+  CASE WHEN c.run_id IS NULL THEN r.output ->> '$.content' ELSE c.after ->> '$.answer' END AS answer,
+  CASE WHEN c.run_id IS NULL THEN r.tool_calls ELSE c.after ->> '$.tool_calls' END AS tool_calls,
+  CASE WHEN c.run_id IS NULL THEN r.input_tokens ELSE c.after ->> '$.input_tokens' END
+    AS input_tokens,
+  CASE WHEN c.run_id IS NULL THEN r.output_tokens ELSE c.after ->> '$.output_tokens' END
+    AS output_tokens,
+  CASE WHEN c.run_id IS NULL THEN r.cost_micros ELSE c.after ->> '$.cost_micros' END AS cost_micros,
+  r.ended_at, COALESCE(c.seq, r.seq) AS seq
+FROM runs r LEFT JOIN run_corrections c ON c.run_id = r.id
+  AND NOT EXISTS (SELECT 1 FROM run_corrections l WHERE l.run_id = c.run_id AND l.number > c.number)
+WHERE r.ended_at IS NOT NULL;
 
 CREATE TABLE run_traces (
   run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,

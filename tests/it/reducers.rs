@@ -6,6 +6,7 @@ mod approvals;
 mod arguments;
 mod cancellation;
 mod collections;
+mod corrections;
 mod exchanges;
 mod handoffs;
 mod health;

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
-pub(crate) const TABLES: [(&str, &str); 22] = [
+pub(crate) const TABLES: [(&str, &str); 24] = [
     ("sessions", "id"),
     ("agent_state", "id"),
     ("tools", "name"),
@@ -35,6 +35,8 @@ pub(crate) const TABLES: [(&str, &str); 22] = [
     ("waiting", "queue, part, since, id"),
     ("pauses", "run_id"),
     ("run_traces", "run_id"),
+    ("run_lists", "agent, part, ended_at, run_id"),
+    ("run_corrections", "run_id, number"),
     ("webhooks", "id"),
     ("run_moves", "run_id"),
     ("run_imports", "run_id"),

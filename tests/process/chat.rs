@@ -441,10 +441,43 @@ fn a_conversation_outlives_its_server() {
     terminal.enter("y");
     terminal.until("passed");
     terminal.until("now.");
+    // At the prompt nothing disturbs what is typed.
+    terminal.until("› ");
+    server.kill();
+    server.start_again();
+    terminal.enter("Thanks.");
+    let typed = terminal.until("Thanks.");
+    assert!(!typed.contains("connect"), "{typed:?}");
+    terminal.until("You are welcome.");
     terminal.until("› ");
     terminal.enter("/quit");
     assert_eq!(terminal.exit_code(), Some(0));
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 + $2\n");
+}
+
+/// SIGKILL of the server in a command: its lease is lost, and the conversation says once what it waits for.
+#[test]
+fn a_conversation_at_a_server_says_that_it_waits_for_a_lease() {
+    let answers = "answers:\n  - calls: [{ name: execute, \
+                   arguments: { command: \"sh test.sh\" } }]\n  - { text: I see. }\n";
+    let project = Project::init(answers);
+    fs::write(project.path("test.sh"), "echo begun > begun; sleep 1000\n").unwrap();
+    // Opening one end of a named pipe waits for the other end.
+    assert!(Command::new("mkfifo").arg(project.path("begun")).status().unwrap().success());
+    let agents = project.path(".abide").display().to_string();
+    let mut server = Server::start();
+    server.restart_with(&["--agents", &agents]);
+    let mut terminal = on_a_terminal(&project, &["--url", &server.url()]);
+    terminal.until("› ");
+    terminal.enter("Test it.");
+    terminal.until("approve? [y/N] ");
+    terminal.enter("y");
+    assert_eq!(fs::read_to_string(project.path("begun")).unwrap(), "begun\n");
+    server.kill();
+    server.start_again();
+    let shown = terminal.until("Did it take effect? [y/n, Enter leaves it open] ");
+    let waits = "waiting for the lease of the process that ended (at most ";
+    assert_eq!(shown.matches(waits).count(), 1, "{shown}");
 }
 
 /// With a token of a tenant, and in JSON: the ids are those of the tenant, and another tenant finds neither the session nor

@@ -18,6 +18,7 @@ use crate::catalog::stored_prompts::StoredPrompts;
 use crate::definition::agent::AgentDefinition;
 use crate::definition::error::{DefinitionError, Position};
 use crate::definition::guardrail::GuardrailFunctions;
+use crate::definition::middleware::Middleware;
 use crate::definition::prompt_source::{PromptStore, PromptStores};
 use crate::middleware::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
 
@@ -33,6 +34,8 @@ pub struct Catalog {
     middleware: RegisteredMiddleware,
     parsers: Parsers,
     sandbox: SharedSetting<Option<BackendName>>,
+    /// The middleware of all agents.
+    deployment: SharedSetting<Vec<Middleware>>,
 }
 
 /// A file that is not a valid definition.
@@ -101,6 +104,7 @@ impl Catalog {
             middleware: RegisteredMiddleware::default(),
             parsers: Parsers::default(),
             sandbox: SharedSetting::new(None),
+            deployment: SharedSetting::new(Vec::new()),
         }
     }
 
@@ -120,6 +124,24 @@ impl Catalog {
     /// The same, as a setting that changes with the configuration.
     pub(crate) fn shared_sandbox(&self) -> SharedSetting<Option<BackendName>> {
         self.sandbox.clone()
+    }
+
+    /// Sets the middleware of all agents.
+    #[must_use]
+    pub(crate) fn deployment(self, middleware: Vec<Middleware>) -> Catalog {
+        self.deployment.set(middleware);
+        self
+    }
+
+    /// Sets the middleware of all agents to that of another catalog.
+    #[must_use]
+    pub fn deployment_of(self, other: &Catalog) -> Catalog {
+        self.deployment(other.deployment.get().to_vec())
+    }
+
+    /// The middleware of all agents, as a setting that changes with the configuration.
+    pub(crate) fn shared_deployment(&self) -> SharedSetting<Vec<Middleware>> {
+        self.deployment.clone()
     }
 
     /// Sets the store of `{store: NAME}`. Without this, it is the database of the runtime.
@@ -197,6 +219,11 @@ impl Catalog {
         &self.middleware
     }
 
+    /// The tools that definitions can use.
+    pub(crate) fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
     /// The parsers in Rust.
     pub(crate) fn parsers(&self) -> &Parsers {
         &self.parsers
@@ -243,6 +270,8 @@ impl Catalog {
             }
         }
         reading.agent_tools = of_agents;
+        let of_all = self.check_deployment(&self.deployment.get()).err();
+        reading.problems.extend(of_all.map(|error| self.problem_of_config(error)));
         let mut found = BTreeMap::new();
         for native in catalog::native::definitions(&self.tools.declarations()) {
             if let Ok(native) = self.ready_with(native, &BTreeSet::new()) {
@@ -300,6 +329,7 @@ impl Catalog {
         of_agents: &BTreeSet<String>,
     ) -> Result<AgentDefinition, DefinitionError> {
         let definition = definition.resolved(&self.folder, &self.stores)?;
+        let definition = definition.with_deployment(&self.deployment.get());
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;
@@ -329,6 +359,22 @@ impl Catalog {
             errors.extend(checks.into_iter().filter_map(Result::err));
         }
         errors
+    }
+
+    /// Checks the middleware of all agents.
+    pub(crate) fn check_deployment(
+        &self,
+        middleware: &[Middleware],
+    ) -> Result<(), DefinitionError> {
+        let wrong = middleware.iter().find_map(|rule| Some((rule.name(), rule.check().err()?)));
+        if let Some((name, why)) = wrong {
+            let (code, subject) = ("contradiction", name.to_owned());
+            return Err(DefinitionError::Config { code, why, subject });
+        }
+        let of_all =
+            AgentDefinition { middleware: middleware.to_vec(), ..AgentDefinition::default() };
+        of_all.check_guardrails(&self.guardrails)?;
+        self.middleware.check(&of_all)
     }
 
     /// The tools that rules of middleware name and that do not exist. Such a rule has no effect.

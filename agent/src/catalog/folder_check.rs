@@ -40,6 +40,14 @@ impl Catalog {
         }
         let default = models.default_model().and_then(|default| models.resolve(default).err());
         problems.extend(default.as_ref().map(|error| self.problem_of_config(of_default(error))));
+        let of_all = AgentDefinition {
+            middleware: self.shared_deployment().get().to_vec(),
+            ..AgentDefinition::default()
+        };
+        let of_all = model(&of_all, models, default.as_ref())
+            .into_iter()
+            .chain(of_all.check_rules(self.tools()).err());
+        problems.extend(of_all.flat_map(each).map(|error| self.problem_of_config(error)));
         let sources = |definition: &AgentDefinition| reading.sources.get(&definition.name);
         let ready = reading.definitions.iter().filter_map(|it| Some((sources(it)?, it, true)));
         let refused = reading.refused.iter().map(|(path, definition)| (path, definition, false));

@@ -16,6 +16,7 @@ use crate::catalog::agents::{CONFIG, Catalog, Problem};
 use crate::catalog::mlflow::{Mlflow, PromptsConfig};
 use crate::definition::error::{DefinitionError, Position, plain, position};
 use crate::run::settings::RUNS;
+use crate::definition::middleware::Middleware;
 use crate::trace::sink::TraceConfig;
 use crate::trace::tracer::Tracer;
 
@@ -28,13 +29,15 @@ const LOGINS: &str = "logins";
     default,
     deny_unknown_fields,
     expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
-                 http_tools, programs, mcp_servers, mcp, prompts, traces and runs"
+                 middleware, http_tools, programs, mcp_servers, mcp, prompts, traces and runs"
 )]
 pub(crate) struct ProjectConfig {
     pub(crate) models: ModelsConfig,
     pub(crate) sandbox: Option<SandboxConfig>,
     builtin_tools: BuiltinToolsConfig,
-    pub(crate) tool_security: ToolSecurityConfig,
+    tool_security: ToolSecurityConfig,
+    /// The middleware of all agents, before their own.
+    pub(crate) middleware: Vec<Middleware>,
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
     pub(crate) mcp_servers: Vec<McpServerConfig>,
@@ -65,9 +68,20 @@ pub struct McpExposure {
 /// Tools that are denied to all agents.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "tool security: a map with blocked_tools")]
-pub(crate) struct ToolSecurityConfig {
+struct ToolSecurityConfig {
     /// Tools whose calls are denied, by name or prefix (`files_*`).
-    pub(crate) blocked_tools: Vec<String>,
+    blocked_tools: Vec<String>,
+}
+
+impl ProjectConfig {
+    /// The deny list of the deployment: that of `tool_security`, and those of the middleware of all agents.
+    pub(crate) fn blocked_tools(&self) -> Vec<String> {
+        let of_middleware = self.middleware.iter().filter_map(|it| match it {
+            Middleware::ToolSecurity(security) => Some(&security.blocked_tools),
+            _ => None,
+        });
+        of_middleware.flatten().chain(&self.tool_security.blocked_tools).cloned().collect()
+    }
 }
 
 /// Models, tools and definitions, ready for use.
@@ -138,6 +152,9 @@ pub enum ProjectError {
     /// A sink of traces cannot be used.
     #[error("{0}")]
     Traces(String),
+    /// The middleware of all agents cannot be used.
+    #[error("{0}")]
+    Middleware(DefinitionError),
     /// The server of prompts cannot be used.
     #[error("{0}")]
     Prompts(String),
@@ -183,6 +200,7 @@ impl ProjectError {
             | ProjectError::Mcp(McpError::Tools(error)) => DefinitionError::Tools(error.clone()),
             ProjectError::Mcp(error) => of_part(error.code(), "mcp_servers"),
             ProjectError::Sandbox(error) => of_part(error.code(), "sandbox"),
+            ProjectError::Middleware(error) => error.clone(),
             ProjectError::Traces(_) => of_part("bad_trace_config", "traces"),
             ProjectError::Prompts(_) => of_part("bad_prompts_config", "prompts"),
         }
@@ -251,11 +269,11 @@ impl AgentProject {
         };
         let staged = configured_tools(&config, environment, sandbox.as_ref())?;
         tools.configure(ConfiguredTools { tools: Some(staged), ..ConfiguredTools::default() })?;
+        let (blocked, deployment) = (config.blocked_tools(), config.middleware);
         let mut servers = Vec::new();
         for server in config.mcp_servers.into_iter().filter(|_| is_online) {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
-        let blocked = config.tool_security.blocked_tools;
         tools.configure(ConfiguredTools { blocked, ..ConfiguredTools::default() })?;
         let mcp = McpExposure {
             tools: tools
@@ -267,6 +285,7 @@ impl AgentProject {
         let mlflow = mlflow.map(|server| Mlflow::open(server, environment)).transpose();
         let mlflow = mlflow.map_err(ProjectError::Prompts)?;
         let catalog = Catalog::new(folder, tools.clone()).sandbox(backend).mlflow(mlflow);
+        let catalog = catalog.deployment(deployment);
         let tracer = match is_online {
             true => {
                 Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?

@@ -1,8 +1,9 @@
-//! `abide.yaml` while a runtime uses it: a changed file replaces models, tools, MCP servers, the sandbox and the deny list. It
-//! is checked as a whole first, so a file that cannot work changes nothing.
+//! `abide.yaml` while a runtime uses it: a changed file replaces models, tools, MCP servers, the sandbox, the deny list and the
+//! middleware of all agents. It is checked as a whole first, so a file that cannot work changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use abide_models::Models;
 use abide_tools::{
@@ -12,7 +13,7 @@ use abide_tools::{
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::agents::{CONFIG, Problem};
+use crate::catalog::agents::{CONFIG, Catalog, Problem};
 use crate::catalog::project::{self, ProjectConfig, ProjectError, ProjectSource};
 use crate::catalog::shared_setting::SharedSetting;
 
@@ -81,11 +82,12 @@ impl FolderChanges {
 }
 
 /// The parts of a running project that a configuration replaces.
-#[derive(Clone)]
 pub(crate) struct LiveProject {
     pub(crate) tools: Tools,
     pub(crate) models: SharedSetting<Models>,
     pub(crate) sandbox: SharedSetting<Option<BackendName>>,
+    /// It has the middleware of all agents, and checks a new one.
+    pub(crate) catalog: Arc<Catalog>,
 }
 
 /// The configuration that a runtime uses, and what was started for it.
@@ -179,6 +181,8 @@ impl ProjectReload {
         if changes.is_empty() && sections == self.source.sections {
             return Ok(FolderChanges::default());
         }
+        live.catalog.check_deployment(&config.middleware).map_err(ProjectError::Middleware)?;
+        let deployment = config.middleware.clone();
         let staged = self.stage(config, &sections, before != scripts, live).await?;
         let StagedConfig { models, sandbox, tools, servers } = staged;
         let leaving = tools.leaving.clone();
@@ -186,6 +190,7 @@ impl ProjectReload {
         if let Some(models) = models {
             live.models.set(models);
         }
+        live.catalog.shared_deployment().set(deployment);
         live.sandbox.set(sandbox.as_ref().map(Sandbox::backend));
         self.sandbox = sandbox;
         let (left, kept): (Vec<McpServer>, Vec<McpServer>) = std::mem::take(&mut self.servers)
@@ -229,7 +234,7 @@ impl ProjectReload {
         let servers = changed.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
         let servers = servers.map_err(McpError::from)?;
         let coming = servers.iter().map(PreparedMcpServer::source).collect();
-        let blocked = config.tool_security.blocked_tools.clone();
+        let blocked = config.blocked_tools();
         let mut tools = ConfiguredTools { tools: None, blocked, leaving, coming };
         let mut sandbox = self.sandbox.clone();
         if OF_TOOLS.into_iter().any(is_new) {

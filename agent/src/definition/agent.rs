@@ -116,6 +116,9 @@ pub struct AgentDefinition {
     /// The resolved profile. Set at registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settings: Option<ProfileSettings>,
+    /// The middleware of all agents, which applies before the agent's own. Set at registration.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deployment_middleware: Vec<Middleware>,
 }
 
 /// An agent that another agent may delegate tasks to.
@@ -366,6 +369,32 @@ impl AgentDefinition {
         Ok(self)
     }
 
+    /// The definition with the middleware of all agents, also in its inline subagents. What it had of it is replaced.
+    pub(crate) fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
+        let is_elsewhere = self.works_elsewhere().is_some();
+        let applies = |it: &&Middleware| !is_elsewhere || it.applies_elsewhere();
+        self.deployment_middleware = middleware.iter().filter(applies).cloned().collect();
+        let subagents = self.subagents.into_iter().map(|subagent| match subagent {
+            Subagent::Inline(inline) => {
+                Subagent::Inline(Box::new(inline.with_deployment(middleware)))
+            }
+            named @ Subagent::Named(_) => named,
+        });
+        self.subagents = subagents.collect();
+        self
+    }
+
+    /// The middleware that applies to its runs: that of all agents now, that of all agents when it was registered, and its
+    /// own. So a definition that was registered in another way lifts nothing.
+    pub(crate) fn all_middleware<'a>(
+        &'a self,
+        deployment: &'a [Middleware],
+    ) -> impl Iterator<Item = &'a Middleware> {
+        let registered = self.deployment_middleware.iter();
+        let registered = registered.filter(|it| !deployment.contains(it));
+        deployment.iter().chain(registered).chain(&self.middleware)
+    }
+
     /// The definition with `model` as a part of `config`.
     ///
     /// # Errors
@@ -468,8 +497,9 @@ impl AgentDefinition {
             ),
             (self.planning == Some(true), format!("uses the {who}'s plans: remove planning")),
             (
-                !self.middleware.is_empty(),
-                "has an output that cannot be held back: remove middleware".to_owned(),
+                !self.middleware.iter().all(Middleware::applies_elsewhere),
+                "takes only the middleware observability, because its output cannot be held back"
+                    .to_owned(),
             ),
             (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
             (self.as_handoff.is_some(), "cannot take over a turn: remove as_handoff".to_owned()),
@@ -659,7 +689,8 @@ impl AgentDefinition {
     /// The tools that the agent may use.
     #[must_use]
     pub fn selection(&self) -> Selection {
-        let denied = self.middleware.iter().filter_map(|it| match it {
+        let all = self.deployment_middleware.iter().chain(&self.middleware);
+        let denied = all.filter_map(|it| match it {
             Middleware::ToolSecurity(security) => Some(&security.blocked_tools),
             _ => None,
         });

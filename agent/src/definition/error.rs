@@ -322,9 +322,13 @@ pub(crate) fn plain(why: &str) -> String {
     ];
     let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
     // Fields that only stored revisions have.
-    ["`native`, ", "native, ", ", `instructions`, `settings`", ", instructions, settings"]
-        .iter()
-        .fold(why, |why, stored| why.replace(stored, ""))
+    let stored = ["instructions", "settings", "deployment_middleware"];
+    let lists = [
+        stored.map(|it| format!(", `{it}`")).concat(),
+        stored.map(|it| format!(", {it}")).concat(),
+    ];
+    let why = lists.iter().fold(why, |why, stored| why.replace(stored, ""));
+    why.replace("`native`, ", "").replace("native, ", "")
 }
 
 /// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known

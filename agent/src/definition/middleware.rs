@@ -123,6 +123,8 @@ pub enum ObservedAt {
     Models,
     /// Calls of tools: outcomes and durations.
     Tools,
+    /// Runs: outcomes and durations.
+    Runs,
 }
 
 /// The settings of `streaming`.
@@ -167,6 +169,25 @@ impl Middleware {
     #[must_use]
     pub fn names() -> Vec<&'static str> {
         KINDS.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Middleware::Guardrail(_) => "guardrail",
+            Middleware::ToolSecurity(_) => "tool_security",
+            Middleware::ToolRetry(_) => "tool_retry",
+            Middleware::ModelFallback(_) => "model_fallback",
+            Middleware::Pii(_) => "pii",
+            Middleware::Observability(_) => "observability",
+            Middleware::Streaming(_) => "streaming",
+            Middleware::Custom(custom) => &custom.name,
+        }
+    }
+
+    /// Whether it applies to an agent that is a program or a remote agent.
+    pub(crate) fn applies_elsewhere(&self) -> bool {
+        matches!(self, Middleware::Observability(_))
     }
 
     /// The guardrail, if it is one.
@@ -402,23 +423,21 @@ impl<'de> Deserialize<'de> for Middleware {
 
 impl Serialize for Middleware {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let (name, settings) = match self {
+        let settings = match self {
             Middleware::Guardrail(rule) => return rule.serialize(to),
-            Middleware::ToolSecurity(it) => ("tool_security", serde_json::to_value(it)),
-            Middleware::ToolRetry(it) => ("tool_retry", serde_json::to_value(it)),
-            Middleware::ModelFallback(it) => ("model_fallback", serde_json::to_value(it)),
-            Middleware::Pii(it) => ("pii", serde_json::to_value(it)),
-            Middleware::Observability(it) => ("observability", serde_json::to_value(it)),
-            Middleware::Streaming(it) => ("streaming", serde_json::to_value(it)),
+            Middleware::ToolSecurity(it) => serde_json::to_value(it),
+            Middleware::ToolRetry(it) => serde_json::to_value(it),
+            Middleware::ModelFallback(it) => serde_json::to_value(it),
+            Middleware::Pii(it) => serde_json::to_value(it),
+            Middleware::Observability(it) => serde_json::to_value(it),
+            Middleware::Streaming(it) => serde_json::to_value(it),
             Middleware::Custom(it) if it.settings.is_empty() => {
                 return to.serialize_str(&it.name);
             }
-            Middleware::Custom(it) => {
-                (it.name.as_str(), Ok(serde_json::json!({"settings": it.settings})))
-            }
+            Middleware::Custom(it) => Ok(serde_json::json!({"settings": it.settings})),
         };
         let mut settings = settings.map_err(serde::ser::Error::custom)?;
-        settings["name"] = Value::from(name);
+        settings["name"] = Value::from(self.name());
         settings.serialize(to)
     }
 }

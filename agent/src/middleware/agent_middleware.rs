@@ -120,22 +120,31 @@ impl RegisteredMiddleware {
         built_in.chain(self.0.keys().cloned()).collect()
     }
 
-    /// Checks that the middleware of a definition and of its inline agents exists and accepts its settings.
+    /// Checks that the own middleware of a definition and of its inline agents exists and accepts its settings.
     pub(crate) fn check(&self, definition: &AgentDefinition) -> Result<(), DefinitionError> {
-        for agent in definition.with_inline() {
-            for entry in &agent.middleware {
-                let Middleware::Custom(CustomMiddleware { name, settings }) = entry else {
-                    continue;
-                };
-                let Some(found) = self.0.get(name) else {
-                    let (name, known) = (name.clone(), self.names());
-                    return Err(DefinitionError::Middleware { name, known });
-                };
-                found.check(settings).map_err(|why| {
-                    DefinitionError::Contradiction(format!("middleware {name}: {why}"))
-                })?;
-            }
-        }
-        Ok(())
+        let mut all = definition.with_inline().into_iter();
+        all.try_for_each(|agent| self.check_entries(agent.middleware.iter()))
+    }
+
+    /// Checks that middleware exists and accepts its settings.
+    pub(crate) fn check_entries<'a>(
+        &self,
+        mut entries: impl Iterator<Item = &'a Middleware>,
+    ) -> Result<(), DefinitionError> {
+        entries.try_for_each(|entry| {
+            let Middleware::Custom(CustomMiddleware { name, settings }) = entry else {
+                return Ok(());
+            };
+            let Some(found) = self.0.get(name) else {
+                let (name, known) = (name.clone(), self.names());
+                return Err(DefinitionError::Middleware { name, known });
+            };
+            let accepted = found.check(settings);
+            accepted.map_err(|why| DefinitionError::Config {
+                code: "contradiction",
+                why: format!("middleware {name}: {why}"),
+                subject: name.clone(),
+            })
+        })
     }
 }

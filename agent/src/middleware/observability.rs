@@ -1,14 +1,16 @@
-//! The middleware `observability`: counts the requests and the calls of a run in [`AgentMetrics`].
+//! The middleware `observability`: counts a run, its requests and its calls in [`AgentMetrics`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use abide_client::{Error, Micros, RunStatus};
 use abide_models::{ModelError, ModelErrorKind, ModelEvent, ModelResponse, ModelStream};
 use abide_tools::ToolOutcome;
 use futures_util::Stream;
 
 use crate::definition::middleware::{Middleware, Observability, ObservedAt};
+use crate::program::calls::ProgramCall;
 use crate::run::driver::Driver;
 use crate::trace::metrics::{AgentMetrics, Consumed, ModelLabels, ToolLabels};
 
@@ -91,6 +93,61 @@ fn consumed(answer: &ModelResponse) -> Consumed {
         input_tokens: answer.usage.input_tokens.unwrap_or(0),
         output_tokens: answer.usage.output_tokens.unwrap_or(0),
         cost_micros: cost.unwrap_or(0),
+    }
+}
+
+/// The row of a run that has ended.
+type EndedRun = (RunStatus, Option<String>, i64, i64, Option<i64>, Option<Micros>);
+
+/// Counts a run that has ended, and what its program has consumed. The requests of other runs are counted when they are made.
+pub(crate) async fn run_ended(driver: &Driver) {
+    let (of_runs, of_models) =
+        (counts(driver, ObservedAt::Runs), counts(driver, ObservedAt::Models));
+    let is_elsewhere = driver.own.works_elsewhere().is_some();
+    if !of_runs && !(of_models && is_elsewhere) {
+        return;
+    }
+    let sql = "SELECT status, error_code, input_tokens, output_tokens, cost_micros, ended_at \
+               FROM runs WHERE id = :id AND ended_at IS NOT NULL";
+    let found: Result<Vec<EndedRun>, Error> =
+        driver.abide.sql(sql).param("id", &driver.run.id).fetch().await;
+    let Some((status, code, input, output, cost, ended_at)) =
+        found.unwrap_or_default().into_iter().next()
+    else {
+        return;
+    };
+    let (metrics, agent) = (&driver.shared.metrics, driver.own.name.clone());
+    if let Some(provider) = driver.own.works_elsewhere().filter(|_| of_models) {
+        let count = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
+        let consumed = Consumed {
+            input_tokens: count(input),
+            output_tokens: count(output),
+            cost_micros: count(cost.unwrap_or(0)),
+        };
+        // A remote agent does not report what it consumes.
+        if (input, output, cost.unwrap_or(0)) != (0, 0, 0) {
+            let (model, provider) = (agent.clone(), provider.to_owned());
+            metrics.program(ModelLabels { agent: agent.clone(), provider, model }, consumed);
+        }
+    }
+    if of_runs {
+        let micros = ended_at.map_or(0, |at| at.0 - driver.run.created_at.0).max(0).unsigned_abs();
+        let outcome = match status {
+            RunStatus::Failed => code.as_deref().unwrap_or("failed"),
+            status => status.as_str(),
+        };
+        metrics.run(&agent, outcome, Duration::from_micros(micros));
+    }
+}
+
+/// Counts calls that a program has made of its own tools.
+pub(crate) fn program_tools(driver: &Driver, calls: Vec<ProgramCall>) {
+    if calls.is_empty() || !counts(driver, ObservedAt::Tools) {
+        return;
+    }
+    for ProgramCall { tool, outcome, took } in calls {
+        let labels = ToolLabels { agent: driver.own.name.clone(), tool };
+        driver.shared.metrics.tool(labels, outcome, took);
     }
 }
 

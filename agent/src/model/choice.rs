@@ -68,7 +68,8 @@ pub(crate) fn candidates<'a>(
 pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
     let config = &driver.definition.config;
     let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    let fallbacks = driver.definition.middleware.iter().filter_map(|it| match it {
+    let middleware = driver.definition.all_middleware(&driver.deployment);
+    let fallbacks = middleware.filter_map(|it| match it {
         Middleware::ModelFallback(fallback) => Some(&fallback.models),
         _ => None,
     });

@@ -1,11 +1,10 @@
 //! Collects the output lines of a command-line program: the events to record, in order, and the requests to handle.
 
-use std::collections::BTreeSet;
-
 use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
 use abide_programs::{Failure, Line, ProgramEvent, ProgramResult, Usage};
 use serde_json::{Value, json};
 
+use crate::program::calls::ProgramCalls;
 use crate::program::plan::ProgramPlan;
 use crate::run::lease::run_event;
 
@@ -26,8 +25,8 @@ pub(crate) struct ProgramOutput {
     pub(crate) failed: Option<Box<ProgramResult>>,
     /// Number of calls of the program's own tools that are not recorded yet.
     tool_calls: i64,
-    /// The ids of all calls so far: a program may report a call more than once.
-    calls: BTreeSet<String>,
+    /// The calls of the program's own tools.
+    pub(crate) calls: ProgramCalls,
     /// The usage that the program reported last.
     usage: Option<Usage>,
     /// The text since the last call of a tool.
@@ -87,7 +86,7 @@ impl ProgramOutput {
                 self.tell(RunEventKind::Reasoning, json!({"content": text}));
             }
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
-                self.called(&id);
+                self.tool_calls += i64::from(self.calls.begun(&id, &name));
                 self.text.clear();
                 let plan = self.program_plan.of_call(&name, &arguments);
                 self.tell(
@@ -97,12 +96,12 @@ impl ProgramOutput {
                 self.new_events.extend(plan);
             }
             ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
-                self.called(&id);
+                let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
+                self.tool_calls += i64::from(self.calls.ended(&id, exit_code == 0));
                 let output = match output {
                     Value::String(text) => text,
                     other => other.to_string(),
                 };
-                let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
                 let result = json!({"tool_call_id": id, "output": output, "exit_code": exit_code});
                 self.tell(RunEventKind::ToolResult, result);
             }
@@ -139,13 +138,6 @@ impl ProgramOutput {
                 }
                 self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));
             }
-        }
-    }
-
-    /// Counts a call, once.
-    fn called(&mut self, id: &str) {
-        if self.calls.insert(id.to_owned()) {
-            self.tool_calls += 1;
         }
     }
 

@@ -1,13 +1,20 @@
 //! Stored lines of a program, read again with the current parser: what a better parser, or other rules, make of a run that
-//! has ended. The rows of the run stay as they are.
+//! has ended. The rows of the run stay as they are; the new reading can be stored next to them, as a correction.
 
-use abide_client::{Abide, Json, ModelUsage, NewRunEvent, Run, RunEventKind};
-use abide_programs::{CliConfig, ErrorKind, Line, ProgramEvent, StoredEnd, StoredLines};
+use std::collections::BTreeMap;
+
+use abide_client::arguments::CorrectRun;
+use abide_client::{
+    Abide, CorrectedLine, CorrectedResult, Json, ModelUsage, NewRunEvent, Run, RunCorrection,
+    RunEventKind, RunStatus, recorded_result,
+};
+use abide_programs::{ProgramResult, ErrorKind, Failure, Line, ProgramEvent, StoredEnd, StoredLines};
 use serde_json::{Map, Value, json};
 
 use crate::catalog::agents::Catalog;
 use crate::catalog::revision;
 use crate::definition::agent::AgentDefinition;
+use crate::model::structured::{self, StructuredAnswer};
 use crate::program::output::ProgramOutput;
 use crate::program::run::spent;
 use crate::run::error::RuntimeError;
@@ -16,16 +23,22 @@ use crate::run::error::RuntimeError;
 const PAGE: i64 = 5_000;
 
 /// The result of the current parser for the lines of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Reparsed {
+    /// The run.
+    pub run_id: String,
     /// The agent.
     pub agent: String,
     /// Whether its definition is that of the folder, and not the one that the run was started with.
     pub is_current: bool,
     /// How many lines were read.
     pub lines: usize,
-    /// The differences.
+    /// The differences from the last correction of the run, or else from the run.
     pub changes: Vec<ReparsedChange>,
+    /// The result of the run as the current parser reads it.
+    pub result: CorrectedResult,
+    /// The lines that it reads differently than the events of the run.
+    pub corrected: Vec<CorrectedLine>,
 }
 
 /// Something that the current parser makes of a run, and that differs from what is stored.
@@ -84,36 +97,67 @@ impl Reparsed {
         if run.ended_at.is_none() {
             return Err(ReparseError::Active(run.id));
         }
-        let (config, is_current) = config(abide, catalog, &run).await?;
-        let mut reading = RunReading::default();
-        let mut changes = Vec::new();
+        let (definition, is_current) = definition(abide, catalog, &run).await?;
+        let Some(config) = &definition.cli else { return Err(ReparseError::NoProgram(run.agent)) };
+        let mut reading = RunReading::new(last_correction(abide, &run.id).await?.as_ref());
         let mut lines = 0;
         for segment in segments(stored(abide, &run.id).await?) {
             lines += segment.len();
-            let parser = catalog.parsers().parser(&config);
-            let parser = StoredLines::new(&config, parser).map_err(ReparseError::Parser)?;
-            changes.extend(reading.segment(&run, parser, segment));
+            let parser = catalog.parsers().parser(config);
+            let parser = StoredLines::new(config, parser).map_err(ReparseError::Parser)?;
+            reading.segment(&run, parser, segment);
         }
-        if lines > 0 {
-            changes.extend(between(&stored_result(&run), &reading.result(&run)));
+        let before = reading.before.take().unwrap_or_else(|| recorded_result(&run));
+        let result = match lines {
+            0 => before.clone(),
+            _ => reading.result(&run, &definition),
+        };
+        let RunReading { mut changes, corrected, .. } = reading;
+        changes.extend(between(&before, &result));
+        let (run_id, agent) = (run.id, run.agent);
+        Ok(Reparsed { run_id, agent, is_current, lines, changes, result, corrected })
+    }
+
+    /// Stores it as a correction of the run, if something differs.
+    ///
+    /// # Errors
+    /// The call is refused.
+    pub async fn store(
+        &self,
+        abide: &Abide,
+        reason: Option<String>,
+    ) -> Result<Option<RunCorrection>, abide_client::Error> {
+        if self.changes.is_empty() {
+            return Ok(None);
         }
-        Ok(Reparsed { agent: run.agent, is_current, lines, changes })
+        let (id, result, lines) =
+            (self.run_id.clone(), self.result.clone(), self.corrected.clone());
+        let correction = abide.call(CorrectRun { id, result, lines, reason }).await?;
+        Ok(Some(correction.into_inner()))
     }
 }
 
-/// The configuration of the program, and whether it is that of the folder.
-async fn config(
+/// The last correction of a run.
+async fn last_correction(
+    abide: &Abide,
+    run_id: &str,
+) -> Result<Option<RunCorrection>, ReparseError> {
+    let sql = "SELECT * FROM run_corrections WHERE run_id = :id ORDER BY number DESC LIMIT 1";
+    let found: Vec<RunCorrection> = abide.sql(sql).param("id", run_id).fetch().await?;
+    Ok(found.into_iter().next())
+}
+
+/// The definition of the agent, and whether it is that of the folder.
+async fn definition(
     abide: &Abide,
     catalog: &Catalog,
     run: &Run,
-) -> Result<(CliConfig, bool), ReparseError> {
+) -> Result<(AgentDefinition, bool), ReparseError> {
     let of_folder = catalog.read().0.into_iter().find(|it| it.name == run.agent);
-    if let Some(AgentDefinition { cli: Some(cli), .. }) = of_folder {
-        return Ok((cli, true));
+    if let Some(definition) = of_folder.filter(|definition| definition.cli.is_some()) {
+        return Ok((definition, true));
     }
-    let of_run = revision::definition(abide, &run.agent, run.revision).await?;
-    let cli = of_run.cli.ok_or_else(|| ReparseError::NoProgram(run.agent.clone()))?;
-    Ok((cli, false))
+    Ok((revision::definition(abide, &run.agent, run.revision).await?, false))
 }
 
 /// An event of a run: its kind and its data.
@@ -191,47 +235,44 @@ fn texts(events: &[Event]) -> Vec<String> {
 }
 
 /// The parts of a result that differ.
-fn between(before: &Map<String, Value>, after: &Map<String, Value>) -> Option<ReparsedChange> {
-    let differs = |name: &&String| before.get(*name) != after.get(*name);
-    let names: Vec<&String> = before.keys().filter(differs).collect();
+fn between(before: &CorrectedResult, after: &CorrectedResult) -> Option<ReparsedChange> {
+    let (before, after) = (parts(before), parts(after));
+    let names: Vec<&String> =
+        before.keys().filter(|name| before.get(*name) != after.get(*name)).collect();
     let texts = |of: &Map<String, Value>| {
-        names
-            .iter()
-            .map(|name| format!("{name} {}", of.get(*name).unwrap_or(&Value::Null)))
-            .collect()
+        names.iter().map(|name| format!("{name} {}", of[name.as_str()])).collect()
     };
     (!names.is_empty()).then(|| ReparsedChange {
         number: None,
-        before: texts(before),
-        after: texts(after),
+        before: texts(&before),
+        after: texts(&after),
     })
 }
 
-/// The result of a run as it is stored.
-fn stored_result(run: &Run) -> Map<String, Value> {
-    let output = run.output.as_ref().map(Json::value).unwrap_or_default();
-    let spent = ModelUsage {
-        input_tokens: Some(run.input_tokens),
-        output_tokens: Some(run.output_tokens),
-        cost_micros: run.cost_micros,
-        ..ModelUsage::default()
-    };
-    result(json!(output["content"].as_str()), run.tool_calls, &spent)
-}
-
 /// The parts of a result, by name.
-fn result(answer: Value, calls: i64, spent: &ModelUsage) -> Map<String, Value> {
-    let pairs = [
-        ("answer", answer),
-        ("tool_calls", json!(calls)),
-        ("input_tokens", json!(spent.input_tokens.unwrap_or(0))),
-        ("output_tokens", json!(spent.output_tokens.unwrap_or(0))),
-        ("cost_micros", json!(spent.cost_micros.unwrap_or(0))),
-    ];
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+fn parts(result: &CorrectedResult) -> Map<String, Value> {
+    match json!(result) {
+        Value::Object(parts) => parts,
+        _ => Map::new(),
+    }
 }
 
-/// Whether the exit of the program does not decide how the run has ended.
+/// The codes of failures that the lines of a program can explain. Others come from the runtime: a time limit, an abort.
+const OF_LINES: [ErrorKind; 5] = [
+    ErrorKind::BadModelOutput,
+    ErrorKind::RuntimeCrash,
+    ErrorKind::LoopLimit,
+    ErrorKind::Refused,
+    ErrorKind::AnswerTruncated,
+];
+
+/// Whether the lines decide how a run has ended.
+fn is_decided_by_lines(run: &Run) -> bool {
+    let is_of_lines = |code: &str| OF_LINES.iter().any(|kind| kind.code() == code);
+    run.status != RunStatus::Aborted && run.error_code.as_deref().is_none_or(is_of_lines)
+}
+
+/// Whether the exit of the program does not decide how the run has ended. The exit of a program that failed is not stored.
 fn has_exited_well(run: &Run) -> bool {
     run.error_code.as_deref().is_none_or(|code| code == ErrorKind::BadModelOutput.code())
 }
@@ -241,18 +282,33 @@ fn has_exited_well(run: &Run) -> bool {
 struct RunReading {
     calls: i64,
     /// Of the last process: earlier ones were killed before they could report it.
-    answer: Option<String>,
+    end: Option<Result<ProgramResult, Failure>>,
     spent: ModelUsage,
+    /// The result of the last correction, and its lines.
+    before: Option<CorrectedResult>,
+    before_lines: BTreeMap<i64, Vec<Event>>,
+    /// Differences from what is stored.
+    changes: Vec<ReparsedChange>,
+    /// Differences from the events of the run.
+    corrected: Vec<CorrectedLine>,
 }
 
 impl RunReading {
-    /// Reads the lines of one process. Returns those that the parser now reads differently.
-    fn segment(
-        &mut self,
-        run: &Run,
-        mut parser: StoredLines,
-        segment: Vec<StoredLine>,
-    ) -> Vec<ReparsedChange> {
+    fn new(correction: Option<&RunCorrection>) -> RunReading {
+        let Some(correction) = correction else { return RunReading::default() };
+        let lines: Vec<CorrectedLine> =
+            serde_json::from_value(correction.lines.value()).unwrap_or_default();
+        let events =
+            |line: CorrectedLine| (line.number, line.events.into_iter().map(plain).collect());
+        RunReading {
+            before: serde_json::from_value(correction.after.value()).ok(),
+            before_lines: lines.into_iter().map(events).collect(),
+            ..RunReading::default()
+        }
+    }
+
+    /// Reads the lines of one process.
+    fn segment(&mut self, run: &Run, mut parser: StoredLines, segment: Vec<StoredLine>) {
         let mut output = ProgramOutput::default();
         let mut read: Vec<Vec<Event>> = Vec::new();
         for line in &segment {
@@ -268,43 +324,93 @@ impl RunReading {
             None => answer.map(ProgramEvent::Final),
         });
         let last = new_events(&mut output, &run.agent, events);
-        let answer = match output.answer.take() {
-            Some(Ok(answer)) => Some(answer),
-            Some(Err(failure)) => {
-                output.failed = failure.answer;
-                None
-            }
-            None => None,
-        };
+        let end = output.answer.take().map(|end| end.map(|answer| *answer));
+        if let Some(Err(failure)) = &end {
+            output.failed.clone_from(&failure.answer);
+        }
         let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
         self.calls += calls;
-        self.spent = match &answer {
-            Some(answer) => spent(answer, calls),
-            None => spent(&output.last_answer(), calls),
+        self.spent = match &end {
+            Some(Ok(answer)) => spent(answer, calls),
+            _ => spent(&output.last_answer(), calls),
         };
-        self.answer = answer.map(|answer| answer.text);
+        self.end = end;
         if let Some(end) = read.last_mut() {
             end.extend(last);
         }
-        let differs = segment.into_iter().zip(read).filter(|(line, read)| line.events != *read);
-        let change = |(line, read): (StoredLine, Vec<Event>)| ReparsedChange {
-            number: Some(line.number),
-            before: texts(&line.events),
-            after: texts(&read),
-        };
-        differs.map(change).collect()
+        for (line, events) in segment.into_iter().zip(read) {
+            self.compare(line, events);
+        }
     }
 
-    fn result(&self, run: &Run) -> Map<String, Value> {
-        let answer = self.answer.as_ref().filter(|_| has_exited_well(run));
-        result(json!(answer), self.calls, &self.spent)
+    /// Compares a line with the events that were made of it, and with the last correction.
+    fn compare(&mut self, line: StoredLine, read: Vec<Event>) {
+        let before = self.before_lines.get(&line.number).unwrap_or(&line.events);
+        if *before != read {
+            let (before, after) = (texts(before), texts(&read));
+            self.changes.push(ReparsedChange { number: Some(line.number), before, after });
+        }
+        if line.events != read {
+            let events = read.into_iter().filter_map(|(kind, data)| match data {
+                Value::Object(data) => Some(NewRunEvent { kind, data }),
+                _ => None,
+            });
+            let events = events.collect();
+            self.corrected.push(CorrectedLine { number: line.number, events });
+        }
+    }
+
+    fn result(&self, run: &Run, definition: &AgentDefinition) -> CorrectedResult {
+        let failed = |code: &str, why: &str| {
+            let is_same = run.error_code.as_deref() == Some(code);
+            // The stored message also has what the program wrote to stderr.
+            let message = run.error_message.clone().filter(|_| is_same);
+            let message = message.or_else(|| (!why.is_empty()).then(|| why.to_owned()));
+            (RunStatus::Failed, Some(code.to_owned()), message, None)
+        };
+        let (status, error_code, error_message, answer) = match &self.end {
+            _ if !is_decided_by_lines(run) => {
+                (run.status, run.error_code.clone(), run.error_message.clone(), None)
+            }
+            Some(Err(failure)) => failed(failure.kind.code(), &failure.message),
+            _ if !has_exited_well(run) => {
+                (run.status, run.error_code.clone(), run.error_message.clone(), None)
+            }
+            Some(Ok(answer)) => match mismatch(definition, answer) {
+                Some(why) => failed(ErrorKind::BadModelOutput.code(), &why),
+                None => (RunStatus::Done, None, None, Some(answer.text.clone())),
+            },
+            None => failed(ErrorKind::BadModelOutput.code(), "the program gave no answer"),
+        };
+        CorrectedResult {
+            status,
+            error_code,
+            error_message,
+            answer,
+            tool_calls: self.calls,
+            input_tokens: self.spent.input_tokens.unwrap_or(0),
+            output_tokens: self.spent.output_tokens.unwrap_or(0),
+            cost_micros: self.spent.cost_micros,
+        }
+    }
+}
+
+/// Why an answer does not match the schema of the agent.
+fn mismatch(definition: &AgentDefinition, answer: &ProgramResult) -> Option<String> {
+    let schema = definition.response_format.as_ref()?;
+    match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+        StructuredAnswer::Mismatch(why) => Some(structured::mismatch(&why).message),
+        StructuredAnswer::Free | StructuredAnswer::Fits(_) => None,
     }
 }
 
 /// The events that a runtime would record for events of a program.
 fn new_events(output: &mut ProgramOutput, agent: &str, events: Vec<ProgramEvent>) -> Vec<Event> {
     output.line(agent, Line { raw: None, events });
-    let new = std::mem::take(&mut output.new_events).into_iter();
-    let new = new.map(|NewRunEvent { kind, data }| (kind, Value::Object(data)));
+    let new = std::mem::take(&mut output.new_events).into_iter().map(plain);
     new.filter(|(kind, data)| is_of_parser(*kind, data)).collect()
+}
+
+fn plain(NewRunEvent { kind, data }: NewRunEvent) -> Event {
+    (kind, Value::Object(data))
 }

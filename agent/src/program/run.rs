@@ -19,6 +19,7 @@ use abide_models::{ModelMessage, ModelRequest};
 use abide_tools::Environment;
 
 use crate::context::transcript::{AssistantEntry, PARTIAL};
+use crate::middleware::observability;
 use crate::model;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::approvals::{self, OpenApprovals};
@@ -73,6 +74,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         if output.is_pending() {
             let events = std::mem::take(&mut output.new_events);
             driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
+            observability::program_tools(driver, output.calls.take_ended());
             if std::mem::take(&mut output.has_opened) {
                 running.begin();
             }
@@ -119,6 +121,7 @@ async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> St
     let mut events = std::mem::take(&mut output.new_events);
     let rest = events.split_off(events.len().min(LINES));
     let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
+    observability::program_tools(driver, output.calls.take_all());
     let answer = output.last_answer();
     let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
@@ -318,6 +321,7 @@ async fn finish(
         }
     }
     let calls = program.new_calls().map_or(0, |spent| spent.tool_calls);
+    observability::program_tools(driver, program.calls.take_all());
     let spent = spent(&answer, calls);
     output.insert("cost_usd".to_owned(), json!(answer.cost_usd));
     output.insert("usage".to_owned(), json!(answer.usage));

@@ -77,6 +77,8 @@ impl RecordedRun {
             .add(Arc::new(RecordedAnswers::of(self)), Vec::new(), 0)
             .map_err(|why| wrong(why.to_string()))?;
         let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
+        let deployment = catalog.shared_deployment().get().to_vec();
+        let empty = empty.deployment(offline_middleware(deployment));
         let settings = Settings::named("recording");
         let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
         let runtime = runtime.repeats(self.outcomes());
@@ -264,16 +266,8 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
             fallbacks: Vec::new(),
             ..definition.config.clone()
         };
-        let mut middleware = definition.middleware.clone();
-        // The recording has the answers of the models that were asked in the end.
-        middleware.retain(|it| !matches!(it, Middleware::ModelFallback(_)));
-        for entry in &mut middleware {
-            let Middleware::Guardrail(rule) = entry else { continue };
-            if let Some(verdict) = &mut rule.verdict {
-                verdict.provider = Some(RECORDING.to_owned());
-                verdict.model = Some(VERDICT.to_owned());
-            }
-        }
+        let middleware = offline_middleware(definition.middleware.clone());
+        let deployment_middleware = offline_middleware(definition.deployment_middleware.clone());
         let subagents = definition.subagents.iter().map(|subagent| match subagent {
             Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
             named @ Subagent::Named(_) => named.clone(),
@@ -285,9 +279,30 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
             ..definition.limits.clone()
         };
         let subagents = subagents.collect();
-        AgentDefinition { config, middleware, subagents, limits, ..definition.clone() }
+        AgentDefinition {
+            config,
+            middleware,
+            deployment_middleware,
+            subagents,
+            limits,
+            ..definition.clone()
+        }
     };
     of_agent(&definition.name, definition)
+}
+
+/// Middleware whose models are those of the recording.
+fn offline_middleware(mut middleware: Vec<Middleware>) -> Vec<Middleware> {
+    // The recording has the answers of the models that were asked in the end.
+    middleware.retain(|it| !matches!(it, Middleware::ModelFallback(_)));
+    for entry in &mut middleware {
+        let Middleware::Guardrail(rule) = entry else { continue };
+        if let Some(verdict) = &mut rule.verdict {
+            verdict.provider = Some(RECORDING.to_owned());
+            verdict.model = Some(VERDICT.to_owned());
+        }
+    }
+    middleware
 }
 
 /// The provider: finds the conversation of a request, and gives its next answer with the recorded usage.

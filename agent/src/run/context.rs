@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
 use crate::definition::guardrail::GuardrailFunctions;
+use crate::definition::middleware::Middleware;
 use crate::definition::pause_rule::PauseCallback;
 use crate::middleware::agent_middleware::RegisteredMiddleware;
 use crate::run::lease::RunLease;
@@ -39,6 +40,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) pause_callback: PauseCallback,
     /// The sandbox of the tools.
     pub(crate) sandbox: SharedSetting<Option<BackendName>>,
+    /// The middleware of all agents.
+    pub(crate) deployment: SharedSetting<Vec<Middleware>>,
     /// Counters for `/metrics`.
     pub(crate) metrics: AgentMetrics,
     /// Limits the runs that are driven at a time.

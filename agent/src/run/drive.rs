@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::transcript::{HandoffEntry, RequestedCall};
 use crate::delegation::{handoff, task};
+use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
@@ -19,6 +20,15 @@ use crate::{memory, model, program, remote_agent, run, tools};
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
     pub(crate) async fn drive(mut self) -> Result<DriveResult, RuntimeError> {
+        let driven = self.drive_and_end().await?;
+        if driven == DriveResult::Ended {
+            observability::run_ended(&self).await;
+        }
+        Ok(driven)
+    }
+
+    /// The same, without counting it.
+    async fn drive_and_end(&mut self) -> Result<DriveResult, RuntimeError> {
         let halted = match self.go_on().await {
             Ok(driven) => return Ok(driven),
             Err(halted) => halted,

@@ -43,6 +43,8 @@ pub(crate) struct Driver {
     pub(crate) run_lease: RunLease,
     /// The definition of the active agent.
     pub(crate) definition: Arc<AgentDefinition>,
+    /// The middleware of all agents when this driver began.
+    pub(crate) deployment: Arc<Vec<Middleware>>,
     /// The definition of the run's own agent. It differs from `definition` only while a handoff is in effect.
     pub(crate) own: Arc<AgentDefinition>,
     /// The agents that the active agent can use.
@@ -218,13 +220,16 @@ impl Driver {
         self.middleware().filter_map(Middleware::guardrail)
     }
 
-    /// The middleware of the run now, in order: that of its own agent, and that of the active agent.
+    /// The middleware of the run now, in order: that of all agents, that of its own agent, and that of the active agent.
     pub(crate) fn middleware(&self) -> impl Iterator<Item = &Middleware> {
-        let active = match self.handoff() {
-            Some(_) => &self.definition.middleware[..],
-            None => &[],
+        let active = self.handoff().map(|_| &*self.definition);
+        let of_all = active.into_iter().flat_map(|it| &it.deployment_middleware);
+        // What applies to all agents applies once.
+        let is_new = |it: &&Middleware| {
+            !self.deployment.contains(it) && !self.own.deployment_middleware.contains(it)
         };
-        self.own.middleware.iter().chain(active)
+        let own = self.own.all_middleware(&self.deployment);
+        own.chain(of_all.filter(is_new)).chain(active.into_iter().flat_map(|it| &it.middleware))
     }
 
     /// The consumption of the run since the active agent took over.

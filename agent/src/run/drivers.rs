@@ -218,6 +218,9 @@ async fn drive(
     }
     // The definition may have been registered by a runtime with another configuration.
     let checked = definition.check_sandbox(*shared.sandbox.get());
+    let deployment = shared.deployment.get();
+    let of_all = definition.all_middleware(&deployment);
+    let checked = checked.and_then(|()| shared.middleware.check_entries(of_all));
     if let Err(refused) = checked.and_then(|()| shared.middleware.check(&definition)) {
         let failed = run_lease.failed(refused.code(), refused.to_string());
         return end(&shared.abide, failed).await;
@@ -235,6 +238,7 @@ async fn drive(
         scope,
         permit,
         run_lease,
+        deployment,
         own: Arc::clone(&definition),
         definition,
         composition,

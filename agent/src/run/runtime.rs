@@ -86,6 +86,7 @@ impl Runtime {
             parsers: catalog.parsers().clone(),
             pause_callback: PauseCallback::default(),
             sandbox: catalog.shared_sandbox(),
+            deployment: catalog.shared_deployment(),
             metrics: AgentMetrics::default(),
             run_limiter,
             recorded_outcomes: BTreeMap::new(),
@@ -109,7 +110,8 @@ impl Runtime {
         }
     }
 
-    /// Reads `abide.yaml` again when it changes: models, tools, MCP servers, the sandbox and the deny list. It takes over
+    /// Reads `abide.yaml` again when it changes: models, tools, MCP servers, the sandbox, the deny list and the middleware of all
+    /// agents. It takes over
     /// the MCP servers and the sandbox of the project, whose tools, models and catalog the runtime was created with. A file
     /// that cannot work changes nothing.
     #[must_use]
@@ -458,7 +460,7 @@ impl Runtime {
             return tell(&report);
         }
         for problem in &report.problems {
-            tracing::warn!(code = problem.error.code(), "{problem}");
+            tracing::warn!("{problem}");
         }
         for note in &report.notes {
             tracing::warn!("{note}");
@@ -475,6 +477,7 @@ impl Runtime {
             tools: shared.tools.clone(),
             models: shared.models.clone(),
             sandbox: shared.sandbox.clone(),
+            catalog: Arc::clone(&self.catalog),
         };
         let mut report = project.refresh(&live).await?;
         *self.config_problem() = report.problems.first().cloned();

@@ -16,6 +16,7 @@ use crate::run::lease::millis;
 use crate::run::settings::Settings;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
+use crate::tools::waiting_calls::WaitingCalls;
 
 /// Calls that run at the same time. Programs of calls use the memory of this machine.
 const AT_ONCE: usize = 64;
@@ -29,14 +30,6 @@ const OF_A_SCOPE: usize = 16;
 /// Pause after a refused claim, unless the refusal says when it may succeed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The calls that wait for a worker. Calls of runs belong to the drivers of the runs.
-const WAITING: &str = "FROM tool_calls c JOIN sessions s ON s.id = c.session_id \
-    WHERE s.agent = :agent AND c.status = 'pending' AND c.retry_at IS NULL \
-    AND c.call_id NOT LIKE '%~%'";
-
-/// Waiting calls that are read at once: the oldest of each session.
-const READ: usize = 20_000;
-
 /// Runs the calls of some tools in the sessions of one agent name.
 #[derive(Clone)]
 pub struct ToolWorker {
@@ -49,9 +42,6 @@ struct Shared {
     settings: Settings,
     agent: String,
 }
-
-/// A call that waits: its id, its session, its tool, and the scope of the session.
-type Waiting = (String, String, String, Json);
 
 impl ToolWorker {
     /// A worker for the calls of these tools in the sessions of `agent`.
@@ -67,27 +57,47 @@ impl ToolWorker {
     /// [`Error`] if the connection is lost.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
         let Shared { abide, agent, .. } = &*self.shared;
-        // One row: a tenant can have any number of waiting calls.
-        let newest = format!("SELECT count(*), max(c.created_seq) {WAITING}");
+        let newest = WaitingCalls::newest();
         let mut changes = abide.subscribe(newest).param("agent", agent).await?;
         let mut running = RunningCalls::default();
+        let mut waiting = WaitingCalls::new(abide, agent, OF_A_SESSION);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                update = changes.next() => if update.is_none() {
-                    return Err(changes.error().cloned().unwrap_or(Error::Closed));
-                },
-                () = running.one_ended() => {}
+                update = changes.next() => {
+                    if update.is_none() {
+                        return Err(changes.error().cloned().unwrap_or(Error::Closed));
+                    }
+                    let newest = changes.typed_rows::<(Option<i64>,)>()?;
+                    let newest = newest.first().and_then(|it| it.0);
+                    if !waiting.arrive(newest.unwrap_or(0)).await? {
+                        continue;
+                    }
+                    running.share_by(&waiting);
+                }
+                ended = running.one_ended() => {
+                    waiting.refill(&ended.session_id, ended.waits_again).await?;
+                }
             }
-            let calls = self.waiting().await?;
-            running.share_by(&calls);
-            for (call_id, session_id, tool, scope) in calls {
-                let place = CallPlace { call_id, session_id, scope };
-                if self.shared.tools.get(&tool).is_some() && running.have_room(&place) {
+            waiting.take(|(call_id, session_id, tool, scope, _)| {
+                if running.tasks.len() >= AT_ONCE {
+                    return false;
+                }
+                if running.has(call_id) {
+                    return true;
+                }
+                if self.shared.tools.get(tool).is_none() {
+                    return false;
+                }
+                let (call_id, session_id) = (call_id.clone(), session_id.clone());
+                let place = CallPlace { call_id, session_id, scope: scope.clone() };
+                let has_room = running.have_room(&place);
+                if has_room {
                     let work = self.clone().work(place.clone(), stop.clone());
                     running.begin(place, work);
                 }
-            }
+                has_room
+            });
         }
         while !running.tasks.is_empty() {
             running.one_ended().await;
@@ -95,23 +105,11 @@ impl ToolWorker {
         Ok(())
     }
 
-    /// The oldest waiting calls of each session, the oldest first.
-    async fn waiting(&self) -> Result<Vec<Waiting>, Error> {
-        let Shared { abide, agent, .. } = &*self.shared;
-        let sql = format!(
-            "SELECT call_id, session_id, tool_name, scope FROM (SELECT c.call_id, c.session_id, \
-             c.tool_name, c.created_seq, s.scope, \
-             row_number() OVER (PARTITION BY c.session_id ORDER BY c.created_seq) AS nth {WAITING}) \
-             WHERE nth <= :each ORDER BY nth, created_seq LIMIT :most"
-        );
-        let query = abide.sql(sql).param("agent", agent);
-        query.param("each", OF_A_SESSION).param("most", READ).fetch().await
-    }
-
-    async fn work(self, place: CallPlace, stop: CancellationToken) {
+    /// Runs a call. Returns whether it may wait again.
+    async fn work(self, place: CallPlace, stop: CancellationToken) -> bool {
         let CallPlace { call_id, session_id, .. } = place;
         let Err(error) = self.attempt(&call_id, &session_id, &stop.child_token()).await else {
-            return;
+            return false;
         };
         if error.code().is_none() {
             tracing::warn!(%error, call_id, "a tool call could not be run");
@@ -122,6 +120,7 @@ impl ToolWorker {
             () = tokio::time::sleep(pause) => {}
             () = stop.cancelled() => {}
         }
+        true
     }
 
     async fn attempt(
@@ -175,7 +174,7 @@ impl ToolWorker {
 /// The calls that run now.
 #[derive(Default)]
 struct RunningCalls {
-    tasks: JoinSet<()>,
+    tasks: JoinSet<bool>,
     /// The call of each task.
     calls: HashMap<Id, CallPlace>,
     /// The keys that every scope has, such as `tenant`: scopes with the same values of these share their places, because a
@@ -192,14 +191,14 @@ struct CallPlace {
 }
 
 impl RunningCalls {
-    fn begin(&mut self, place: CallPlace, work: impl Future<Output = ()> + Send + 'static) {
+    fn begin(&mut self, place: CallPlace, work: impl Future<Output = bool> + Send + 'static) {
         let task = self.tasks.spawn(work);
         self.calls.insert(task.id(), place);
     }
 
     /// Sets the keys that distinguish tenants.
-    fn share_by(&mut self, waiting: &[Waiting]) {
-        let waiting = waiting.iter().map(|(.., scope)| scope);
+    fn share_by(&mut self, waiting: &WaitingCalls) {
+        let waiting = waiting.scopes();
         let running = self.calls.values().map(|place| &place.scope);
         let keys = waiting.chain(running).filter_map(|scope| match scope.value() {
             Value::Object(members) if !members.is_empty() => {
@@ -227,20 +226,31 @@ impl RunningCalls {
         let of_scope = calls().filter(|it| self.share_of(&it.scope) == share).count();
         // The sessions without a scope are those of the operator.
         let scope_has_room = of_scope < OF_A_SCOPE || place.scope.as_str() == "{}";
-        let is_new = calls().all(|it| it.call_id != place.call_id);
-        is_new && scope_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
+        scope_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
+    }
+
+    fn has(&self, call_id: &str) -> bool {
+        self.calls.values().any(|it| it.call_id == call_id)
     }
 
     /// Waits for the end of a task; for ever if there is none.
-    async fn one_ended(&mut self) {
-        let ended = match self.tasks.join_next_with_id().await {
+    async fn one_ended(&mut self) -> EndedCall {
+        let (id, waits_again) = match self.tasks.join_next_with_id().await {
             None => std::future::pending().await,
-            Some(Ok((id, ()))) => id,
+            Some(Ok((id, waits_again))) => (id, waits_again),
             Some(Err(panicked)) => {
                 tracing::error!(error = %panicked, "the worker of a tool call panicked");
-                panicked.id()
+                (panicked.id(), true)
             }
         };
-        self.calls.remove(&ended);
+        let session_id = self.calls.remove(&id).map(|place| place.session_id).unwrap_or_default();
+        EndedCall { session_id, waits_again }
     }
+}
+
+/// A call that has ended, or was given up.
+struct EndedCall {
+    session_id: String,
+    /// Whether it may wait again without an event.
+    waits_again: bool,
 }

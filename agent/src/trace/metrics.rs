@@ -1,9 +1,11 @@
-//! Counters of agents with the middleware `observability`: requests to models, and calls of tools. They are those of this
+//! Counters of agents with the middleware `observability`: runs, requests to models, and calls of tools. They are those of this
 //! process since its start, as Prometheus expects it; the rows have the whole history.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 /// Maximum number of label sets of each kind. Names of agents, models and tools come from definitions, which callers can
 /// post. What goes beyond is counted under the names `other`, so that no counter is lost.
@@ -17,10 +19,18 @@ const BOUNDS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.
 
 /// Counters of a runtime. A clone refers to the same ones.
 #[derive(Clone, Debug, Default)]
-pub struct AgentMetrics(Arc<Mutex<Counters>>);
+pub struct AgentMetrics(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    counters: Mutex<Counters>,
+    changes: watch::Sender<()>,
+}
 
 #[derive(Debug, Default)]
 struct Counters {
+    /// By agent.
+    runs: BTreeMap<String, RunCounters>,
     models: BTreeMap<ModelLabels, ModelCounters>,
     tools: BTreeMap<ToolLabels, ToolCounters>,
 }
@@ -49,9 +59,16 @@ pub(crate) struct Consumed {
 }
 
 #[derive(Debug, Default)]
+struct RunCounters {
+    /// By outcome: `done`, `aborted`, or the code of the failure.
+    outcomes: BTreeMap<String, u64>,
+    durations: Histogram,
+}
+
+#[derive(Debug, Default)]
 struct ModelCounters {
     /// By outcome: `answered`, or the code of the error.
-    outcomes: BTreeMap<&'static str, u64>,
+    outcomes: BTreeMap<String, u64>,
     consumed: Consumed,
     durations: Histogram,
 }
@@ -59,7 +76,7 @@ struct ModelCounters {
 #[derive(Debug, Default)]
 struct ToolCounters {
     /// By outcome: `succeeded`, or the code of the failure.
-    outcomes: BTreeMap<&'static str, u64>,
+    outcomes: BTreeMap<String, u64>,
     durations: Histogram,
 }
 
@@ -96,6 +113,22 @@ pub struct MetricSample {
 }
 
 impl AgentMetrics {
+    /// Counts a run that has ended. `outcome` is `done`, `aborted` or the code of the failure.
+    pub(crate) fn run(&self, agent: &str, outcome: &str, took: Duration) {
+        let mut counters = self.lock();
+        let of = bounded(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
+        count(&mut of.outcomes, outcome);
+        of.durations.add(took);
+        drop(counters);
+        self.0.changes.send_replace(());
+    }
+
+    /// Counts what a program has consumed. It reports no requests.
+    pub(crate) fn program(&self, labels: ModelLabels, consumed: Consumed) {
+        let mut counters = self.lock();
+        bounded(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
+    }
+
     /// Counts a request to a model. `outcome` is `answered` or the code of the error.
     pub(crate) fn model(
         &self,
@@ -105,10 +138,8 @@ impl AgentMetrics {
         took: Duration,
     ) {
         let mut counters = self.lock();
-        let other =
-            || ModelLabels { agent: OTHER.into(), provider: OTHER.into(), model: OTHER.into() };
-        let of = bounded(&mut counters.models, labels, other);
-        *of.outcomes.entry(outcome).or_default() += 1;
+        let of = bounded(&mut counters.models, labels, ModelLabels::other);
+        count(&mut of.outcomes, outcome);
         of.consumed.add(consumed);
         of.durations.add(took);
     }
@@ -118,8 +149,14 @@ impl AgentMetrics {
         let mut counters = self.lock();
         let other = || ToolLabels { agent: OTHER.into(), tool: OTHER.into() };
         let of = bounded(&mut counters.tools, labels, other);
-        *of.outcomes.entry(outcome).or_default() += 1;
+        count(&mut of.outcomes, outcome);
         of.durations.add(took);
+    }
+
+    /// Changes after each run that is counted.
+    #[must_use]
+    pub fn runs(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     /// The current values. Families without samples are omitted.
@@ -136,7 +173,15 @@ impl AgentMetrics {
                 sample("", with(&labels, "direction", direction), count as f64)
             }));
             cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
-            seconds.extend(of.durations.samples(&labels));
+            if of.durations.count > 0 {
+                seconds.extend(of.durations.samples(&labels));
+            }
+        }
+        let (mut runs, mut run_seconds) = (Vec::new(), Vec::new());
+        for (agent, of) in &counters.runs {
+            let labels = vec![("agent", agent.clone())];
+            runs.extend(outcomes(&labels, &of.outcomes));
+            run_seconds.extend(of.durations.samples(&labels));
         }
         let mut tools = Vec::new();
         let mut tool_seconds = Vec::new();
@@ -147,6 +192,13 @@ impl AgentMetrics {
         }
         let family = |name, meaning, kind, samples| MetricFamily { name, meaning, kind, samples };
         let all = [
+            family("agent_runs_total", "Runs of agents that have ended.", "counter", runs),
+            family(
+                "agent_run_seconds",
+                "Durations of runs of agents, with the time that they waited.",
+                "histogram",
+                run_seconds,
+            ),
             family("agent_model_calls_total", "Requests of agents to models.", "counter", calls),
             family(
                 "agent_model_tokens_total",
@@ -178,7 +230,7 @@ impl AgentMetrics {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -204,17 +256,29 @@ fn with(
     labels.iter().cloned().chain([(name, value.to_owned())]).collect()
 }
 
+/// Maximum number of outcomes of one label set. Codes of failures come from programs in Rust, too.
+const OUTCOMES: usize = 100;
+
+fn count(outcomes: &mut BTreeMap<String, u64>, outcome: &str) {
+    let fits = outcomes.len() < OUTCOMES || outcomes.contains_key(outcome);
+    *outcomes.entry(if fits { outcome } else { OTHER }.to_owned()).or_default() += 1;
+}
+
 fn outcomes(
     labels: &[(&'static str, String)],
-    outcomes: &BTreeMap<&'static str, u64>,
+    outcomes: &BTreeMap<String, u64>,
 ) -> Vec<MetricSample> {
-    let of = |(outcome, count): (&&str, &u64)| {
+    let of = |(outcome, count): (&String, &u64)| {
         sample("", with(labels, "outcome", outcome), *count as f64)
     };
     outcomes.iter().map(of).collect()
 }
 
 impl ModelLabels {
+    fn other() -> ModelLabels {
+        ModelLabels { agent: OTHER.into(), provider: OTHER.into(), model: OTHER.into() }
+    }
+
     fn pairs(&self) -> Vec<(&'static str, String)> {
         let ModelLabels { agent, provider, model } = self.clone();
         vec![("agent", agent), ("provider", provider), ("model", model)]

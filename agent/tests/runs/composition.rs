@@ -240,7 +240,7 @@ fn agent_check_reports_composition_errors() {
         f.yaml: as_tool.input is not a supported JSON Schema: type is 7, which is not the name of a type
         g.g.yaml: "g.g" is not a tool name; a name has 1 to 64 letters, digits, _ and -; set name
         h.yaml: an agent with cli cannot take over a turn: remove as_handoff
-        i.yaml: an agent with cli has an output that cannot be held back: remove middleware
+        i.yaml: an agent with cli takes only the middleware observability, because its output cannot be held back
         j.yaml: a guardrail has exactly one of deny, schema, verdict and check
         k.yaml: limits.delegation_seconds is negative"#]].assert_eq(&lines.join("\n"));
 }

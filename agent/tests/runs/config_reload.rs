@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use abide_agent::{
-    AgentProject, Environment, FolderChanges, Runtime, Settings, Tools, begin, until_turn_ends,
+    AgentProject, Catalog, Environment, FolderChanges, Runtime, Settings, Tools, begin,
+    until_turn_ends,
 };
 use abide_client::Abide;
 use tempfile::TempDir;
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::fixture::define;
 
 /// A folder with a model that calls `look`, a tool, and the agent `clerk`.
-const CONFIG: &str = "
+pub(crate) const CONFIG: &str = "
 models:
   default: { provider: first }
   providers: [{ id: first, kind: script, script: first.yaml, models: [scripted] }]
@@ -24,9 +25,9 @@ programs:
 ";
 
 /// A runtime that reads its folder again.
-struct Reloading {
-    folder: TempDir,
-    abide: Abide,
+pub(crate) struct Reloading {
+    pub(crate) folder: TempDir,
+    pub(crate) abide: Abide,
     tools: Tools,
     told: mpsc::UnboundedReceiver<FolderChanges>,
     stop: CancellationToken,
@@ -34,7 +35,12 @@ struct Reloading {
 }
 
 impl Reloading {
-    async fn new(config: &str) -> Reloading {
+    pub(crate) async fn new(config: &str) -> Reloading {
+        Reloading::with(config, |catalog| catalog).await
+    }
+
+    /// With what a program in Rust adds to the catalog.
+    pub(crate) async fn with(config: &str, extend: impl FnOnce(Catalog) -> Catalog) -> Reloading {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), config);
         for (file, text) in
@@ -53,6 +59,7 @@ impl Reloading {
         let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
         let (tell, told) = mpsc::unbounded_channel();
         let settings = Settings { look: Duration::from_millis(20), ..Settings::named("runtime") };
+        let catalog = extend(catalog);
         let runtime = Runtime::new(abide.clone(), models, tools.clone(), catalog, settings)
             .reloads(source, servers, sandbox)
             .on_change(move |changes| tell.send(changes.clone()).expect("the test listens"));
@@ -66,12 +73,12 @@ impl Reloading {
     }
 
     /// Writes another configuration, and waits until it was read. One line for each thing that is reported.
-    async fn change(&mut self, config: &str) -> String {
+    pub(crate) async fn change(&mut self, config: &str) -> String {
         write(self.folder.path(), config);
         self.next().await
     }
 
-    async fn next(&mut self) -> String {
+    pub(crate) async fn next(&mut self) -> String {
         let told = self.told.recv().await.expect("the runtime runs");
         let changes = told
             .changes
@@ -84,8 +91,13 @@ impl Reloading {
     }
 
     /// The result of `look` and the answer of the agent, in a new session.
-    async fn run(&self) -> (String, String) {
-        let run = begin(&self.abide, "clerk", "Look.").await.expect("it starts").id;
+    pub(crate) async fn run(&self) -> (String, String) {
+        self.run_of("clerk").await
+    }
+
+    /// The same of another agent.
+    pub(crate) async fn run_of(&self, agent: &str) -> (String, String) {
+        let run = begin(&self.abide, agent, "Look.").await.expect("it starts").id;
         until_turn_ends(&self.abide, &run, 0).await.expect("it ends");
         let result = "SELECT data ->> '$.output' FROM run_events WHERE run_id = :id \
                       AND kind = 'tool_result'";
@@ -98,7 +110,7 @@ impl Reloading {
         (result, answer[0].0.clone())
     }
 
-    async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.stop.cancel();
         self.runtime.take().expect("it runs").await.expect("the task succeeds");
         self.abide.close().await;
@@ -112,7 +124,7 @@ fn write(folder: &Path, config: &str) {
     std::fs::rename(beside, folder.join("abide.yaml")).expect("the file can be written");
 }
 
-fn pair(result: &str, answer: &str) -> (String, String) {
+pub(crate) fn pair(result: &str, answer: &str) -> (String, String) {
     (result.to_owned(), answer.to_owned())
 }
 

@@ -7,6 +7,7 @@ mod config_reload;
 mod context;
 mod contract;
 mod delegation;
+mod deployment;
 mod documented_tests;
 mod end_to_end;
 mod errors;

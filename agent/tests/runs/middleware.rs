@@ -184,9 +184,17 @@ async fn tool_security_denies_a_tool_that_the_model_sees() {
 }
 
 /// The counters of a run, one a line, without durations.
-fn counted(fixture: &RuntimeFixture) -> String {
+async fn counted(fixture: RuntimeFixture, counts_runs: bool) -> String {
+    let metrics = fixture.metrics.clone();
+    let mut runs = metrics.runs();
+    let is_counted = || metrics.families().iter().any(|it| it.name == "agent_runs_total");
+    // A run is counted after its end.
+    while counts_runs && !is_counted() {
+        runs.changed().await.expect("the metrics exist");
+    }
+    fixture.close().await;
     let mut lines = Vec::new();
-    for family in fixture.metrics.families() {
+    for family in metrics.families() {
         for MetricSample { suffix, labels, value } in family.samples {
             if family.kind == "counter" || suffix == "_count" {
                 let labels: Vec<&str> = labels.iter().map(|(_, value)| value.as_str()).collect();
@@ -227,11 +235,11 @@ answers:
         let run = fixture.begin("Look.").await;
         let (rendered, last) = fixture.output(&run.id, 0).await;
         assert_eq!(last.data["assistant_data"]["content"], "Done.", "{rendered}");
-        let counted = counted(&fixture);
-        fixture.close().await;
-        counted
+        counted(fixture, definition.contains("- observability\n")).await
     };
     expect![[r#"
+        agent_runs_total clerk done 1
+        agent_run_seconds_count clerk 1
         agent_model_calls_total clerk first first-model unauthorized 2
         agent_model_calls_total clerk judge judge-model answered 1
         agent_model_calls_total clerk second second-model answered 2
@@ -260,6 +268,73 @@ answers:
         agent_tool_call_seconds_count clerk look 1"#]]
     .assert_eq(&run(&tools).await);
     assert_eq!(run(&definition.replace("  - observability\n", "")).await, "");
+}
+
+/// The runs of a program and of a remote agent, with what is known of them: tokens, cost, and the calls of the program's own
+/// tools. No other middleware applies to them.
+#[tokio::test]
+async fn observability_counts_programs_and_remote_agents() {
+    let lines = [
+        r#"{"kind":"call","id":"1","tool":"sh"}"#,
+        r#"{"kind":"result","id":"1","code":0}"#,
+        r#"{"kind":"call","id":"2","tool":"sh"}"#,
+        r#"{"kind":"result","id":"2","code":3}"#,
+        r#"{"kind":"call","id":"3","tool":"edit"}"#,
+        r#"{"kind":"used","in":10,"out":5,"usd":0.25}"#,
+        r#"{"kind":"done","say":"Done."}"#,
+    ];
+    let script =
+        format!("cat > /dev/null; printf '%s\\n' {}", lines.map(|it| format!("'{it}'")).join(" "));
+    let program = format!(
+        "cli:
+  command: [sh, -c, {}]
+  program: generic
+  parser:
+    tool_call: {{ when: {{ /kind: call }}, id: /id, name: /tool }}
+    tool_result: {{ when: {{ /kind: result }}, id: /id, exit_code: /code }}
+    usage: {{ input_tokens: /in, output_tokens: /out, cost_usd: /usd }}
+    terminal: {{ when: {{ /kind: done }}, text: /say }}
+",
+        json!(script)
+    );
+    let remote =
+        "a2a: { url: 'http://127.0.0.1:1/', allow_private: [127.0.0.1], unreachable_seconds: 0 }\n";
+    let run = async |definition: &str| {
+        let fixture = FixtureOptions::of(definition, "answers: []").open().await;
+        let run = fixture.begin("Look.").await;
+        fixture.output(&run.id, 0).await;
+        counted(fixture, definition.contains("observability")).await
+    };
+    expect![[r#"
+        agent_runs_total clerk done 1
+        agent_run_seconds_count clerk 1
+        agent_model_tokens_total clerk cli clerk input 10
+        agent_model_tokens_total clerk cli clerk output 5
+        agent_model_cost_dollars_total clerk cli clerk 0.25
+        agent_tool_calls_total clerk edit lost 1
+        agent_tool_calls_total clerk sh succeeded 1
+        agent_tool_calls_total clerk sh tool 1
+        agent_tool_call_seconds_count clerk edit 1
+        agent_tool_call_seconds_count clerk sh 2"#]]
+    .assert_eq(&run(&format!("middleware: [observability]\n{program}")).await);
+    let at = "middleware: [{ name: observability, at: [runs] }]\n";
+    expect![[r#"
+        agent_runs_total clerk done 1
+        agent_run_seconds_count clerk 1"#]]
+    .assert_eq(&run(&format!("{at}{program}")).await);
+    expect![[r#"
+        agent_runs_total clerk remote_agent_unavailable 1
+        agent_run_seconds_count clerk 1"#]]
+    .assert_eq(&run(&format!("middleware: [observability]\n{remote}")).await);
+    assert_eq!(run(&program).await, "");
+    for other in ["pii", "streaming"] {
+        let plan = FixtureOptions::of(&format!("middleware: [{other}]\n{program}"), "answers: []");
+        let catalog = Catalog::new(plan.folder.path(), plan.tools.clone());
+        let refused = catalog.read().1[0].error.to_string();
+        let expected = "an agent with cli takes only the middleware observability, because its \
+                        output cannot be held back";
+        assert_eq!(refused, expected);
+    }
 }
 
 /// The client's view of an answer while it is made, by the settings of `streaming`.
@@ -332,7 +407,7 @@ fn unknown_settings_of_observability_and_streaming_are_refused() {
         ),
         (
             "{ name: observability, at: agents }",
-            "unknown value `agents`, expected `models` or `tools`",
+            "unknown value `agents`, expected one of `models`, `tools`, `runs`",
         ),
         (
             "{ name: streaming, pieces: true }",

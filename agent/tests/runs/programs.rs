@@ -11,7 +11,7 @@ use abide_agent::{Catalog, Events, Reparsed};
 use abide_client::arguments::{
     AbortRun, ClaimRun, CreateSession, DecideApproval, RecordRun, RegisterAgent, StartRun,
 };
-use abide_client::{Abide, Decision, NewRunEvent, RunEventKind, Scope};
+use abide_client::{Abide, CorrectedLine, Decision, NewRunEvent, RunEventKind, Scope};
 use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, hold};
 use abide_schema::reducer::Caller;
 use expect_test::expect;
@@ -147,16 +147,76 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
         status {"program":{"data":{"in":{"cmd":"ls"},"kind":"call","no":7,"tool":"sh"},"type":"status"},"status":"thinking"} | tool_call {"args":{"cmd":"ls"},"id":"7","name":"sh"}
         status {"program":{"data":{"kind":"used","tokens":{"in":10,"out":5},"usd":0.25},"type":"status"},"status":"thinking"} | usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"partial","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
         status {"program":{"code":"extra_final","message":"the program gave another answer; the first one is used","type":"notice"},"status":"thinking"} | usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}; usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":0.25,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
-        answer "It is 41."; cost_micros 0; input_tokens 0; output_tokens 0; tool_calls 0 | answer "It is 42."; cost_micros 250000; input_tokens 10; output_tokens 5; tool_calls 1"#]].assert_eq(&changes.join("\n"));
+        answer "It is 41."; cost_micros null; input_tokens 0; output_tokens 0; tool_calls 0 | answer "It is 42."; cost_micros 250000; input_tokens 10; output_tokens 5; tool_calls 1"#]].assert_eq(&changes.join("\n"));
     let sql = "SELECT output ->> '$.content', tool_calls FROM runs";
     let stored: Vec<(String, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(stored, [("It is 41.".to_owned(), 0)]);
+    // What differs is stored once, next to the run. Then nothing differs any more.
+    let stored = again().await.store(&fixture.abide, Some("better rules".to_owned())).await;
+    let correction = stored.expect("it is stored").expect("there are differences");
+    let lines: Vec<CorrectedLine> =
+        serde_json::from_value(correction.lines.value()).expect("they are lines");
+    let kinds = lines.iter().map(|line| line.events.iter().map(|event| event.kind.as_str()));
+    let kinds: Vec<String> = kinds.map(|kinds| kinds.collect::<Vec<_>>().join("+")).collect();
+    assert_eq!(kinds, ["status+status", "tool_call", "usage", "usage+usage"]);
+    let same = again().await;
+    assert_eq!(same.changes, []);
+    assert_eq!(same.store(&fixture.abide, None).await.expect("nothing is stored"), None);
+    let results = "SELECT r.output ->> '$.content', r.tool_calls, s.answer, s.tool_calls, \
+                   s.input_tokens, \
+                   s.cost_micros, s.corrections FROM run_results s JOIN runs r ON r.id = s.run_id";
+    let results: Vec<(String, i64, String, i64, i64, i64, i64)> =
+        fixture.abide.sql(results).fetch().await.expect("they are read");
+    assert_eq!(results, [("It is 41.".to_owned(), 0, "It is 42.".to_owned(), 1, 10, 250_000, 1)]);
+    // The former rules read the former result, and that is a correction, too.
+    define(&folder, "clerk.yaml", &cli(poor));
+    let back = again().await.store(&fixture.abide, None).await.expect("it is stored");
+    let back = back.expect("there are differences");
+    assert_eq!((back.number, back.lines.value()), (2, json!([])));
+    assert_eq!(back.after, correction.before);
     // Without a definition in the folder, that of the run counts.
     std::fs::remove_file(folder.join("agents/clerk.yaml")).expect("the file exists");
     let of_run = again().await;
     assert_eq!((of_run.is_current, of_run.changes.len()), (false, 0));
     let missing = Reparsed::of(&fixture.abide, &catalog(), "r9").await.expect_err("there is none");
     assert_eq!(missing.to_string(), "there is no run r9");
+    fixture.close().await;
+}
+
+/// The end of a run is read again, too: a refusal that the first rules took for an answer, and a refusal that they missed.
+#[tokio::test]
+async fn the_end_of_a_run_is_read_again() {
+    let plan = FixtureOptions::of("", "answers: []");
+    let script = r#"cat > /dev/null; echo '{"kind":"refusal","why":"I may not."}'
+echo '{"kind":"done","say":"-"}'"#;
+    std::fs::write(plan.folder.path().join("agent.sh"), script).expect("it can be written");
+    let folder = plan.folder.path().to_owned();
+    let cli = |rules: &str| {
+        let folder = folder.display();
+        format!("cli:\n  command: [sh, agent.sh]\n  working_dir: '{folder}'\n  parser:\n{rules}")
+    };
+    let poor = "    terminal: { when: { /kind: done }, text: /say }\n";
+    let better = "    terminal: { when: { /kind: done }, text: /say }
+    error: { when: { /kind: refusal }, message: /why }
+";
+    plan.define("clerk.yaml", &cli(poor));
+    let fixture = plan.open().await;
+    let run = fixture.begin("How much?").await;
+    fixture.output(&run.id, 0).await;
+    define(&folder, "clerk.yaml", &cli(better));
+    let catalog = Catalog::new(&folder, abide_tools::Tools::new());
+    let again = Reparsed::of(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
+    let end = again.changes.last().map(|it| it.after.join("; ")).unwrap_or_default();
+    let expected =
+        r#"answer null; error_code "runtime_crash"; error_message "I may not."; status "failed""#;
+    assert_eq!(end, expected);
+    again.store(&fixture.abide, None).await.expect("it is stored");
+    let sql = "SELECT status, error_code, error_message, answer FROM run_results";
+    let results: Vec<(String, String, String, Option<String>)> =
+        fixture.abide.sql(sql).fetch().await.expect("they are read");
+    let expected = ["failed", "runtime_crash", "I may not."].map(str::to_owned);
+    let [status, code, message] = expected;
+    assert_eq!(results, [(status, code, message, None)]);
     fixture.close().await;
 }
 

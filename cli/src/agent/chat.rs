@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, say, say_json, say_part};
 use crate::printable::Printable;
-use crate::reconnect::reporting_reconnects;
+use crate::reconnect::reporting_reconnects_unless;
 use crate::terminal::Terminal;
 
 /// How many earlier messages are shown at the start.
@@ -119,8 +119,10 @@ async fn leave_or_converse(
         new_session: format!("chat_{}", &uuid::Uuid::new_v4().simple().to_string()[..16]),
         input,
     };
+    let is_typing = conversation.input.typing();
     let done = tokio::select! {
-        done = reporting_reconnects(
+        done = reporting_reconnects_unless(
+            is_typing,
             abide.link(),
             options,
             conversation.begin_and_converse(args.session.as_deref()),

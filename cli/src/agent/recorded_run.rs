@@ -105,8 +105,10 @@ async fn repeat(
     let recorded = RecordedRun::from_file(path)?;
     let empty = tempfile::tempdir().map_err(|why| RecordingError::Malformed(why.to_string()))?;
     let catalog = |tools| match stored {
-        Some(abide) => Catalog::new(folder, tools).prompts_of(abide),
-        None => Catalog::new(folder, tools),
+        Some(abide) => {
+            Catalog::new(folder, tools).deployment_of(&project.catalog).prompts_of(abide)
+        }
+        None => Catalog::new(folder, tools).deployment_of(&project.catalog),
     };
     let abide = Abide::open(empty.path().join("repeated.db"))?;
     let repeated = recorded.repeat(&project.tools, catalog, &abide, empty.path()).await;

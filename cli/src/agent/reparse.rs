@@ -19,35 +19,54 @@ use crate::printable::one_line;
 pub(super) struct Reparse {
     /// The id of the run, which has ended
     run: String,
+    /// Stores the differences as a correction of the run: table run_corrections, view run_results
+    #[arg(long)]
+    store: bool,
+    /// Why the run is corrected
+    #[arg(long, value_name = "TEXT", requires = "store")]
+    reason: Option<String>,
 }
 
-/// Shows what the current parser makes of a run. The run stays as it is.
+/// Shows what the current parser makes of a run, and stores it as a correction. The run stays as it is.
 ///
 /// # Errors
-/// The run does not exist, has not ended, or is not one of a program.
+/// The run does not exist, has not ended, or is not one of a program; the correction is refused.
 pub(super) async fn reparse(
     options: &Options,
     folder: &Path,
     args: Reparse,
 ) -> Result<(), Failure> {
     super::host::check_named(folder)?;
-    let abide = connect(options, Access::Read).await?;
+    let access = if args.store { Access::Write } else { Access::Read };
+    let abide = connect(options, access).await?;
     // Its tools are not needed: an agent that is a program has none.
     let catalog = Catalog::new(folder, Tools::new()).prompts_of(&abide);
     let reparsed = Reparsed::of(&abide, &catalog, &args.run).await;
+    let stored = match &reparsed {
+        Ok(reparsed) if args.store => reparsed.store(&abide, args.reason).await,
+        _ => Ok(None),
+    };
     abide.close().await;
-    show(options, &args.run, &reparsed.map_err(refused)?)
+    let correction = stored?.map(|correction| correction.number);
+    show(options, &reparsed.map_err(refused)?, correction)?;
+    match (options.json, correction) {
+        (true, _) => Ok(()),
+        (false, Some(number)) => say(format!("stored as correction {number} of the run")),
+        (false, None) if args.store => say("nothing to store"),
+        (false, None) => Ok(()),
+    }
 }
 
-fn show(options: &Options, run: &str, reparsed: &Reparsed) -> Result<(), Failure> {
-    let Reparsed { agent, is_current, lines, changes } = reparsed;
+fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Result<(), Failure> {
+    let Reparsed { run_id: run, agent, is_current, lines, changes, .. } = reparsed;
     if options.json {
         let changes = changes.iter().map(|ReparsedChange { number, before, after }| {
             json!({"number": number, "before": before, "after": after})
         });
         let changes: Vec<_> = changes.collect();
         return say_json(&json!({"run": run, "agent": agent, "definition":
-            if *is_current { "folder" } else { "run" }, "lines": lines, "changes": changes}));
+            if *is_current { "folder" } else { "run" }, "lines": lines, "changes": changes,
+            "correction": correction}));
     }
     for ReparsedChange { number, before, after } in changes {
         say(match number {

@@ -26,14 +26,25 @@ pub(super) struct StallNotice<'a> {
     abide: &'a Abide,
     /// When it is said; `None` afterwards.
     due: Option<Instant>,
+    /// The lease of another process, as it was seen last. A process that works renews its lease before half of it has passed.
+    seen: Option<(SeenLease, Instant)>,
+}
+
+/// A lease at a server.
+#[derive(Clone, Copy, PartialEq)]
+struct SeenLease {
+    /// When it expires, by the clock of the server.
+    expires_at: i64,
+    /// How long it was when it was made or renewed last.
+    length: Duration,
 }
 
 impl<'a> StallNotice<'a> {
     pub(super) fn new(options: &'a Options, abide: &'a Abide) -> StallNotice<'a> {
-        StallNotice { options, abide, due: Some(Instant::now() + SILENT) }
+        StallNotice { options, abide, due: Some(Instant::now() + SILENT), seen: None }
     }
 
-    /// Waits until the run is silent, and says why if the reason is known. Completes once.
+    /// Waits until the run is silent, and says why if the reason is known. It is to be called again when it completes.
     pub(super) async fn explain(&mut self, run_id: &str) {
         let Some(due) = self.due else { return pending().await };
         sleep_until(due).await;
@@ -44,7 +55,7 @@ impl<'a> StallNotice<'a> {
         }
     }
 
-    async fn reason(&self, run_id: &str) -> Result<Option<String>, Failure> {
+    async fn reason(&mut self, run_id: &str) -> Result<Option<String>, Failure> {
         // A process takes its file's runs over at once, but a call that was interrupted keeps its lease.
         let sql = "SELECT driver IS NULL, coalesce((SELECT max(lease_expires_at) \
                    FROM tool_calls WHERE session_id = runs.session_id), 0) \
@@ -54,13 +65,40 @@ impl<'a> StallNotice<'a> {
         if self.options.db.is_some() {
             return Ok(self.foreign_lease(lease));
         }
-        Ok(match without_driver == 1 && drives_agents(self.options).await == Some(false) {
-            true => Some(
-                "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`"
-                    .to_owned(),
-            ),
-            false => None,
-        })
+        if without_driver == 0 {
+            return self.lease_that_is_not_renewed(run_id).await;
+        }
+        Ok((drives_agents(self.options).await == Some(false)).then(|| {
+            "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`"
+                .to_owned()
+        }))
+    }
+
+    /// The wait for a lease that its process did not renew in time. If there is one, it is looked at again later.
+    async fn lease_that_is_not_renewed(&mut self, run_id: &str) -> Result<Option<String>, Failure> {
+        let sql = "SELECT lease_expires_at, lease_expires_at - updated_at FROM runs \
+                   WHERE id = :id AND lease_expires_at IS NOT NULL UNION ALL \
+                   SELECT c.lease_expires_at, c.lease_expires_at - c.updated_at FROM tool_calls c \
+                   JOIN runs r ON r.session_id = c.session_id \
+                   WHERE r.id = :id AND c.status = 'claimed' AND c.lease_expires_at IS NOT NULL";
+        let leases: Vec<(i64, i64)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
+        let leases = leases.into_iter().map(|(expires_at, length)| SeenLease {
+            expires_at,
+            length: Duration::from_micros(length.max(0).unsigned_abs()),
+        });
+        let now = Instant::now();
+        let first = leases.into_iter().min_by_key(|lease| lease.expires_at);
+        let since = self.seen.filter(|(seen, _)| Some(*seen) == first).map_or(now, |(_, at)| at);
+        self.seen = first.map(|lease| (lease, since));
+        let Some(lease) = first else { return Ok(None) };
+        let passed = now - since;
+        if passed >= lease.length / 2 {
+            return Ok(Some(waiting_for_lease(
+                (lease.length.saturating_sub(passed)).as_secs() + 1,
+            )));
+        }
+        self.due = Some(now + (lease.length / 5).max(SILENT));
+        Ok(None)
     }
 
     /// The wait for a lease that this process has neither made nor renewed.
@@ -71,8 +109,12 @@ impl<'a> StallNotice<'a> {
         }
         let left = expires.duration_since(std::time::SystemTime::now()).ok()?;
         let max = left.as_secs() + 1;
-        Some(format!("waiting for the lease of the process that ended (at most {max} s)"))
+        Some(waiting_for_lease(max))
     }
+}
+
+fn waiting_for_lease(seconds: u64) -> String {
+    format!("waiting for the lease of the process that ended (at most {seconds} s)")
 }
 
 /// Whether the server drives agents, if it says so.

@@ -88,6 +88,7 @@ pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::arguments;
 pub use abide_reducers::collection::EntryPut;
+pub use abide_reducers::correction::{CorrectedLine, CorrectedResult, recorded_result};
 pub use abide_reducers::exchange::{INPUT_TOOL, asked_by, input_id};
 pub use abide_reducers::memory::space_of;
 pub use abide_reducers::message::Appended;
@@ -104,10 +105,10 @@ pub use abide_reducers::{
     ExchangeKind, HandoffRequest, HandoffStatus, HealthAction, Identity, LostLease, Memory,
     MemoryVector, NewExchange, NewHealth, NewInput, NewMemory, NewMemoryVector, Pause, PauseStage,
     PauseStatus, PlanStep, PlanStepStatus, PlanVersion, Prompt, PromptLabel, PromptVersion,
-    Reservation, Role, Run, RunBudget, RunEvent, RunEventKind, RunHealth, RunImport, RunSnapshot,
-    RunStatus, RunTrace, Session, SessionFork, SessionPlan, SessionStatus, Timer, TimerStatus,
-    Token, Tool, ToolCall, ToolCallStatus, ToolExchange, TraceStatus, Webhook, WebhookState,
-    WebhookStatus, WithheldAnswer,
+    Reservation, Role, Run, RunBudget, RunCorrection, RunEvent, RunEventKind, RunHealth, RunImport,
+    RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan, SessionStatus, Timer,
+    TimerStatus, Token, Tool, ToolCall, ToolCallStatus, ToolExchange, TraceStatus, Webhook,
+    WebhookState, WebhookStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;

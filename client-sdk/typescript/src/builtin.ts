@@ -378,6 +378,19 @@ export interface BuiltinTables {
     /** The event that recorded it. */
     seq: number;
   };
+  /** A run in the list of its agent. */
+  run_lists: {
+    /** The agent. */
+    agent: string;
+    /** One key of the scope and its value, as JSON; empty in the list of all runs. */
+    part: string;
+    /** When the run ended, in microseconds since 1970; the largest number while it is active. */
+    ended_at: number;
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+  };
   /** One event of a run. */
   run_events: {
     /** Its number among all run events; later ones are larger. */
@@ -655,6 +668,27 @@ export interface BuiltinTables {
     session_id: string;
     /** The original: `{"text", "reasoning", "calls", "carry"}`, only the withheld members. JSON text. */
     original: string;
+    /** When it was recorded. */
+    created_at: number;
+    /** The event that recorded it. */
+    seq: number;
+  };
+  /** A correction of the result of a run. */
+  run_corrections: {
+    /** The run. */
+    run_id: string;
+    /** Its number among the corrections of the run, from 1. The last one counts. */
+    number: number;
+    /** The session of the run. */
+    session_id: string;
+    /** The result before it: that of the run, or of the correction before. JSON text. */
+    before: string;
+    /** The result after it: `status`, `error_code`, `error_message`, `answer`, `tool_calls`, `input_tokens`, `output_tokens`, `cost_micros`. JSON text. */
+    after: string;
+    /** All lines that are read differently than in the events of the run: a JSON array of `{number, events}`, with the number of the line's event and what the line means. JSON text. */
+    lines: string;
+    /** Why, for people. */
+    reason: string | null;
     /** When it was recorded. */
     created_at: number;
     /** The event that recorded it. */
@@ -1133,6 +1167,23 @@ export interface BuiltinTables {
     created_at: SqlValue;
     seq: SqlValue;
   };
+  /** A view. */
+  run_results: {
+    run_id: SqlValue;
+    session_id: SqlValue;
+    agent: SqlValue;
+    corrections: SqlValue;
+    status: SqlValue;
+    error_code: SqlValue;
+    error_message: SqlValue;
+    answer: SqlValue;
+    tool_calls: SqlValue;
+    input_tokens: SqlValue;
+    output_tokens: SqlValue;
+    cost_micros: SqlValue;
+    ended_at: SqlValue;
+    seq: SqlValue;
+  };
 }
 
 /** The arguments and results of the reducers by name. */
@@ -1310,6 +1361,43 @@ export interface BuiltinReducers {
       result: unknown;
     };
     result: BuiltinTables["tool_calls"];
+  };
+  /** Corrects the result of a run that has ended. The run, its events and its messages stay as they are; the correction is a row with the result before and after. Budgets keep what was spent. The same correction again returns the stored row. */
+  correct_run: {
+    args: {
+      id: string;
+      lines: ({
+        /** What it means; empty if nothing. */
+        events: ({
+          /** Its data. */
+          data: Record<string, unknown>;
+          /** Its kind. */
+          kind: "token" | "tool_call" | "tool_result" | "planning" | "step_complete" | "delegation" | "interrupt" | "status" | "usage" | "done" | "error" | "reasoning" | "restart" | "line";
+        })[];
+        /** The number of the line's event in the run. */
+        number: number | bigint;
+      })[];
+      reason?: string | null | undefined;
+      result: {
+        /** The text of the answer. */
+        answer?: string | null | undefined;
+        /** The cost in millionths of a dollar, if known. */
+        cost_micros?: number | bigint | null | undefined;
+        /** Why it failed, for programs. */
+        error_code?: string | null | undefined;
+        /** Why it failed, for people. */
+        error_message?: string | null | undefined;
+        /** Input tokens. */
+        input_tokens: number | bigint;
+        /** Output tokens. */
+        output_tokens: number | bigint;
+        /** `done`, `failed` or `aborted`. */
+        status: "running" | "waiting" | "done" | "failed" | "aborted";
+        /** Number of tool calls. */
+        tool_calls: number | bigint;
+      };
+    };
+    result: BuiltinTables["run_corrections"];
   };
   /** Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more permissions than its creator. An identical request changes nothing. */
   create_identity: {
@@ -2243,7 +2331,7 @@ export interface BuiltinReducers {
       updated_at: number;
     };
   };
-  /** Registers a tool, or a new version of one. Registering an identical tool changes nothing. */
+  /** Registers a tool, or a new version of one. Registering an identical tool changes nothing. The approval of its calls and the capability of its workers stay unless an admin or an app registers it. */
   register_tool: {
     args: {
       annotations?: Record<string, unknown> | null | undefined;

@@ -54,7 +54,12 @@ impl QueryService {
         let layout = self.layout.clone();
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
-        let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
+        let metrics = Arc::clone(&self.metrics);
+        let read = move |reader: &mut Reader| {
+            let answer = query::run(reader, &layout, &sql, &params, as_of);
+            metrics.query_steps_total.add(reader.take_steps());
+            answer
+        };
         let answer = self.readers.run(caller.reader_key(), weight, read).await??;
         self.wait_durable(fault_points::durable_for_query(answer.seq)).await?;
         self.metrics.queries_total.add(1);
@@ -114,11 +119,13 @@ impl QueryService {
         let (binding, (seq, rows)) = loop {
             let (planner, tables) = (Arc::clone(&self.planner), Arc::clone(&self.tables));
             let (asked, asker) = (Arc::clone(&asked), principal.clone());
+            let metrics = Arc::clone(&self.metrics);
             // Planned on the reader: a long text may take some milliseconds.
-            let read = move |reader: &mut _| {
+            let read = move |reader: &mut Reader| {
                 let binding = planner.bind_once(&asked.0, &asked.1, &asker)?;
-                let found = planned::once(reader, &tables, &binding, as_of)?;
-                Ok((binding, found))
+                let found = planned::once(reader, &tables, &binding, as_of);
+                metrics.query_steps_total.add(reader.take_steps());
+                Ok((binding, found?))
             };
             match self.read(caller.reader_key(), read).await {
                 Ok(answer) => break answer,

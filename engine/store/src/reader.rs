@@ -2,11 +2,11 @@
 //! resume.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
 use crate::change_log::{self, ChangedRow, Undo};
@@ -64,9 +64,16 @@ pub struct Reader {
     /// The mode of the authorizer; an [`AuthorizerMode`].
     guard: Arc<AtomicU8>,
     interrupt: Interrupt,
+    /// Steps of queries since they were taken last.
+    steps: AtomicU64,
 }
 
 impl Reader {
+    /// Steps of SQLite's virtual machine in queries since the last call.
+    pub fn take_steps(&mut self) -> u64 {
+        std::mem::take(self.steps.get_mut())
+    }
+
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
         let interrupt =
             functions::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
@@ -82,7 +89,7 @@ impl Reader {
                 Authorization::Deny
             }
         }))?;
-        Ok(Reader { connection, guard, interrupt })
+        Ok(Reader { connection, guard, interrupt, steps: AtomicU64::new(0) })
     }
 
     /// A handle that stops the queries of this reader from another thread.
@@ -269,6 +276,9 @@ impl Snapshot<'_> {
                     .hint("reduce it with LIMIT or a narrower WHERE"));
             }
         }
+        drop(rows);
+        let steps = statement.reset_status(StatementStatus::VmStep);
+        self.reader.steps.fetch_add(u64::try_from(steps).unwrap_or(0), Ordering::Relaxed);
         Ok(Rows { columns, rows: found })
     }
 

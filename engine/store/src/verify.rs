@@ -169,7 +169,18 @@ impl LogFile {
         }
     }
 
-    /// All rows of a table, by primary key. A file from before the table was declared has none.
+    /// Whether the file has a table. One from before the table was declared has not.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn has(&self, table: &TableSpec) -> Result<bool, StoreError> {
+        let mut is_there = false;
+        let named = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        writer::run(&self.connection, named, &[table.name.into()], &mut |_| is_there = true)?;
+        Ok(is_there)
+    }
+
+    /// All rows of a table, by primary key. A file without the table has none.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -178,10 +189,7 @@ impl LogFile {
         table: &TableSpec,
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<(), StoreError> {
-        let mut is_there = false;
-        let named = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        writer::run(&self.connection, named, &[table.name.into()], &mut |_| is_there = true)?;
-        if !is_there {
+        if !self.has(table)? {
             return Ok(());
         }
         let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
+use super::list;
 use crate::waiting;
 
 /// Status of a run.
@@ -349,6 +350,9 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.seq = ctx.seq;
     let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;
     ctx.update(&run)?;
+    if run.status.is_terminal() && before.as_ref().is_some_and(|it| !it.status.is_terminal()) {
+        list::end(ctx, &run.listed())?;
+    }
     let waited = before.is_some_and(|before| before.waits());
     if waited != run.waits() {
         waiting::note(ctx, run.entry(), run.waits())?;
@@ -373,6 +377,17 @@ impl Run {
     pub(crate) fn let_go(&mut self) {
         self.driver = None;
         self.lease_expires_at = None;
+    }
+
+    /// It as the lists of its agent have it.
+    pub(crate) fn listed(&self) -> list::ListedRun<'_> {
+        list::ListedRun {
+            id: &self.id,
+            agent: &self.agent,
+            session_id: &self.session_id,
+            ended_at: self.ended_at,
+            is_delegated: self.parent_id.is_some(),
+        }
     }
 
     /// Its queue entry.

@@ -3,7 +3,7 @@
 use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
 
-use super::{Run, RunStatus, active, save, status};
+use super::{Run, RunStatus, active, list, save, status};
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
 use crate::{agent, check, lease, waiting};
@@ -95,6 +95,7 @@ pub(crate) fn begin(
     };
     ctx.insert(run.clone())?;
     waiting::note(ctx, run.entry(), true)?;
+    list::begin(ctx, &run.listed())?;
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)

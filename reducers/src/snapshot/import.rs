@@ -419,6 +419,7 @@ impl Import<'_> {
         };
         ctx.insert(run.clone())?;
         waiting::note(ctx, run.entry(), true)?;
+        run::list::begin(ctx, &run.listed())?;
         let mut from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
             "origin_run_id": source.id, "iterations": run.iterations});
         if let Some(tag) = &self.snapshot.tag {

@@ -157,7 +157,8 @@ pub(crate) async fn guard(
                     && app.authenticator.access.jwt().is_some();
                 let mut response = Problem(refusal).into_response();
                 if is_of_issuer {
-                    protected_resource::challenge(&mut response, request.uri(), request.headers());
+                    let (uri, headers) = (request.uri(), request.headers());
+                    protected_resource::challenge(&app, &mut response, uri, headers);
                 }
                 return response;
             }

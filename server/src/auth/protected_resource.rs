@@ -4,7 +4,7 @@
 use abide_schema::{Code, Refusal};
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::Response;
 use serde_json::{Value as JsonValue, json};
@@ -30,7 +30,7 @@ pub(crate) async fn metadata(
     };
     let jwt = app.authenticator.access.jwt().ok_or_else(missing)?;
     let endpoint = uri.path().strip_prefix(PATH).unwrap_or_default();
-    let resource = format!("{}{endpoint}", origin(&headers));
+    let resource = format!("{}{endpoint}", app.base(&uri, &headers));
     Ok(Json(json!({
         "resource": resource,
         "authorization_servers": [jwt.issuer()],
@@ -40,26 +40,14 @@ pub(crate) async fn metadata(
 }
 
 /// Adds the way to the metadata to the refusal of a request without a valid token.
-pub(crate) fn challenge(response: &mut Response, uri: &Uri, headers: &HeaderMap) {
+pub(crate) fn challenge(app: &AppState, response: &mut Response, uri: &Uri, headers: &HeaderMap) {
     let path = if uri.path() == "/mcp" { PATH_OF_MCP } else { PATH };
     let error = match headers.contains_key(AUTHORIZATION) {
         true => "error=\"invalid_token\", ",
         false => "",
     };
-    let value = format!("Bearer {error}resource_metadata=\"{}{path}\"", origin(headers));
+    let value = format!("Bearer {error}resource_metadata=\"{}{path}\"", app.base(uri, headers));
     if let Ok(value) = HeaderValue::from_str(&value) {
         response.headers_mut().insert(WWW_AUTHENTICATE, value);
     }
-}
-
-/// The address of the server, as the client has written it. A proxy that decrypts says so.
-fn origin(headers: &HeaderMap) -> String {
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
-    let host = header(HOST.as_str()).filter(|host| host.chars().all(is_part));
-    let scheme = match header("x-forwarded-proto") {
-        Some("https") => "https",
-        _ => "http",
-    };
-    format!("{scheme}://{}", host.unwrap_or("localhost"))
 }

@@ -590,3 +590,108 @@ async fn tenants_do_not_reach_each_other() {
     let own = ask("acmeacmea", "GET", &format!("/tasks/{theirs}"), "").await;
     assert_eq!(own.json()["status"]["state"], "TASK_STATE_SUBMITTED");
 }
+
+/// A page of a caller's tasks costs the same, however many tasks there are of other tenants, of other agents, and on other
+/// pages; only the number of all tasks is counted.
+#[tokio::test]
+async fn a_list_costs_nothing_for_the_tasks_of_others() {
+    let home = TokenServer(with_agents().await);
+    home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
+    let server = &home.0;
+    let start = async |scope: JsonValue, agent: &str, name: &str, ends: bool| {
+        let session = json!({"agent": agent, "id": name, "scope": scope});
+        local(server, "create_session", session).await;
+        local(server, "start_run", json!({"session_id": name, "id": name})).await;
+        if ends {
+            local(server, "abort_run", json!({"id": name})).await;
+        }
+    };
+    let zeta = || json!({"tenant": "zeta"});
+    for n in 0..6 {
+        start(zeta(), "clerk", &format!("own{n}"), n % 2 == 0).await;
+        server.clock.pass_s(1);
+    }
+    let page = async |query: &str| {
+        let before = server.engine.metrics().query_steps_total.get();
+        let bearer = format!("Bearer {}", token("zetazetaz"));
+        let asked = request(server, "GET", &format!("/tasks?pageSize=2{query}"), "");
+        let listed = asked.header("authorization", &bearer).send().await.json();
+        (listed, server.engine.metrics().query_steps_total.get() - before)
+    };
+    let (first, few) = page("").await;
+    for n in 0..200 {
+        start(json!({"tenant": "acme"}), "clerk", &format!("foreign{n}"), n % 2 == 0).await;
+        start(zeta(), "other", &format!("other{n}"), n % 2 == 0).await;
+    }
+    let (again, many) = page("").await;
+    assert_eq!(first, again);
+    // Reading each of the others would take thousands of steps.
+    assert!(many <= few + 20, "{few} steps, then {many}");
+    // All pages, each task once, the last changed first.
+    let (mut ids, mut listed) = (Vec::new(), again);
+    loop {
+        assert_eq!(listed["totalSize"], 6);
+        ids.extend(listed["tasks"].as_array().expect("a list").iter().map(|it| id(it).to_owned()));
+        match listed["nextPageToken"].as_str().filter(|token| !token.is_empty()) {
+            Some(next) => listed = page(&format!("&pageToken={next}")).await.0,
+            None => break,
+        }
+    }
+    assert_eq!(ids, ["own5", "own4", "own3", "own2", "own1", "own0"]);
+}
+
+/// A client that does not choose its own header `Host` could be led to another server. With a public URL, it cannot.
+#[tokio::test]
+async fn a_public_url_is_the_address_in_cards() {
+    let public_url = abide_server::PublicUrl::parse("https://agents.example").ok();
+    let services = abide_server::Services { public_url, ..abide_server::Services::default() };
+    let access = abide_server::AccessConfig::loopback();
+    let server = TestServer::with_services(access, services).await;
+    let clerk = json!({"name": "clerk", "definition": {"a2a_exposed": true}});
+    local(&server, "register_agent", clerk).await;
+    for path in ["/a2a/clerk/.well-known/agent-card.json", "/a2a/clerk/extendedAgentCard"] {
+        let asked = server.request("GET", path).header("a2a-version", "1.0");
+        let card = asked.header("x-forwarded-proto", "http").send().await.json();
+        let interfaces = card["supportedInterfaces"].as_array().expect("a list");
+        let urls: Vec<&str> = interfaces.iter().filter_map(|it| it["url"].as_str()).collect();
+        let url = "https://agents.example/a2a/clerk";
+        assert_eq!(urls, [url, url, "agents.example", url, url], "{path}");
+    }
+}
+
+/// Version 0.3 over HTTP+JSON: the same tasks, with the paths, the names and the errors of that version.
+#[tokio::test]
+async fn a_client_of_version_0_3_uses_http() {
+    let server = with_agents().await;
+    let ask = async |method: &str, path: &str, body: &str| {
+        server.request(method, &format!("{AGENT}/v1/{path}")).body(body).send().await
+    };
+    // Names of Protocol Buffers, as the SDK for Python sends them.
+    let said = json!({"message_id": "m1", "role": "ROLE_USER", "content": [{"text": "Hello."},
+        {"data": {"data": {"n": 1}}}, {"file": {"file_with_bytes": "eA==",
+        "mime_type": "text/plain", "name": "x"}}]});
+    let body = json!({"request": said, "configuration": {}}).to_string();
+    let sent = ask("POST", "message:send", &body).await.json();
+    let task = &sent["task"];
+    assert_eq!(task["status"]["state"], "TASK_STATE_SUBMITTED");
+    let content = &task["history"][0]["content"];
+    assert_eq!(content[1], json!({"data": {"data": {"n": 1}}}));
+    assert_eq!(content[2]["file"]["fileWithBytes"], "eA==");
+    let read = ask("GET", &format!("tasks/{}", id(task)), "").await.json();
+    assert_eq!(read["history"], task["history"]);
+    assert_eq!(get(&server, task).await["history"][0]["parts"][0]["text"], "Hello.");
+    let cancelled = ask("POST", &format!("tasks/{}:cancel", id(task)), "{}").await.json();
+    assert_eq!(cancelled["status"]["state"], "TASK_STATE_CANCELLED");
+    let again = ask("POST", &format!("tasks/{}:cancel", id(task)), "").await;
+    assert_eq!((again.status, &again.json()["type"]), (400, &json!("TaskNotCancelableError")));
+    let unknown = ask("GET", "tasks/unknown", "").await;
+    assert_eq!((unknown.status, &unknown.json()["type"]), (404, &json!("TaskNotFoundError")));
+    for (method, path) in [("GET", "tasks"), ("GET", "extendedAgentCard"), ("POST", "card")] {
+        let missing = ask(method, path, "").await;
+        assert_eq!((missing.status, &missing.json()["type"]), (404, &json!("MethodNotFoundError")));
+    }
+    let malformed = ask("POST", "message:send", r#"{"message": {"content": "x"}}"#).await;
+    assert_eq!((malformed.status, &malformed.json()["type"]), (400, &json!("InvalidParamsError")));
+    let card = ask("GET", "card", "").await.json();
+    assert_eq!(card["additionalInterfaces"][1]["transport"], "HTTP+JSON");
+}

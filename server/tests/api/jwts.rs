@@ -520,3 +520,21 @@ async fn a_client_finds_the_issuer() {
     let missing = none.request("GET", metadata).send().await;
     assert_eq!(missing.status, 404, "{missing:?}");
 }
+
+/// With a public URL, the metadata and the way to it do not depend on the headers of the client.
+#[tokio::test]
+async fn the_issuer_is_found_at_the_public_url() {
+    let jwt = open(&config(json!({}))).expect("a good configuration");
+    let public_url = abide_server::PublicUrl::parse("https://agents.example").ok();
+    let services = abide_server::Services { public_url, ..abide_server::Services::default() };
+    let access = AccessConfig::loopback().with_jwt(jwt);
+    let server = TestServer::with_services(access, services).await;
+    let metadata = "/.well-known/oauth-protected-resource";
+    let refused = server.request("POST", "/mcp").header("host", "evil.example").body("{}");
+    let refused = refused.send().await;
+    let way = format!("Bearer resource_metadata=\"https://agents.example{metadata}/mcp\"");
+    assert_eq!(refused.header("www-authenticate"), Some(&*way));
+    let found = server.request("GET", &format!("{metadata}/mcp"));
+    let found = found.header("host", "evil.example").send().await.json();
+    assert_eq!(found["resource"], "https://agents.example/mcp");
+}

@@ -277,3 +277,48 @@ fn arguments_that_take_too_long_to_validate_are_refused() {
     "#]],
     );
 }
+
+/// A worker could register a tool of the host anew, without its approval, and its capability: the next call ran without a
+/// person. Only an admin or an app lifts these terms.
+#[test]
+fn a_worker_cannot_lift_the_terms_of_a_tool() {
+    check(
+        r#"
+        who w worker
+        who custom tooling
+        who site app
+        set_role name=tooling reducers=["register_tool"]
+        create_session agent=support id=s1
+        register_tool name=pay approval={"prompt":"Pay?","required_capability":"money"} required_capability=bank
+        register_tool name=pay as=w effect=idempotent description=faster
+        register_tool name=pay as=w needs_approval=false approval={"prompt":"Yes?"} required_capability=mine effect=idempotent description=faster
+        register_tool name=pay as=custom needs_approval=false
+        sql SELECT version, manifest ->> '$.needs_approval', manifest ->> '$.approval', manifest ->> '$.required_capability' FROM tool_versions WHERE name = 'pay'
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={}
+        register_tool name=free as=w
+        register_tool name=free as=w needs_approval=true
+        register_tool name=free as=w needs_approval=false
+        sql SELECT needs_approval FROM tools WHERE name = 'free'
+        register_tool name=pay as=site needs_approval=false
+        sql SELECT needs_approval, required_capability FROM tools WHERE name = 'pay'
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: tooling}
+            seq 2 {id: s1, status: created}
+            seq 3 {name: pay, version: 1, effect: at_most_once}
+            seq 4 {name: pay, version: 2, effect: idempotent}
+            seq 4 again {name: pay, version: 2, effect: idempotent}
+            seq 5 {name: pay, version: 3, effect: at_most_once}
+            (1, 1, "{\"prompt\":\"Pay?\",\"required_capability\":\"money\"}", "bank") (2, 1, "{\"prompt\":\"Pay?\",\"required_capability\":\"money\"}", "bank") (3, 1, "{\"prompt\":\"Pay?\",\"required_capability\":\"money\"}", "bank")
+            seq 6 {call_id: c1, status: awaiting_approval, attempt: 0}
+            seq 7 {name: free, version: 1, effect: at_most_once}
+            seq 8 {name: free, version: 2, effect: at_most_once}
+            seq 8 again {name: free, version: 2, effect: at_most_once}
+            (1)
+            seq 9 {name: pay, version: 4, effect: at_most_once}
+            (0, null)
+            the same up to 9
+        "#]],
+    );
+}

@@ -314,6 +314,9 @@ impl ScriptRun<'_> {
         self.call("app", "abort_run", json!({"id": "run3"}))?;
         let trace = json!({"id": "run3", "trace_id": "t", "spans": 1, "status": "complete"});
         self.call("agent", "record_trace", trace)?;
+        let result = json!({"status": "done", "answer": "x", "tool_calls": 1, "input_tokens": 1,
+            "output_tokens": 1});
+        self.call("app", "correct_run", json!({"id": "run3", "result": result, "lines": []}))?;
         self.webhooks()?;
         self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
         self.call("app", "resume_run", json!({"id": "run1"}))?;

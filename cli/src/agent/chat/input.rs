@@ -9,7 +9,7 @@ use std::thread;
 
 use abide_schema::{Code, Refusal, limits};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::pasted::{Block, LINE_BYTES, PasteMarks, PastedLines};
 use crate::failure::Failure;
@@ -43,6 +43,8 @@ pub(in crate::agent) struct Input {
     interrupts: Option<mpsc::Receiver<()>>,
     presses: InterruptCount,
     is_terminal: bool,
+    /// Whether a person is asked to type.
+    is_typing: watch::Sender<bool>,
 }
 
 /// How often Ctrl-C was pressed since the last line or answer.
@@ -118,11 +120,17 @@ impl Input {
             interrupts: None,
             presses: InterruptCount::default(),
             is_terminal: io::stdin().is_terminal(),
+            is_typing: watch::Sender::new(false),
         }
     }
 
     pub(in crate::agent) fn is_terminal(&self) -> bool {
         self.is_terminal
+    }
+
+    /// Whether a person is asked to type, from now on.
+    pub(super) fn typing(&self) -> watch::Receiver<bool> {
+        self.is_typing.subscribe()
     }
 
     /// The next line.
@@ -232,6 +240,13 @@ impl Input {
     }
 
     async fn typed(&mut self) -> Result<Typed, Failure> {
+        self.is_typing.send_replace(self.is_terminal);
+        let typed = self.typed_next().await;
+        self.is_typing.send_replace(false);
+        typed
+    }
+
+    async fn typed_next(&mut self) -> Result<Typed, Failure> {
         loop {
             tokio::select! {
                 () = pressed(&mut self.interrupts) => return Ok(Typed::Interrupt),

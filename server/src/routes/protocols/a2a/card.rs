@@ -3,7 +3,7 @@
 use abide_schema::{Caller, Code, Refusal, Value, canonical};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH};
+use axum::http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -73,8 +73,8 @@ pub(in crate::routes) async fn card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let card = of_path(&app, &by, agent, &base(&uri, &headers)).await?;
-    Ok(cached(&headers, signed(&app, card, &base(&uri, &headers)).to_string()))
+    let card = of_path(&app, &by, agent, &app.base(&uri, &headers)).await?;
+    Ok(cached(&headers, signed(&app, card, &app.base(&uri, &headers)).to_string()))
 }
 
 /// `GET /a2a/{agent}/v0.3/.well-known/agent-card.json`: the card in the form of version 0.3.
@@ -85,7 +85,7 @@ pub(in crate::routes) async fn legacy_card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let card = of_path(&app, &by, agent, &base(&uri, &headers)).await?;
+    let card = of_path(&app, &by, agent, &app.base(&uri, &headers)).await?;
     Ok(cached(&headers, legacy::card(&card).to_string()))
 }
 
@@ -160,26 +160,13 @@ pub(in crate::routes) async fn list(
     let sql = format!("{VISIBLE} ORDER BY name");
     let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(hidden)?;
     let is_secured = app.authenticator.requires_credentials().await?;
-    let base = base(&uri, &headers);
+    let base = app.base(&uri, &headers);
     let rows = visible.rows.iter().map(|row| row.iter().map(Value::to_json));
     let rows = rows.map(|cells| cells.collect::<JsonValue>());
     let shown = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
     let cards = shown.map(|row| signed(&app, of_agent(&app, &row, &base, is_secured), &base));
     let cards: Vec<JsonValue> = cards.collect();
     Ok(cached(&headers, json!({"agents": cards}).to_string()))
-}
-
-/// The address of this server as the client knows it.
-pub(super) fn base(uri: &Uri, headers: &HeaderMap) -> String {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let host = host.or(uri.authority().map(|it| it.as_str()));
-    // A name or an address and a port, and nothing that would change where an address leads.
-    let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
-    let host = host.filter(|host| host.chars().all(is_part)).unwrap_or("localhost");
-    // A proxy with TLS.
-    let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
-    format!("{scheme}://{host}")
 }
 
 fn of_agent(app: &AppState, row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
@@ -192,12 +179,14 @@ fn of_agent(app: &AppState, row: &JsonValue, base: &str, is_secured: bool) -> Js
     let authority = base.split_once("://").map_or(base, |(_, authority)| authority);
     let grpc = json!({"url": authority, "protocolBinding": "GRPC",
         "protocolVersion": VERSION, "tenant": name});
-    let legacy = json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"});
+    let legacy =
+        |binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": "0.3"});
     let mut card = json!({
         "name": name,
         "description": description,
         "version": row[2].to_string(),
-        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON"), grpc, legacy],
+        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON"), grpc,
+            legacy("JSONRPC"), legacy("HTTP+JSON")],
         "capabilities": {"streaming": true, "pushNotifications": app.webhooks.is_some(),
             "extendedAgentCard": true},
         "defaultInputModes": ["text/plain", "application/json"],

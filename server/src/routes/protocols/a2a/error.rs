@@ -188,8 +188,14 @@ impl A2aError {
 
     /// The response in HTTP+JSON.
     pub(super) fn into_response(self) -> Response {
+        let body = self.to_http();
+        self.into_response_with(&body)
+    }
+
+    /// The response with another body.
+    pub(super) fn into_response_with(self, body: &JsonValue) -> Response {
         let status = StatusCode::from_u16(self.http_status());
-        let body = json_response(self.to_http().to_string());
+        let body = json_response(body.to_string());
         let mut response =
             (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body).into_response();
         if let Some(ms) = self.retry_after_ms {

@@ -86,7 +86,7 @@ pub(in crate::routes) async fn call(
             Some(tenant) => tenant.to_owned(),
             None => card::only(&app, &session.caller).await?,
         };
-        let base = card::base(&uri, &headers);
+        let base = app.base(&uri, &headers);
         let bytes = content.bytes.len();
         let hold = content.into_hold();
         let peer = Peer { app, session, place, agent, bytes, hold, base };

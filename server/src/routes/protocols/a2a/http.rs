@@ -3,18 +3,17 @@
 use abide_schema::limits::A2A_VALUES;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
-use axum::http::Method;
 use axum::http::request::Parts;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::binding::{A2aResponse, check_content_type, check_version, respond};
-use super::card;
 use super::error::{A2aError, A2aResult, Kind};
 use super::operation::Operation;
 use super::operations::Peer;
 use super::task::Framing;
+use super::{legacy_http, paths};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -31,7 +30,8 @@ pub(in crate::routes) async fn call(
     let Ok(Path((agent, rest))) = names else {
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
-    let base = card::base(&head.uri, &head.headers);
+    let base = app.base(&head.uri, &head.headers);
+    let legacy = rest.strip_prefix("v1/");
     let turn = content.turn().await;
     let request = read(&head, &rest, &content);
     drop(turn);
@@ -39,10 +39,23 @@ pub(in crate::routes) async fn call(
     let account = app.engine.buffers().account(&session.caller);
     let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
+        Ok((operation, params)) if legacy.is_some() => {
+            let params = legacy_http::params(operation, &params);
+            match peer.perform(operation, params, Framing::LegacyHttp).await {
+                Ok(A2aResponse::Value(value, permit)) => {
+                    Ok(A2aResponse::Value(legacy_http::result(operation, &value), permit))
+                }
+                other => other,
+            }
+        }
         Ok((operation, params)) => peer.perform(operation, params, Framing::Http).await,
         Err(error) => Err(error),
     };
     match answer {
+        Err(error) if legacy.is_some() => {
+            let body = legacy_http::error(&error);
+            error.into_response_with(&body)
+        }
         Ok(A2aResponse::Stream(stream)) => stream.into_response(),
         Ok(A2aResponse::Value(value, permit)) => {
             let sent = respond(&account, permit, move || value.to_string()).await;
@@ -55,11 +68,14 @@ pub(in crate::routes) async fn call(
 /// The operation of a request, and its parameters.
 fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
     let (method, headers, query) = (&head.method, &head.headers, head.uri.query());
-    let (operation, ids) = route(method, rest).ok_or_else(|| {
+    let (operation, ids) = paths::operation(method, rest).ok_or_else(|| {
         let message = format!("there is no operation {method} {rest}");
         A2aError::new(Kind::MethodNotFound, message)
     })?;
-    check_version(headers, query)?;
+    // The paths of 0.3 differ, so a request for them needs no version.
+    if !rest.starts_with("v1/") {
+        check_version(headers, query)?;
+    }
     let mut params = match content.bytes() {
         0 => fields_of(query.unwrap_or_default()),
         _ => {
@@ -75,61 +91,6 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
         params[name] = json!(id);
     }
     Ok((operation, params))
-}
-
-/// Parameters in a path.
-type PathIds<'a> = Vec<(&'static str, &'a str)>;
-
-/// The operation of a path, and the ids in it.
-fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
-    let (is_get, is_post) = (method == Method::GET, method == Method::POST);
-    match rest {
-        "message:send" if is_post => return Some((Operation::SendMessage, Vec::new())),
-        "message:stream" if is_post => {
-            return Some((Operation::SendStreamingMessage, Vec::new()));
-        }
-        "extendedAgentCard" if is_get => {
-            return Some((Operation::GetExtendedAgentCard, Vec::new()));
-        }
-        "tasks" if is_get => return Some((Operation::ListTasks, Vec::new())),
-        _ => {}
-    }
-    let id = rest.strip_prefix("tasks/").filter(|id| !id.is_empty())?;
-    if let Some((task_id, config)) = id.split_once("/pushNotificationConfigs") {
-        return route_of_push_config(method, task_id, config);
-    }
-    if let Some(id) = id.strip_suffix(":cancel").filter(|_| is_post) {
-        return Some((Operation::CancelTask, vec![("id", id)]));
-    }
-    // 1.0.0 has GET, 1.0.1 has POST.
-    if let Some(id) = id.strip_suffix(":subscribe").filter(|_| is_get || is_post) {
-        return Some((Operation::SubscribeToTask, vec![("id", id)]));
-    }
-    is_get.then(|| (Operation::GetTask, vec![("id", id)]))
-}
-
-/// The operation on the configurations of a task, or on one of them.
-fn route_of_push_config<'a>(
-    method: &Method,
-    task_id: &'a str,
-    config: &'a str,
-) -> Option<(Operation, PathIds<'a>)> {
-    let mut ids = vec![("taskId", task_id)];
-    let operation = match config.strip_prefix('/').filter(|id| !id.is_empty()) {
-        None if !config.trim_matches('/').is_empty() => return None,
-        None if method == Method::POST => Operation::CreatePushConfig,
-        None if method == Method::GET => Operation::ListPushConfigs,
-        Some(id) => {
-            ids.push(("id", id));
-            match *method {
-                Method::GET => Operation::GetPushConfig,
-                Method::DELETE => Operation::DeletePushConfig,
-                _ => return None,
-            }
-        }
-        None => return None,
-    };
-    Some((operation, ids))
 }
 
 /// The parameters of a query.

@@ -137,18 +137,20 @@ pub(super) fn event(event: &JsonValue) -> JsonValue {
         return task(all);
     }
     if update.is_object() {
-        let status = status(&update["status"]);
-        // The stream ends with it.
-        let is_final = matches!(
-            status["state"].as_str(),
-            Some("completed" | "failed" | "canceled" | "rejected" | "input-required")
-        );
+        let is_final = is_final(&update["status"]);
         return json!({"kind": "status-update", "taskId": update["taskId"],
-            "contextId": update["contextId"], "status": status, "final": is_final});
+            "contextId": update["contextId"], "status": status(&update["status"]),
+            "final": is_final});
     }
     json!({"kind": "artifact-update", "taskId": artifact["taskId"],
         "contextId": artifact["contextId"], "artifact": with_parts(&artifact["artifact"]),
         "append": artifact["append"], "lastChunk": artifact["lastChunk"]})
+}
+
+/// Whether a stream ends with a status of 1.0.
+pub(super) fn is_final(status: &JsonValue) -> bool {
+    let state = status["state"].as_str().and_then(|state| state.strip_prefix("TASK_STATE_"));
+    matches!(state, Some("COMPLETED" | "FAILED" | "CANCELED" | "REJECTED" | "INPUT_REQUIRED"))
 }
 
 fn task(task: &JsonValue) -> JsonValue {
@@ -233,6 +235,8 @@ pub(super) fn card(card: &JsonValue) -> JsonValue {
         "version": card["version"],
         "url": url,
         "preferredTransport": "JSONRPC",
+        "additionalInterfaces": [{"url": url, "transport": "JSONRPC"},
+            {"url": url, "transport": "HTTP+JSON"}],
         "capabilities": {"streaming": capabilities["streaming"],
             "pushNotifications": capabilities["pushNotifications"]},
         "supportsAuthenticatedExtendedCard": capabilities["extendedAgentCard"],

@@ -5,33 +5,28 @@ use std::iter;
 use abide_engine::buffers::Reservation;
 use abide_schema::limits::A2A_PAGE;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Caller, Code, Refusal, Value};
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
 use super::super::follow::Follower;
-use super::super::start::{self, NewRun, NewSession, RunRow, params};
+use super::super::start::{self, NewRun, NewSession, RunRow};
 use super::super::turn::Turn;
 use super::super::whole;
 use super::binding::{A2aResponse, TaskStream};
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
 use super::operation::Operation;
-use super::params::{field, flag, number, required, text, time, timestamp};
+use super::params::{field, flag, number, required, text, timestamp};
 use super::push::PushConfig;
-use super::task::{
-    CANCELED, COMPLETED, FAILED, Framing, INPUT_REQUIRED, SUBMITTED, TaskEncoder, TaskIds, WORKING,
-    task,
-};
+use super::task::{Framing, TaskEncoder, TaskIds, task};
+use super::task_list::{Filter, PageToken, state_of_row};
 use super::{card, push, records};
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::read_limiter::ReadPermit;
 use crate::limits;
-use crate::routes::rows::hidden;
 
 /// A client of an agent.
 pub(super) struct Peer {
@@ -298,7 +293,7 @@ impl Peer {
     }
 
     async fn list(self, params: &JsonValue) -> A2aResult<A2aResponse> {
-        let filter = Filter::parse(&self, params)?;
+        let filter = Filter::parse(self.by(), &self.agent, params)?;
         let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
         if size == 0 || size > A2A_PAGE {
             return Err(A2aError::invalid(format!("pageSize must be from 1 to {A2A_PAGE}")));
@@ -306,7 +301,8 @@ impl Peer {
         let after = text(params, "pageToken")?.map(PageToken::parse).transpose()?;
         let length = number(params, "historyLength")?;
         let with_artifacts = flag(params, "includeArtifacts")?;
-        let (rows, total) = filter.rows(&self, after.as_ref(), size + 1).await?;
+        let total = filter.count(&self.app, self.by()).await?;
+        let rows = filter.rows((&self.app, self.by()), after.as_ref(), size + 1).await?;
         // One permit for all: the runs are loaded one after the other.
         let permit = match with_artifacts {
             true => whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await,
@@ -392,116 +388,4 @@ async fn shown(ids: TaskIds, follower: Follower, history: Vec<JsonValue>) -> A2a
 struct Sent {
     run: RunRow,
     first_turn: i64,
-}
-
-/// Conditions of a list of tasks.
-struct Filter {
-    sql: String,
-    params: serde_json::Map<String, JsonValue>,
-}
-
-impl Filter {
-    fn parse(peer: &Peer, given: &JsonValue) -> A2aResult<Filter> {
-        let mut sql = "agent = :agent AND parent_id IS NULL".to_owned();
-        let mut params = params([("agent", json!(peer.agent))]);
-        if let Some(context) = text(given, "contextId")? {
-            sql.push_str(" AND session_id IN (:context, :own_context)");
-            params.insert("context".to_owned(), json!(context));
-            let own = format!("{}{context}", peer.by().namespace());
-            params.insert("own_context".to_owned(), json!(own));
-        }
-        if let Some(state) = text(given, "status")?.filter(|it| *it != "TASK_STATE_UNSPECIFIED") {
-            sql.push_str(" AND ");
-            sql.push_str(condition(state)?);
-        }
-        if let Some(after) = text(given, "statusTimestampAfter")? {
-            let bad = || A2aError::invalid("statusTimestampAfter must be a time of RFC 3339");
-            sql.push_str(" AND updated_at >= :after");
-            params.insert("after".to_owned(), json!(time(after).ok_or_else(bad)?));
-        }
-        Ok(Filter { sql, params })
-    }
-
-    /// The rows of a page, and the number of all.
-    async fn rows(
-        self,
-        peer: &Peer,
-        after: Option<&PageToken>,
-        max: usize,
-    ) -> A2aResult<(Vec<JsonValue>, i64)> {
-        let engine = &peer.app.engine;
-        let Filter { sql: conditions, mut params } = self;
-        let sql = format!("SELECT count(*) FROM runs WHERE {conditions}");
-        let counted = engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
-        let total = match counted.rows.first().and_then(|row| row.first()) {
-            Some(Value::Integer(total)) => *total,
-            _ => 0,
-        };
-        let mut page = String::new();
-        if let Some(PageToken { updated_at, id }) = after {
-            page.push_str(" AND (updated_at, id) < (:at, :id)");
-            params.insert("at".to_owned(), json!(updated_at));
-            params.insert("id".to_owned(), json!(id));
-        }
-        let sql = format!(
-            "SELECT id, session_id, agent, turn, status, reason, events, ended_at, created_at, \
-             updated_at, parent_id FROM runs WHERE {conditions}{page} \
-             ORDER BY updated_at DESC, id DESC LIMIT {max}"
-        );
-        let found = engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
-        let rows = found.rows.iter().map(|row| {
-            let cells = found.columns.iter().zip(row.iter());
-            cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect()
-        });
-        Ok((rows.collect(), total))
-    }
-}
-
-/// The SQL condition for a state.
-fn condition(state: &str) -> A2aResult<&'static str> {
-    Ok(match state {
-        SUBMITTED => "status = 'running' AND events <= 1",
-        WORKING => {
-            "(status = 'running' AND events > 1 OR status = 'waiting' AND reason <> 'approval')"
-        }
-        INPUT_REQUIRED => "status = 'waiting' AND reason = 'approval'",
-        COMPLETED => "status = 'done'",
-        FAILED => "status = 'failed'",
-        CANCELED => "status = 'aborted'",
-        "TASK_STATE_REJECTED" | "TASK_STATE_AUTH_REQUIRED" => "0",
-        _ => return Err(A2aError::invalid(format!("there is no state {state}"))),
-    })
-}
-
-/// The state of a row of `runs`.
-fn state_of_row(row: &JsonValue) -> &'static str {
-    match (row["status"].as_str().unwrap_or_default(), row["reason"].as_str()) {
-        ("done", _) => COMPLETED,
-        ("failed", _) => FAILED,
-        ("aborted", _) => CANCELED,
-        ("waiting", Some("approval")) => INPUT_REQUIRED,
-        ("running", _) if row["events"].as_i64().unwrap_or_default() <= 1 => SUBMITTED,
-        _ => WORKING,
-    }
-}
-
-/// The place of a task in the list.
-struct PageToken {
-    updated_at: i64,
-    id: String,
-}
-
-impl PageToken {
-    fn of(row: &JsonValue) -> String {
-        let place = json!([row["updated_at"], row["id"]]).to_string();
-        BASE64_URL_SAFE_NO_PAD.encode(place)
-    }
-
-    fn parse(token: &str) -> A2aResult<PageToken> {
-        let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok();
-        let place = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let bad = || A2aError::invalid("pageToken is not the nextPageToken of a page");
-        let (updated_at, id) = place.ok_or_else(bad)?;
-        Ok(PageToken { updated_at, id })
-    }
 }

@@ -9,10 +9,10 @@ use serde_json::{Value as JsonValue, json};
 
 use super::binding::{A2aResponse, check_content_type, check_version, respond, version};
 use super::error::{A2aError, A2aResult, Kind};
+use super::legacy;
 use super::operation::Operation;
 use super::operations::Peer;
 use super::task::Framing;
-use super::{card, legacy};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -31,7 +31,7 @@ pub(in crate::routes) async fn call(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
-    let base = card::base(&uri, &headers);
+    let base = app.base(&uri, &headers);
     let mut id = JsonValue::Null;
     let turn = content.turn().await;
     let request = check_content_type(&headers).and_then(|()| read(&content, &mut id));

@@ -9,8 +9,8 @@ use serde_json::{Value as JsonValue, json};
 use super::super::follow::Encoder;
 use super::super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use super::error::A2aError;
-use super::legacy;
 use super::params::timestamp;
+use super::{legacy, legacy_http};
 
 /// The ids of a task, as its client knows them.
 #[derive(Clone, Debug)]
@@ -164,6 +164,8 @@ pub(super) enum Framing {
     LegacyRpc(JsonValue),
     /// Server-sent events.
     Http,
+    /// The same in the form of version 0.3.
+    LegacyHttp,
     /// One object per line, with an error as `error`, for gRPC.
     Lines,
 }
@@ -176,6 +178,7 @@ impl Framing {
                 json!({"jsonrpc": "2.0", "id": id, "result": legacy::event(&event)})
             }
             Framing::Http => event,
+            Framing::LegacyHttp => legacy_http::event(&event),
             Framing::Lines => return out.push_str(&format!("{event}\n")),
         };
         out.push_str(&format!("data: {text}\n\n"));
@@ -187,6 +190,7 @@ impl Framing {
                 json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()})
             }
             Framing::Http => error.to_http(),
+            Framing::LegacyHttp => legacy_http::error(error),
             Framing::Lines => return out.push_str(&format!("{}\n", error.to_line())),
         };
         out.push_str(&format!("data: {text}\n\n"));

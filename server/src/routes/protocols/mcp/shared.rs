@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_engine::Engine;
 use abide_schema::reducer::Caller;
+use serde_json::{Value as JsonValue, json};
 use tokio_util::sync::CancellationToken;
 
 use super::sessions::McpSessions;
@@ -21,9 +23,24 @@ pub(crate) struct McpState {
     /// Calls without a session that are being answered, with their numbers.
     calls: Mutex<HashMap<Key, (u64, CancellationToken)>>,
     next_call: AtomicU64,
+    /// The tools of reducers, by name: their schemas take longer to make than to send.
+    reducers: Mutex<HashMap<String, JsonValue>>,
 }
 
 impl McpState {
+    /// The tool of a reducer; `None` if there is no reducer with this name.
+    pub(super) fn reducer(&self, engine: &Engine, name: &str) -> Option<JsonValue> {
+        let mut known = self.reducers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tool) = known.get(name) {
+            return Some(tool.clone());
+        }
+        let reducer = engine.describe_reducer(name)?;
+        let tool = json!({"name": name, "description": reducer["description"],
+            "inputSchema": reducer["arguments"], "annotations": {"openWorldHint": false}});
+        known.insert(name.to_owned(), tool.clone());
+        Some(tool)
+    }
+
     /// Registers a call, so that its caller can cancel it. Of calls with the same key it is the last one.
     pub(super) fn begin(
         self: &Arc<Self>,

@@ -1,7 +1,5 @@
 //! Tools: exposed agents, a query, the reducers that the handler has chosen, and tools of the handler.
 
-use std::collections::HashMap;
-
 use abide_engine::buffers::size_of_rows;
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -62,19 +60,8 @@ fn describe_properties(schema: &mut JsonValue) {
 
 /// The tools of chosen reducers, in the order of the choice.
 fn reducers(exchange: &McpRequestContext, chosen: &[String]) -> Vec<JsonValue> {
-    if chosen.is_empty() {
-        return Vec::new();
-    }
-    let described = exchange.app.engine.describe_for(exchange.by());
-    let all = described["reducers"].as_array().into_iter().flatten();
-    let by_name: HashMap<&str, &JsonValue> =
-        all.filter_map(|reducer| Some((reducer["name"].as_str()?, reducer))).collect();
-    let tool = |name: &String| {
-        let reducer = by_name.get(name.as_str())?;
-        Some(json!({"name": name, "description": reducer["description"],
-            "inputSchema": reducer["arguments"], "annotations": {"openWorldHint": false}}))
-    };
-    chosen.iter().filter_map(tool).collect()
+    let app = &exchange.app;
+    chosen.iter().filter_map(|name| app.mcp.reducer(&app.engine, name)).collect()
 }
 
 /// Calls a tool.
