@@ -345,7 +345,9 @@ fn a_check_reports_what_cannot_work() {
     expect![[r#"
         project/abide.yaml:3:35: unknown value `scirpt`, expected one of openai, openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script   [malformed_definition]
           hint: did you mean script?
-        error: the agent folder has 1 error, and its definitions were not checked   [bad_arguments]
+        project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
+          hint: create the agent with  mode: subagent, or remove its name
+        error: the agent folder has 2 errors; the tools and models of its definitions were not checked   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
     let programs =
@@ -719,7 +721,7 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     expect![[r#"
         waits: run order-7 is paused at after_agent
           hint: abide agent resume --db agents.db order-7
-          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
+          then: abide agent run --yes --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
 
     let plain = |args: &[&str]| {

@@ -171,7 +171,7 @@ answers:
     let ran = project.run(&args);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("the database is in the workspace of the agents"), "{ran:?}");
-    assert!(!ran.stdout.contains("abide.db-"), "{ran:?}");
+    assert!(ran.stdout.contains("← add.sh …"), "{ran:?}");
     assert!(ran.stdout.contains("abide.db belongs to the database"), "{ran:?}");
     assert!(ran.stdout.contains("← exit code 3: stderr: …"), "{ran:?}");
     assert!(project.run(&["verify", "abide.db"]).good().contains("events"));

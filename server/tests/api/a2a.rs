@@ -526,7 +526,7 @@ async fn bad_messages_are_refused() {
         {"message":{"messageId":"m","parts":[{"mediaType":"image/png","raw":"YQ=="}],"role":"ROLE_: 415 "the media type image/png is not supported"
         {"message":{"messageId":"m","parts":[{"raw":"?"}],"role":"ROLE_USER"}}: 400 "raw of a part is not base64"
         {"message":{"messageId":"m","parts":[{"raw":"/w=="}],"role":"ROLE_USER"}}: 415 "the bytes of a part are not text in UTF-8"
-        text/plain: 415 "the content type \"text/plain\" is not supported"
+        text/plain: 415 "the content type \"text/plain\" is not supported (send Content-Type: application/json)"
         no version: 400 "version \"\" of A2A is not supported (send A2A-Version: 1.0)"
         version 9: 400 "version \"9.0\" of A2A is not supported (send A2A-Version: 1.0)"
         no route: 404 "there is no operation GET nothing"

@@ -663,11 +663,11 @@ async fn a_session_is_a_resource() {
     assert!(changed.contains("resources/updated"), "{changed}");
 }
 
-/// Exposes every reducer.
-#[derive(Debug)]
-struct AllReducers;
+/// Exposes reducers.
+#[derive(Clone, Debug)]
+struct SomeReducers(Vec<String>);
 
-impl McpHandler for AllReducers {
+impl McpHandler for SomeReducers {
     fn items(&self, _items: McpItems) -> Vec<JsonValue> {
         Vec::new()
     }
@@ -678,13 +678,11 @@ impl McpHandler for AllReducers {
     }
 
     fn reducers(&self) -> Vec<String> {
-        let modules = abide_reducers::modules();
-        let all = modules.iter().flat_map(|module| &module.reducers);
-        all.map(|reducer| reducer.name.to_owned()).collect()
+        self.0.clone()
     }
 }
 
-impl AgentRegistry for AllReducers {
+impl AgentRegistry for SomeReducers {
     fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal> {
         Ok(vec![definition])
     }
@@ -694,7 +692,7 @@ impl AgentRegistry for AllReducers {
     }
 
     fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
-        Some(Arc::new(AllReducers))
+        Some(Arc::new(self.clone()))
     }
 }
 
@@ -702,29 +700,27 @@ impl AgentRegistry for AllReducers {
 #[tokio::test]
 async fn each_property_of_a_tool_is_described_by_an_object() {
     let modules = abide_reducers::modules();
-    let server =
-        TestServer::with_agents(AccessConfig::loopback(), modules, Some(Arc::new(AllReducers)));
-    let server = server.await;
-    let mut params = json!({});
-    let mut tools = Vec::new();
-    loop {
-        let page = result(&server, "tools/list", params).await;
-        tools.extend(page["tools"].as_array().expect("a list").clone());
-        match page["nextCursor"].as_str() {
-            Some(cursor) => params = json!({"cursor": cursor}),
-            None => break,
+    let all = modules.iter().flat_map(|module| &module.reducers);
+    let all: Vec<String> = all.map(|reducer| reducer.name.to_owned()).collect();
+    let (mut listed, mut any) = (0, 0);
+    // A longer list is sent in pieces.
+    for some in all.chunks(8) {
+        let some = Arc::new(SomeReducers(some.to_vec()));
+        let modules = abide_reducers::modules();
+        let server = TestServer::with_agents(AccessConfig::loopback(), modules, Some(some)).await;
+        let page = result(&server, "tools/list", json!({})).await;
+        for tool in page["tools"].as_array().expect("a list") {
+            listed += usize::from(tool["name"] != "sql_query");
+            assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+            let properties = tool["inputSchema"]["properties"].as_object();
+            for (name, schema) in properties.into_iter().flatten() {
+                assert!(schema.is_object(), "{}: {name}: {schema}", tool["name"]);
+                any += usize::from(*schema == json!({}));
+            }
         }
     }
-    let mut any = 0;
-    for tool in &tools {
-        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
-        let properties = tool["inputSchema"]["properties"].as_object();
-        for (name, schema) in properties.into_iter().flatten() {
-            assert!(schema.is_object(), "{}: {name}: {schema}", tool["name"]);
-            any += usize::from(*schema == json!({}));
-        }
-    }
-    assert!(tools.len() > 50 && any > 0, "{} tools, {any} properties of any type", tools.len());
+    assert_eq!(listed, all.len());
+    assert!(any > 0, "a property takes any value");
 }
 
 /// A message to a session whose run waits was refused, without a way to go on.
