@@ -205,7 +205,7 @@ fn hints_of_the_engine_name_commands() {
               hint: did you mean sessions?
             $ abide sql SELECT(1)FROM(nothing_like_it) --db a.db
             error: no such table: nothing_like_it   [bad_sql]
-              hint: abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"  lists the tables
+              hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
             $ abide call frobnicate --db a.db
             error: there is no reducer "frobnicate"   [unknown_reducer]
               hint: docs/protocol.md lists them
@@ -516,7 +516,7 @@ fn events_of_a_session_take_its_short_id() {
     let ended = asked(&["events", "--session", "s"]);
     expect![[r#"
         error: there is no session s   [not_found]
-          hint: abide sql --url URL 'SELECT id FROM sessions'  lists them
+          hint: `abide sql --url URL 'SELECT id FROM sessions'` lists them
     "#]]
     .assert_eq(&ended.stderr.replace(&server.url(), "URL"));
 }
