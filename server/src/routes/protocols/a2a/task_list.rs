@@ -13,7 +13,7 @@ use super::error::{A2aError, A2aResult};
 use super::params::{text, time};
 use super::task::{CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING};
 use crate::app_state::AppState;
-use crate::routes::exchange::hidden;
+use crate::routes::rows::hidden;
 
 /// The columns of a row of the list.
 const COLUMNS: &str = "r.id, r.session_id, r.agent, r.turn, r.status, r.reason, r.events, \
