@@ -298,7 +298,7 @@ fn a_check_shows_the_numbers_of_profiles() {
     expect![[r#"
         digger: profile custom (deep)
           limits    parallel_tools 8, tool_calls 7
-          context   chunk_tokens 16000, compaction true, compact_to_tokens 60000, last_answers 30, compact_above_tokens 90000, policy "hybrid", reduce_arguments {}, reduce_results {}, summary_token_limit 4000, tool_responses 8, window_tokens 200000
+          context   chunk_tokens 16000, compact_above_tokens 90000, compact_to_tokens 60000, compaction true, last_answers 30, policy "hybrid", reduce_arguments {}, reduce_results {}, summary_token_limit 4000, tool_responses 8, window_tokens 200000
           plan      replan "on_failure", replan_steps 10
           memory    budget_tokens 3000, enabled true, namespace "", read "hybrid", scope "scope", write "auto_important"
           watchdog  auto_compaction true, context_rot 0.5, enabled true, over_tooling 0.55, repeats 3, stop_after 0, stop_after_repeats 6, token_drift 11000, warn_after 12

@@ -122,7 +122,7 @@ fn a_custom_role_and_rate() {
     let ended = as_who(&server, &greta, &["call", "complete_session", "session_id=s"]);
     refused(&ended, "denied");
     let ended = as_who(&server, &greta, &["call", "create_session", "agent=a"]);
-    let problem = refused(&ended, "limit_exceeded");
+    let problem = refused(&ended, "rate_limited");
     assert_eq!((&problem["status"], &problem["retryable"]), (&json!(429), &json!(true)));
     assert!(problem["retry_after_ms"].as_u64().unwrap() <= 86_400_000);
     let roles = as_who(&server, &root, &["role", "list"]).json();

@@ -73,7 +73,7 @@ async fn a_client_waits_for_its_rate_limit() {
     }
     assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
     let used_up = app.call(CreateSession::new("a")).await.expect_err("its quota is used up");
-    assert_eq!(used_up.code(), Some(Code::LimitExceeded));
+    assert_eq!(used_up.code(), Some(Code::RateLimited));
     assert!(used_up.retry_after().is_some_and(|wait| wait <= Duration::from_secs(86_400)));
     server.stop().await;
 }
