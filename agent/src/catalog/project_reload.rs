@@ -340,7 +340,7 @@ mod tests {
     /// The changes between two texts, one part a line.
     fn check(before: &str, after: &str, expected: &str) {
         let parse = |text| {
-            let folder = std::path::Path::new("");
+            let folder = Path::new("");
             project::parse(folder, Some(text)).expect("it is a configuration").1
         };
         let (before, after) = (parse(before), parse(after));
