@@ -137,9 +137,11 @@ impl ProjectReload {
                 return None;
             }
         };
-        if text == self.source.text && scripts(&self.source.folder, &self.seen.0) == self.seen.1 {
+        let scripts = scripts(&self.source.folder, &self.seen.0);
+        if text == self.source.text && scripts == self.seen.1 {
             return None;
         }
+        self.seen.1 = scripts;
         self.source.text.clone_from(&text);
         let was_broken = std::mem::take(&mut self.is_broken);
         Some(match self.take_over(text.as_deref(), live).await {
