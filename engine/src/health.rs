@@ -52,7 +52,8 @@ impl Health {
     /// Poisons the engine because a file was removed or replaced while it was open.
     pub(crate) fn displaced(&self, file: &Path) {
         let file = file.display();
-        tracing::error!(%file, "the file was removed or replaced; all requests are refused until a restart");
+        let what = "the file was removed or replaced; all requests are refused until a restart";
+        tracing::error!(%file, "{what}");
         self.latch(Failure::Displaced);
     }
 

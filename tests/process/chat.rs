@@ -167,8 +167,8 @@ fn init_writes_a_folder_that_works_and_overwrites_nothing() {
     assert_eq!(fs::read_to_string(&config).unwrap(), before);
     // The provider of an existing folder is not changed, which was not said.
     let other = run(&["agent", "init", "--provider", "script"]);
-    let says = "note: .abide/abide.yaml exists and was not changed. The lines of this provider are:\n\n\
-                models:\n  default: { provider: script, model: scripted }\n";
+    let says = "note: .abide/abide.yaml exists and was not changed. The lines of this provider \
+                are:\n\nmodels:\n  default: { provider: script, model: scripted }\n";
     assert!(other.stderr.starts_with(says), "{other:?}");
     assert_eq!(run(&["agent", "init", "--provider", "openai"]).stderr, "");
     for provider in ["anthropic", "openai", "gemini", "ollama", "script"] {

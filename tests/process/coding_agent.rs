@@ -125,7 +125,8 @@ answers:
     let waits = agent(&project, "default");
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stderr.contains("unknown execute"), "{waits:?}");
-    let changed = "it was interrupted after it changed add.sh (modified), alive (modified), new.txt (created)";
+    let changed = "it was interrupted after it changed add.sh (modified), alive (modified), \
+                   new.txt (created)";
     assert!(waits.stderr.contains(changed), "{waits:?}");
     let settle = [
         "call",

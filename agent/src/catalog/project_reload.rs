@@ -96,7 +96,9 @@ pub(crate) struct ProjectReload {
     source: ProjectSource,
     servers: Vec<McpServer>,
     sandbox: Option<Sandbox>,
-    /// The scripts of models, as they were read last.
+    /// The sections that were seen last, and the scripts that they name.
+    seen: (Map<String, Value>, Scripts),
+    /// The scripts in effect.
     scripts: Scripts,
     /// Whether the text that was seen last cannot work.
     is_broken: bool,
@@ -122,7 +124,8 @@ impl ProjectReload {
         sandbox: Option<Sandbox>,
     ) -> ProjectReload {
         let scripts = scripts(&source.folder, &source.sections);
-        ProjectReload { source, servers, sandbox, scripts, is_broken: false }
+        let seen = (source.sections.clone(), scripts.clone());
+        ProjectReload { source, servers, sandbox, seen, scripts, is_broken: false }
     }
 
     /// Reads the file, and takes it over. Returns what is to be reported; `None` if the file has not changed.
@@ -136,10 +139,11 @@ impl ProjectReload {
                 return None;
             }
         };
-        let scripts = scripts(&self.source.folder, &self.source.sections);
-        if text == self.source.text && scripts == self.scripts {
+        let scripts = scripts(&self.source.folder, &self.seen.0);
+        if text == self.source.text && scripts == self.seen.1 {
             return None;
         }
+        self.seen.1 = scripts;
         self.source.text.clone_from(&text);
         let was_broken = std::mem::take(&mut self.is_broken);
         Some(match self.take_over(text.as_deref(), live).await {
@@ -172,18 +176,18 @@ impl ProjectReload {
         };
         let (config, sections) = project::parse(&self.source.folder, Some(text))?;
         let scripts = scripts(&self.source.folder, &sections);
-        let before = std::mem::replace(&mut self.scripts, scripts.clone());
+        self.seen = (sections.clone(), scripts.clone());
         let mut changes = differences(&self.source.sections, &sections);
         if sections == self.source.sections {
             // Those of new and removed providers are changes of the configuration.
-            changes.extend(FolderChange::between("models", &before, &scripts));
+            changes.extend(FolderChange::between("models", &self.scripts, &scripts));
         }
         if changes.is_empty() && sections == self.source.sections {
             return Ok(FolderChanges::default());
         }
         live.catalog.check_deployment(&config.middleware).map_err(ProjectError::Middleware)?;
         let deployment = config.middleware.clone();
-        let staged = self.stage(config, &sections, before != scripts, live).await?;
+        let staged = self.stage(config, &sections, self.scripts != scripts, live).await?;
         let StagedConfig { models, sandbox, tools, servers } = staged;
         let leaving = tools.leaving.clone();
         live.tools.configure(tools)?;
@@ -207,6 +211,7 @@ impl ProjectReload {
             self.servers.push(server);
         }
         self.source.sections = sections;
+        self.scripts = scripts;
         Ok(FolderChanges { changes, notes, ..FolderChanges::default() })
     }
 

@@ -144,8 +144,9 @@ struct RegistryParts {
 }
 
 /// The warning about a database that programs of tools could reach.
-const EXPOSED: &str = "the database is in the workspace of the agents: their tools cannot use its files, but a program \
-     could use one that is created while it runs; keep the database in the folder of abide.yaml, or outside of the workspace";
+const EXPOSED: &str = "the database is in the workspace of the agents: their tools cannot use its \
+     files, but a program could use one that is created while it runs; keep the database in the \
+     folder of abide.yaml, or outside of the workspace";
 
 impl AgentHost {
     /// The agents of a folder. It is opened before the database: if it is invalid, no file is created.

@@ -86,11 +86,7 @@ impl View {
                 self.has_text = false;
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
             }
-            RunEventKind::ToolResult => {
-                let result = result(&text("output"), data["exit_code"].as_i64().unwrap_or(0));
-                self.line()?;
-                say(result.shown(self.terminal))
-            }
+            RunEventKind::ToolResult => self.result(data),
             RunEventKind::Delegation => match (text("to_agent"), text("task")) {
                 (to, _) if to.is_empty() => self.aside("⇠ handed back"),
                 (to, task) if task.is_empty() => self.aside(&format!("⇢ {to}")),
@@ -220,6 +216,14 @@ impl View {
         let cost = run.cost_micros.map(|micros| dollars(micros as f64 / 1e6)).unwrap_or_default();
         let (input, output) = (run.input_tokens, run.output_tokens);
         self.aside(&format!("total {input} tokens in, {output} out{cost}{more}"))
+    }
+
+    /// Shows the result of a call.
+    fn result(&mut self, data: &Value) -> Result<(), Failure> {
+        let output = data["output"].as_str().unwrap_or_default();
+        let result = result(output, data["exit_code"].as_i64().unwrap_or(0));
+        self.line()?;
+        say(result.shown(self.terminal))
     }
 
     /// Ends the output of a turn.

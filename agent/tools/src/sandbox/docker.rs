@@ -75,29 +75,7 @@ impl SandboxBackend for Docker {
             format!("--ulimit=fsize={}", limits.file_mb << 20),
             format!("--tmpfs={TEMPORARY}"),
         ]);
-        let mut mount = |source: Option<&str>, target: &Path, how: &str| -> Result<(), String> {
-            let target = text(target)?;
-            // The syntax of a mount has no escape for a comma.
-            if target.contains(',') {
-                return Err(format!("docker cannot mount {target:?}: it contains a comma"));
-            }
-            let source = source.unwrap_or(&target);
-            argv.push(format!("--mount=type=bind,source={source},target={target}{how}"));
-            Ok(())
-        };
-        mount(None, &job.workspace, "")?;
-        for path in &job.writable {
-            mount(None, path, "")?;
-        }
-        for path in &job.readable {
-            mount(None, path, ",readonly")?;
-        }
-        for path in job.masked_in_view() {
-            mount(Some("/dev/null"), path, ",readonly")?;
-        }
-        if let Some(hidden) = &job.hidden {
-            argv.push(format!("--tmpfs={}", text(&job.workspace.join(hidden))?));
-        }
+        argv.extend(mounts(job)?);
         argv.push(format!("--workdir={}", text(&job.working_directory())?));
         let mut environment = self.client.clone();
         for (variable, value) in &job.environment {
@@ -120,4 +98,33 @@ impl SandboxBackend for Docker {
         let at_end = ["docker", "rm", "--force", &name].map(str::to_owned).to_vec();
         Ok(IsolatedCommand { argv, environment, at_end, ..IsolatedCommand::default() })
     }
+}
+
+/// The options for the paths of a job.
+fn mounts(job: &SandboxJob) -> Result<Vec<String>, String> {
+    let mut options = Vec::new();
+    let mut mount = |source: Option<&str>, target: &Path, how: &str| -> Result<(), String> {
+        let target = text(target)?;
+        // The syntax of a mount has no escape for a comma.
+        if target.contains(',') {
+            return Err(format!("docker cannot mount {target:?}: it contains a comma"));
+        }
+        let source = source.unwrap_or(&target);
+        options.push(format!("--mount=type=bind,source={source},target={target}{how}"));
+        Ok(())
+    };
+    mount(None, &job.workspace, "")?;
+    for path in &job.writable {
+        mount(None, path, "")?;
+    }
+    for path in &job.readable {
+        mount(None, path, ",readonly")?;
+    }
+    for path in job.masked_in_view() {
+        mount(Some("/dev/null"), path, ",readonly")?;
+    }
+    if let Some(hidden) = &job.hidden {
+        options.push(format!("--tmpfs={}", text(&job.workspace.join(hidden))?));
+    }
+    Ok(options)
 }
