@@ -8,7 +8,7 @@ use abide_schema::Refusal;
 use abide_schema::limits::COUNTED_BYTES;
 use axum::body::Body;
 use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -58,11 +58,12 @@ pub(crate) fn response(account: &Account, text: String) -> Result<Response, Refu
     Ok(match count(account, &text)? {
         None => ([kind], text).into_response(),
         Some(hold) => {
+            let length = (CONTENT_LENGTH, HeaderValue::from(text.len()));
             let whole = stream::iter([Ok::<_, io::Error>(text)]).map(move |text| {
                 let _counted = &hold;
                 text
             });
-            ([kind], Body::from_stream(whole)).into_response()
+            ([kind, length], Body::from_stream(whole)).into_response()
         }
     })
 }

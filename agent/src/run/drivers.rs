@@ -8,7 +8,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
-use abide_client::{Abide, Code, Run};
+use abide_client::{Abide, Code, Run, Scope};
+use abide_tools::ScopePermit;
 use futures_util::FutureExt as _;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
@@ -181,19 +182,27 @@ async fn give_up(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> 
     end(&shared.abide, run_lease.failed(BROKEN, why)).await
 }
 
+/// Waits until a run may be driven. Until then it has no driver, so that another runtime can claim it. Returns its scope;
+/// `None` if there is no such run. A delegated run needs no permit: the run that waits for it has one.
+async fn admit(
+    shared: &RuntimeContext,
+    id: &str,
+) -> Result<Option<(Scope, Option<ScopePermit>)>, RuntimeError> {
+    let Some((scope, is_delegated)) = shared.scope_of_run(id).await? else { return Ok(None) };
+    let permit = match is_delegated {
+        true => None,
+        false => Some(shared.run_permit(&scope).await),
+    };
+    Ok(Some((scope, permit)))
+}
+
 /// Claims a run and drives it.
 async fn drive(
     shared: Arc<RuntimeContext>,
     id: &str,
     stop: CancellationToken,
 ) -> Result<(), RuntimeError> {
-    let Some((scope, is_delegated)) = shared.scope_of_run(id).await? else { return Ok(()) };
-    // Until then the run has no driver, so that another runtime can claim it. A delegated run needs no permit: the run that
-    // waits for it has one.
-    let permit = match is_delegated {
-        true => None,
-        false => Some(shared.run_permit(&scope).await),
-    };
+    let Some((scope, permit)) = admit(&shared, id).await? else { return Ok(()) };
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let held = run_lease.clone();
