@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use abide_tools::{
     Environment, Exchange, ExchangeError, ExchangeLog, ExchangeStep, Failure, InputAnswer,
-    Invocation, McpError, McpLogin, McpServer, McpServerConfig, NewExchange, NewInput, OAuthConfig,
-    Setting, Tool, ToolContext, ToolDeclaration, ToolOutcome, Tools,
+    Invocation, McpError, McpServer, McpServerConfig, NewExchange, NewInput, OAuthConfig, Setting,
+    Tool, ToolContext, ToolDeclaration, ToolOutcome, Tools,
 };
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -121,7 +121,7 @@ impl Client {
         if self.logins.fetch_add(1, Ordering::Relaxed) >= LOGINS {
             return Ok(false);
         }
-        let login = McpLogin::start(&self.config, &Environment::default(), REDIRECT_URI).await?;
+        let login = self.config.login(&Environment::default(), REDIRECT_URI).await?;
         let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         let answer = browser.build()?.get(login.url()).send().await?;
         let redirected = answer.headers().get("location").ok_or("the answer is no redirect")?;

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, ConfigError};
 use crate::environment::{Environment, Inherit, Setting};
-use crate::oauth::{Authorizer, OAuthConfig};
+use crate::oauth::{Authorizer, McpLogin, OAuthConfig, OAuthError};
 use crate::registry::{Tools, ToolsError};
 use connection::Endpoint;
 use parked::ParkedCalls;
@@ -160,11 +160,24 @@ impl McpServerConfig {
         }
     }
 
-    /// What requests tokens of the server; `None` for a program, and if the headers authenticate.
-    pub(crate) fn authorizer(
+    /// Begins a login of a person to the server. The redirect URI is that of this login: `http://127.0.0.1:PORT/callback`.
+    ///
+    /// # Errors
+    /// [`OAuthError`].
+    pub async fn login(
         &self,
         environment: &Environment,
-    ) -> Result<Option<Authorizer>, ConfigError> {
+        redirect_uri: &str,
+    ) -> Result<McpLogin, OAuthError> {
+        let authorizer = self.authorizer(environment)?.ok_or_else(|| {
+            let why = "only a server with url and without the header Authorization has logins";
+            ConfigError::new(&self.name, why)
+        })?;
+        McpLogin::start(authorizer, redirect_uri).await
+    }
+
+    /// What requests tokens of the server; `None` for a program, and if the headers authenticate.
+    fn authorizer(&self, environment: &Environment) -> Result<Option<Authorizer>, ConfigError> {
         let is_authorization = |name: &String| name.eq_ignore_ascii_case("authorization");
         let url = match &self.url {
             Some(url) if !self.headers.keys().any(is_authorization) => url,

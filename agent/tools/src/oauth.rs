@@ -15,6 +15,7 @@ mod discovery;
 mod error;
 mod http;
 mod login;
+mod random;
 mod store;
 mod token;
 

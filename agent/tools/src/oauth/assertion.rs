@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::error::OAuthError;
-use super::token::random;
+use super::random::random;
 use crate::config::ConfigError;
 
 /// Lifetime of an assertion, in seconds.
@@ -40,8 +40,8 @@ impl SigningKey {
         });
         let mut usable = keys.filter(|key| key.sign(&json!({})).is_ok());
         usable.next().ok_or_else(|| {
-            let why = "oauth.private_key must be PEM: an EC (P-256 or P-384) or Ed25519 key in PKCS #8, or an RSA key in \
-                       PKCS #1";
+            let why = "oauth.private_key must be PEM: an EC (P-256 or P-384) or Ed25519 key in \
+                       PKCS #8, or an RSA key in PKCS #1";
             ConfigError::new(server, why)
         })
     }

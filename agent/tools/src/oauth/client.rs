@@ -52,7 +52,8 @@ impl Client {
         redirect_uri: &str,
     ) -> Result<Client, OAuthError> {
         let Some(endpoint) = &metadata.registration_endpoint else {
-            let why = "the authorization server registers no clients: register one there, and set oauth.client_id";
+            let why = "the authorization server registers no clients: register one there, and set \
+                       oauth.client_id";
             return Err(OAuthError::Refused(why.to_owned()));
         };
         let requested = match supports(metadata, TokenEndpointAuth::None) {

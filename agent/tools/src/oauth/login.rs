@@ -10,11 +10,10 @@ use super::challenge::Challenge;
 use super::client::{Client, reason};
 use super::discovery::{self, Resource, ServerMetadata};
 use super::error::OAuthError;
+use super::random::random;
 use super::store::StoredLogin;
-use super::token::{TokenRequest, random, union};
+use super::token::{TokenRequest, union};
 use crate::config::ConfigError;
-use crate::environment::Environment;
-use crate::mcp::McpServerConfig;
 
 /// The scope of refresh tokens (OpenID Connect).
 const OFFLINE: &str = "offline_access";
@@ -33,20 +32,12 @@ pub struct McpLogin {
 }
 
 impl McpLogin {
-    /// Begins a login to a server: discovers its authorization server, and registers this client there if it has to be.
-    /// The redirect URI is that of this login: `http://127.0.0.1:PORT/callback`.
-    ///
-    /// # Errors
-    /// [`OAuthError`].
-    pub async fn start(
-        config: &McpServerConfig,
-        environment: &Environment,
+    /// Discovers the authorization server, and registers this client there if it has to be.
+    pub(crate) async fn start(
+        authorizer: Authorizer,
         redirect_uri: &str,
     ) -> Result<McpLogin, OAuthError> {
-        let bad = |why: &str| Err(ConfigError::new(&config.name, why).into());
-        let Some(authorizer) = config.authorizer(environment)? else {
-            return bad("only a server with url and without the header Authorization has logins");
-        };
+        let bad = |why: &str| Err(ConfigError::new(&authorizer.server, why).into());
         if authorizer.settings.client_credentials {
             return bad("with oauth.client_credentials there is no login");
         }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::OAuthError;
-use super::token::{Tokens, random};
+use super::random::random;
+use super::token::Tokens;
 use crate::template::percent_encoded;
 
 /// Maximum size of a file, in bytes.

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -140,12 +138,4 @@ pub(super) fn union(one: &[String], other: &[String]) -> Vec<String> {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// 256 random bits as text, for states, verifiers and ids.
-pub(super) fn random() -> Result<String, OAuthError> {
-    let mut bytes = [0; 32];
-    let failed = |_| OAuthError::Unavailable("the system has no random numbers".to_owned());
-    getrandom::fill(&mut bytes).map_err(failed)?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }

@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, Mutex};
 
 use abide_tools::{
-    Failure, McpError, McpLogin, McpServer, McpServerConfig, OAuthConfig, OAuthError, Setting,
-    ToolOutcome, Tools, forget_mcp_login,
+    Failure, McpError, McpServer, McpServerConfig, OAuthConfig, OAuthError, Setting, ToolOutcome,
+    Tools, forget_mcp_login,
 };
 use axum::http::StatusCode;
 use base64::Engine as _;
@@ -64,7 +64,7 @@ impl Home {
 
 /// Logs in as a browser whose user agrees.
 async fn login(world: &World, config: &McpServerConfig) -> Result<(), OAuthError> {
-    let login = McpLogin::start(config, &environment(), REDIRECT).await?;
+    let login = config.login(&environment(), REDIRECT).await?;
     let redirected = world.agree(login.url());
     login.finish(&redirected).await
 }
@@ -206,8 +206,8 @@ async fn an_answer_of_another_login_or_issuer_is_refused() {
     let folder = TempDir::new().expect("a folder");
     let config = config(&world, None, Some(&folder));
     let (one, other) = (
-        McpLogin::start(&config, &environment(), REDIRECT).await.expect("it starts"),
-        McpLogin::start(&config, &environment(), REDIRECT).await.expect("it starts"),
+        config.login(&environment(), REDIRECT).await.expect("it starts"),
+        config.login(&environment(), REDIRECT).await.expect("it starts"),
     );
     let of_other = world.agree(other.url());
     for address in [
