@@ -44,8 +44,10 @@ impl Catalog {
             middleware: self.shared_deployment().get().to_vec(),
             ..AgentDefinition::default()
         };
+        // It has no model of its own.
         let of_all = model(&of_all, models, default.as_ref())
             .into_iter()
+            .filter(|error| error.code() != "no_model")
             .chain(of_all.check_rules(self.tools()).err());
         problems.extend(of_all.flat_map(each).map(|error| self.problem_of_config(error)));
         let sources = |definition: &AgentDefinition| reading.sources.get(&definition.name);

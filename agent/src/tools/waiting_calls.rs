@@ -101,7 +101,10 @@ impl WaitingCalls {
         self.calls.iter().map(|(.., scope, _)| scope)
     }
 
-    fn add(&mut self, calls: Vec<Waiting>) {
+    fn add(&mut self, mut calls: Vec<Waiting>) {
+        // A session that was read again may have calls whose event has not been seen yet.
+        let known: BTreeSet<&str> = self.calls.iter().map(|(id, ..)| id.as_str()).collect();
+        calls.retain(|(id, ..)| !known.contains(id.as_str()));
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, session, ..) in &calls {
             *counts.entry(session).or_default() += 1;

@@ -109,9 +109,8 @@ async fn a_check_reports_middleware_of_all_agents() {
     std::fs::write(folder.path().join("first.yaml"), "answers: []").expect("it can be written");
     define(folder.path(), "clerk.yaml", "tools: [look]\n");
     define(folder.path(), "coder.yaml", "cli: { command: [sh], terminal: exit_zero }\n");
-    let check = async |list: &str| {
-        std::fs::write(folder.path().join("abide.yaml"), format!("{CONFIG}middleware: {list}\n"))
-            .expect("it can be written");
+    let written = async |text: &str| {
+        std::fs::write(folder.path().join("abide.yaml"), text).expect("it can be written");
         let environment = Environment::of_process();
         let found = match AgentProject::open_in(folder.path(), &environment).await {
             Ok(project) => project.catalog.check(&project.models, &environment),
@@ -122,6 +121,11 @@ async fn a_check_reports_middleware_of_all_agents() {
         let lines: Vec<String> = lines.collect();
         lines.join("\n").replace(&format!("{}/", folder.path().display()), "")
     };
+    // The list itself needs no model.
+    std::fs::remove_file(folder.path().join("agents/clerk.yaml")).expect("the file exists");
+    assert_eq!(written("middleware: [observability]\n").await, "");
+    define(folder.path(), "clerk.yaml", "tools: [look]\n");
+    let check = async |list: &str| written(&format!("{CONFIG}middleware: {list}\n")).await;
     for (list, problem) in [
         ("[observability, pii]", ""),
         (

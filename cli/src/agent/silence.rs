@@ -17,6 +17,9 @@ use crate::output::note;
 /// A run is silent if this time has passed.
 const SILENT: Duration = Duration::from_secs(1);
 
+/// How often the leases at a server are looked at. They take ten seconds, unless a program in Rust sets another time.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// How long a server may take to say what it is capable of.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -28,6 +31,8 @@ pub(super) struct StallNotice<'a> {
     due: Option<Instant>,
     /// The lease of another process, as it was seen last. A process that works renews its lease before half of it has passed.
     seen: Option<(SeenLease, Instant)>,
+    /// Whether the server drives agents, if it has said so.
+    drives_agents: Option<bool>,
 }
 
 /// A lease at a server.
@@ -41,16 +46,24 @@ struct SeenLease {
 
 impl<'a> StallNotice<'a> {
     pub(super) fn new(options: &'a Options, abide: &'a Abide) -> StallNotice<'a> {
-        StallNotice { options, abide, due: Some(Instant::now() + SILENT), seen: None }
+        StallNotice {
+            options,
+            abide,
+            due: Some(Instant::now() + SILENT),
+            seen: None,
+            drives_agents: None,
+        }
     }
 
     /// Waits until the run is silent, and says why if the reason is known. It is to be called again when it completes.
     pub(super) async fn explain(&mut self, run_id: &str) {
         let Some(due) = self.due else { return pending().await };
         sleep_until(due).await;
-        self.due = None;
+        // The process that drives a run of a server can end at any time.
+        self.due = self.options.db.is_none().then(|| Instant::now() + AGAIN);
         // The command goes on, and fails with its own reason if it cannot.
         if let Ok(Some(why)) = self.reason(run_id).await {
+            self.due = None;
             note(why);
         }
     }
@@ -68,7 +81,10 @@ impl<'a> StallNotice<'a> {
         if without_driver == 0 {
             return self.lease_that_is_not_renewed(run_id).await;
         }
-        Ok((drives_agents(self.options).await == Some(false)).then(|| {
+        if self.drives_agents.is_none() {
+            self.drives_agents = drives_agents(self.options).await;
+        }
+        Ok((self.drives_agents == Some(false)).then(|| {
             "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`"
                 .to_owned()
         }))
@@ -97,7 +113,6 @@ impl<'a> StallNotice<'a> {
                 (lease.length.saturating_sub(passed)).as_secs() + 1,
             )));
         }
-        self.due = Some(now + (lease.length / 5).max(SILENT));
         Ok(None)
     }
 
