@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use crate::catalog::agents::{CONFIG, Catalog, Problem};
 use crate::catalog::mlflow::{Mlflow, PromptsConfig};
 use crate::definition::error::{DefinitionError, Position, plain, position};
-use crate::run::settings::RUNS;
 use crate::definition::middleware::Middleware;
+use crate::run::settings::RUNS;
 use crate::trace::sink::TraceConfig;
 use crate::trace::tracer::Tracer;
 

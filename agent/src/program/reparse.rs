@@ -8,7 +8,9 @@ use abide_client::{
     Abide, CorrectedLine, CorrectedResult, Json, ModelUsage, NewRunEvent, Run, RunCorrection,
     RunEventKind, RunStatus, recorded_result,
 };
-use abide_programs::{ProgramResult, ErrorKind, Failure, Line, ProgramEvent, StoredEnd, StoredLines};
+use abide_programs::{
+    ErrorKind, Failure, Line, ProgramEvent, ProgramResult, StoredEnd, StoredLines,
+};
 use serde_json::{Map, Value, json};
 
 use crate::catalog::agents::Catalog;

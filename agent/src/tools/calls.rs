@@ -76,9 +76,7 @@ pub(crate) fn to_request(
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [asked] = calls else { return false };
     let is_of_runtime = driver.shared.tools.get(&asked.name).is_none();
-    !is_of_runtime
-        && !needs_approval(driver, &asked.name)
-        && !run::pause::may_be_demanded(driver)
+    !is_of_runtime && !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
 }
 
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the

@@ -64,10 +64,16 @@ impl Peer {
             Operation::ListTasks => self.list(params).await,
             Operation::CancelTask => self.cancel(params).await,
             Operation::SubscribeToTask => self.subscribe(params, framing).await,
-            Operation::CreatePushConfig => self.create_push_config(params).await.map(A2aResponse::small),
+            Operation::CreatePushConfig => {
+                self.create_push_config(params).await.map(A2aResponse::small)
+            }
             Operation::GetPushConfig => self.get_push_config(params).await.map(A2aResponse::small),
-            Operation::ListPushConfigs => self.list_push_configs(params).await.map(A2aResponse::small),
-            Operation::DeletePushConfig => self.delete_push_config(params).await.map(A2aResponse::small),
+            Operation::ListPushConfigs => {
+                self.list_push_configs(params).await.map(A2aResponse::small)
+            }
+            Operation::DeletePushConfig => {
+                self.delete_push_config(params).await.map(A2aResponse::small)
+            }
             Operation::GetExtendedAgentCard => {
                 let card = card::extended(&self.app, self.by(), &self.agent, &self.base).await?;
                 Ok(A2aResponse::small(card))

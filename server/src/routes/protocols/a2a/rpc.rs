@@ -77,7 +77,12 @@ fn with_result(mut whole: JsonValue, result: JsonValue) -> JsonValue {
     whole
 }
 
-async fn perform(peer: Peer, method: &str, params: JsonValue, id: &JsonValue) -> A2aResult<A2aResponse> {
+async fn perform(
+    peer: Peer,
+    method: &str,
+    params: JsonValue,
+    id: &JsonValue,
+) -> A2aResult<A2aResponse> {
     let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
     let operation = Operation::named(method).ok_or_else(unknown)?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await

@@ -137,7 +137,10 @@ pub(super) async fn call(
 }
 
 /// The result of a message to a session whose run waits: what it waits for, and how to go on. The message is not sent.
-async fn blocked(exchange: &McpRequestContext, session_id: &str) -> Result<Option<JsonValue>, McpFailure> {
+async fn blocked(
+    exchange: &McpRequestContext,
+    session_id: &str,
+) -> Result<Option<JsonValue>, McpFailure> {
     let (engine, by) = (&exchange.app.engine, exchange.by());
     let Some(session) = start::session(engine, by, session_id).await.map_err(refused)? else {
         return Ok(None);
