@@ -104,7 +104,7 @@ pub(crate) async fn run_ended(driver: &Driver) {
     let (of_runs, of_models) =
         (counts(driver, ObservedAt::Runs), counts(driver, ObservedAt::Models));
     let is_elsewhere = driver.own.works_elsewhere().is_some();
-    if !of_runs && !(of_models && is_elsewhere) {
+    if !(of_runs || of_models && is_elsewhere) {
         return;
     }
     let sql = "SELECT status, error_code, input_tokens, output_tokens, cost_micros, ended_at \
