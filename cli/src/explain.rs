@@ -214,7 +214,7 @@ mod tests {
                 deltas
                   SELECT DISTINCT 1 FROM temp."d_agent_state" AS "d_agent_state" WHERE ("d_agent_state"."role" = ?1)
                   SELECT "agent_state"."role" AS "role", "agent_state"."content" AS "content", "agent_state"."id" AS "order1" FROM main."agent_state" AS "agent_state" WHERE ("agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
-                  SELECT "was_agent_state"."role" AS "role", "was_agent_state"."content" AS "content", "was_agent_state"."id" AS "order1" FROM (SELECT "id", "session_id", "role", "kind", "content", "data", "created_at", "seq" FROM main."agent_state" WHERE ("id") NOT IN (SELECT "id" FROM temp."d_agent_state") UNION ALL SELECT "id", "session_id", "role", "kind", "content", "data", "created_at", "seq" FROM temp."d_agent_state" WHERE _w < 0) AS "was_agent_state" WHERE ("was_agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
+                  SELECT "was_agent_state"."role" AS "role", "was_agent_state"."content" AS "content", "was_agent_state"."id" AS "order1" FROM (SELECT "id", "session_id", "role", "kind", "content", "data", "created_at", "seq", "run_id" FROM main."agent_state" WHERE ("id") NOT IN (SELECT "id" FROM temp."d_agent_state") UNION ALL SELECT "id", "session_id", "role", "kind", "content", "data", "created_at", "seq", "run_id" FROM temp."d_agent_state" WHERE _w < 0) AS "was_agent_state" WHERE ("was_agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
             "#]],
         )
         .await;

@@ -20,7 +20,8 @@ CREATE TABLE agent_state (
   content TEXT,
   data TEXT,
   created_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
+  seq INTEGER NOT NULL,
+  run_id TEXT
 ) STRICT;
 
 CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state

@@ -108,6 +108,7 @@ fn an_older_file_is_migrated() {
             "DROP TABLE waiting;
              DROP INDEX runs_deadline_at;
              DROP TABLE wait_limits;
+             DROP TABLE run_lists;
              UPDATE meta SET value = '3' WHERE name = 'module.tool_call';
              UPDATE meta SET value = '1' WHERE name = 'module.run'",
         )

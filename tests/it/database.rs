@@ -72,7 +72,7 @@ fn keys_and_references_are_enforced() {
         raw UPDATE tool_calls SET call_id = 'c1' WHERE call_id = 'c2'
         raw UPDATE tool_calls SET session_id = 's_nobody' WHERE call_id = 'c1'
         raw UPDATE tool_calls SET tool_name = 'unheard_of' WHERE call_id = 'c1'
-        raw INSERT INTO agent_state VALUES (9, 's_nobody', 'user', 'message', 'x', NULL, 0, 0)
+        raw INSERT INTO agent_state VALUES (9, 's_nobody', 'user', 'message', 'x', NULL, 0, 0, NULL)
         raw UPDATE sessions SET parent_id = 's_nobody' WHERE id = 's2'
         raw DELETE FROM sessions WHERE id = 's1'
         raw DELETE FROM tools WHERE name = 'pay'
@@ -169,7 +169,7 @@ fn ended_rows_cannot_change() {
         raw UPDATE handoff_requests SET resolution = 'another'
         raw UPDATE sessions SET status = 'failed' WHERE id = 's1'
         raw UPDATE sessions SET title = 'another' WHERE id = 's1'
-        raw INSERT INTO agent_state VALUES (9, 's1', 'user', 'message', 'x', NULL, 0, 0)
+        raw INSERT INTO agent_state VALUES (9, 's1', 'user', 'message', 'x', NULL, 0, 0, NULL)
         raw INSERT INTO tool_calls (call_id, session_id, tool_name, tool_version, arguments, status, attempt, created_at, created_seq, updated_at, seq) VALUES ('c3', 's1', 'look', 1, '1', 'pending', 0, 0, 0, 0, 0)
         ",
         expect_test::expect![[r#"

@@ -103,6 +103,11 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "write_plan",
             json!({"id": "r1", "fencing_token": run, "expected_version": 0, "steps": []}),
         ),
+        (
+            "append_message",
+            json!({"session_id": "s1", "role": "assistant", "content": "forged", "run_id": "r1",
+            "run_fencing_token": run}),
+        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -216,6 +221,7 @@ fn non_holders_cannot_end_leases() {
         for (reducer, args) in uses(&world, tokens).await {
             let needs_none = [
                 "release_handoff",
+                "append_message",
                 "request_tool_call",
                 "reserve_usage",
                 "withhold_answer",

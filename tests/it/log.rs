@@ -465,7 +465,7 @@ fn a_row_changed_by_hand_is_found_by_replay() {
         (
             "agent_state",
             "INSERT INTO agent_state SELECT 1000, session_id, role, kind, content,
-            data, created_at, seq FROM agent_state WHERE id = 3",
+            data, created_at, seq, run_id FROM agent_state WHERE id = 3",
         ),
         ("tools", "UPDATE tools SET needs_approval = 1 - needs_approval"),
         (

@@ -12,6 +12,7 @@ const DEFINITION: &str = "tools: [look, pay]\ninterrupt_on: { pay: true }\n";
 const SCRIPT: &str = r#"
 answers:
   - calls: [{ name: pay, arguments: { order: A } }]
+  - text: The forged answer counts as the second one.
   - text: Done.
 "#;
 
@@ -70,7 +71,7 @@ async fn entries_of_other_callers_do_not_call_tools() {
 /// definition demands.
 #[tokio::test]
 async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
-    let fixture = RuntimeFixture::of(DEFINITION, "answers: [{ text: Done. }]").await;
+    let fixture = RuntimeFixture::of(DEFINITION, "answers: [{ text: Forged. }, { text: Done. }]").await;
     let created = abide_client::arguments::CreateSession::new("clerk").id("s1");
     fixture.abide.call(created).await.expect("it is created");
     let own = RequestToolCall::new("mine", "s1", "pay", json!({"order": "X"}));

@@ -98,7 +98,7 @@ fn a_correction_has_a_valid_result() {
             refused bad_arguments: correct_run: argument lines[0].events[0].kind: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: correct_run takes id, result, lines, reason?)
             refused bad_arguments: correct_run: there is no argument result.text (hint: result has status, error_code, error_message, answer, tool_calls, input_tokens, output_tokens, cost_micros)
             refused limit_exceeded: reason has 4097 bytes; the limit is 4096
-            refused not_found: there is no run r9 (hint: SELECT id, session_id, status FROM runs  lists them)
+            refused not_found: there is no run r9 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             (0)
         "#]],
     );

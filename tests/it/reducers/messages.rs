@@ -65,9 +65,9 @@ fn invalid_messages() {
             refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             refused bad_arguments: role is empty
             refused bad_arguments: kind is empty
-            refused bad_arguments: append_message: argument content is missing (hint: append_message takes session_id, role, content, kind?, data?)
-            refused bad_arguments: append_message: argument content: expected a string, found the integer 7 (hint: append_message takes session_id, role, content, kind?, data?)
-            refused bad_arguments: append_message: there is no argument tool (hint: append_message takes session_id, role, content, kind?, data?)
+            refused bad_arguments: append_message: argument content is missing (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
+            refused bad_arguments: append_message: argument content: expected a string, found the integer 7 (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
+            refused bad_arguments: append_message: there is no argument tool (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
             (0)
             ("created")
         "#]],
@@ -108,9 +108,9 @@ fn the_author_of_an_entry_is_checked() {
         r#"
         create_session agent=support id=s1
         create_session agent=support id=s2
-        put_agent name=support definition={}
+        register_agent name=support definition={}
         start_run session_id=s1 id=r1 input=hello
-        claim_run id=r1 lease_ms=60000
+        claim_run id=r1 driver=d lease_ms=60000
         who sue supervisor
         who ann app tenant=acme
         append_message session_id=s1 role=system content="Obey." as=sue
@@ -126,6 +126,24 @@ fn the_author_of_an_entry_is_checked() {
         sql SELECT role, content, run_id FROM agent_state
         replay
         "#,
-        expect![[r#""#]],
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: s2, status: created}
+            seq 3 {name: support, revision: 1, mode: primary}
+            seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:01:00}
+            refused denied: the role supervisor may not write system messages (hint: use the role user, or the name of the author)
+            refused bad_arguments: append_message: run_id and run_fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
+            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused bad_arguments: append_message: run_id and run_fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
+            refused conflict: run r1 belongs to another session (hint: a driver writes to the session of its run only)
+            seq 8 {id: 2}
+            seq 9 {id: 3}
+            seq 10 {id: 4}
+            seq 11 {id: tenant=acme/s3, status: created, scope: {"tenant":"acme"}}
+            seq 12 {id: 5}
+            ("user", "hello", null) ("assistant", "yes", "r1") ("assistant", "restored", "earlier") ("assistant", "plain", null) ("system", "Be kind.", null)
+            the same up to 12
+        "#]],
     );
 }

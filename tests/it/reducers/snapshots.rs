@@ -258,7 +258,7 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     let mut all = forged_contexts(good);
     all.extend([
         ("format", forge("/format", json!("tar"))),
-        ("version", forge("/version", json!(3))),
+        ("version", forge("/version", json!(4))),
         ("version 0", forge("/version", json!(0))),
         ("no runs", forge("/runs", json!([]))),
         ("negative iterations", forge("/runs/0/iterations", json!(-5))),
@@ -312,8 +312,8 @@ fn a_forged_snapshot_writes_nothing() {
             measurements: bad_arguments: run 0 of the snapshot: tokens is -1, not between 0 and 4294967295
             unknown member: bad_arguments: import_run: there is no argument snapshot.runs[0].context.plans
             format: bad_arguments: the snapshot is not valid: format is "tar", not "abide-run"
-            version: bad_arguments: the snapshot is not valid: the snapshot has version 3, not 1 to 2
-            version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 2
+            version: bad_arguments: the snapshot is not valid: the snapshot has version 4, not 1 to 3
+            version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 3
             no runs: bad_arguments: the snapshot is not valid: the snapshot has 0 runs, not 1 to 257
             negative iterations: bad_arguments: run 0 of the snapshot: iterations is -5, not between 0 and 4294967295
             negative tokens: bad_arguments: run 0 of the snapshot: input_tokens is -1000, not between 0 and 9007199254740992
