@@ -25,7 +25,10 @@ class BinaryHook(BuildHookInterface[Any]):
         if not binary:
             return
         if not os.path.isfile(binary):
-            sys.exit(f"ABIDE_BINARY: there is no file {os.path.abspath(binary)}. Name it by an absolute path: the build runs in {os.getcwd()}.")
+            sys.exit(
+                f"ABIDE_BINARY: there is no file {os.path.abspath(binary)}. "
+                f"Name it by an absolute path: the build runs in {os.getcwd()}."
+            )
         name = "abide.exe" if binary.endswith(".exe") else "abide"
         build_data["force_include"][os.path.abspath(binary)] = f"abide/_bin/{name}"
         build_data["pure_python"] = False

@@ -409,7 +409,8 @@ fn a_file_that_is_removed_or_replaced_acknowledges_nothing() {
         fs::rename(path.with_extension("new"), path).unwrap();
     };
     let remove = |path: &Path| fs::remove_file(path).unwrap();
-    let cases: [(&str, &dyn Fn(&Path)); 4] =
+    type Displace<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Displace<'_>); 4] =
         [("", &remove), ("", &replace), ("-redo-1", &remove), ("-redo-1", &replace)];
     for (suffix, displace) in cases {
         run_side_by_side(async {

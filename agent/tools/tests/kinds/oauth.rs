@@ -314,7 +314,8 @@ async fn secrets_are_in_no_log_and_no_error() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || to.clone())
         .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // For the whole process, with the log of the other tests: whether an event has a subscriber is decided once for all threads.
+    tracing::subscriber::set_global_default(subscriber).expect("no other test has one");
     let world = World::start().await;
     let folder = TempDir::new().expect("a folder");
     let person = config(&world, None, Some(&folder));

@@ -129,4 +129,6 @@ def _rejected(address: Address, why: InvalidStatus) -> AbideError:
         return Unauthenticated("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:
         return Denied("the server denied access", code="denied")
-    return ConnectionFailed(f"{address.url} cannot be reached: it responds with HTTP {response.status_code} instead of opening a WebSocket")
+    return ConnectionFailed(
+        f"{address.url} cannot be reached: it responds with HTTP {response.status_code} instead of opening a WebSocket"
+    )
