@@ -57,6 +57,8 @@ export interface BuiltinTables {
     created_at: number;
     /** The event that wrote it. */
     seq: number;
+    /** The run whose driver wrote it, under its lease. Null for an entry of another caller: its data has no effect on a run. */
+    run_id: string | null;
   };
   /** A registered tool, in its newest version. */
   tools: {
@@ -1204,13 +1206,15 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Appends a message, or another entry, to a session. The first one activates a new session. A session that is being cancelled accepts no more entries with the role `user`. */
+  /** Appends a message, or another entry, to a session. The first one activates a new session. A session that is being cancelled accepts no more entries with the role `user`. Instructions to the model, with the role `system`, need the role `app` or `admin`. With `run_id` and `run_fencing_token` it is an entry of the driver of a run. Only its `data` has an effect on the run. */
   append_message: {
     args: {
       content: string | null;
       data?: unknown | undefined;
       kind?: string | null | undefined;
       role: string;
+      run_fencing_token?: number | bigint | null | undefined;
+      run_id?: string | null | undefined;
       session_id: string;
     };
     result: {
@@ -1716,6 +1720,8 @@ export interface BuiltinReducers {
           content: string | null;
           /** Other data. */
           data?: Json | undefined;
+          /** Whether the driver of a run wrote it. The data of other messages has no effect on the run. */
+          is_of_run?: boolean | undefined;
           /** Its kind. */
           kind: string;
           /** The author's role. */
@@ -2020,6 +2026,8 @@ export interface BuiltinReducers {
             content?: string | null | undefined;
             /** Other data. */
             data?: unknown | undefined;
+            /** Whether the driver of a run wrote it. The data of other messages has no effect on the run. */
+            is_of_run?: boolean | undefined;
             /** Its kind. */
             kind: string;
             /** The author's role. */
@@ -2456,6 +2464,7 @@ export interface BuiltinReducers {
       run_id?: string | null | undefined;
       session_id: string;
       tool_name: string;
+      worker?: string | null | undefined;
     };
     result: BuiltinTables["tool_calls"];
   };
