@@ -346,7 +346,7 @@ fn a_check_reports_what_cannot_work() {
         project/abide.yaml:3:35: unknown value `scirpt`, expected one of openai, openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script   [malformed_definition]
           hint: did you mean script?
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]
-          hint: create the agent with  mode: subagent, or remove its name
+          hint: create the agent with `mode: subagent`, or remove its name
         error: the agent folder has 2 errors; the tools and models of its definitions were not checked   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
