@@ -71,9 +71,6 @@ FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
 
-/// The name of the module.
-const MODULE: &str = "tool_call";
-
 /// A model's request is copied into its message, the run's events, and the approval.
 const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
     ("approvals", "arguments"),
@@ -117,7 +114,7 @@ const RUNS_STOP: &str = "SELECT 1";
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(MODULE)
+    Module::new(rows::MODULE)
         .step(BY_STATUS)
         .step(BY_ATTEMPT)
         .visible::<ToolCall>(RowVisibility::InScopeExcept(&["fencing_token"]))

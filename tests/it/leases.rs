@@ -103,11 +103,6 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "write_plan",
             json!({"id": "r1", "fencing_token": run, "expected_version": 0, "steps": []}),
         ),
-        (
-            "append_message",
-            json!({"session_id": "s1", "role": "assistant", "content": "forged", "run_id": "r1",
-            "run_fencing_token": run}),
-        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -140,9 +135,14 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
     uses
 }
 
-/// The reducers for the health and the memory of a run.
-fn uses_of_agents(run: i64) -> [(&'static str, JsonValue); 3] {
+/// The reducers for the messages, the health and the memory of a run.
+fn uses_of_agents(run: i64) -> [(&'static str, JsonValue); 4] {
     [
+        (
+            "append_message",
+            json!({"session_id": "s1", "role": "assistant", "content": "forged", "run_id": "r1",
+            "run_fencing_token": run}),
+        ),
         (
             "record_health",
             json!({"id": "r1", "fencing_token": run, "iteration": 1, "action": "stop",

@@ -298,7 +298,7 @@ impl AgentProject {
         Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source })
     }
 
-    /// Keeps the files of a database from the tools of the sandbox, also after `abide.yaml` was read again. Returns whether
+    /// Keeps the files of a database from the tools of the sandbox, even after `abide.yaml` was read again. Returns whether
     /// programs could use files that are created beside it while they run.
     pub fn protect(&mut self, database: &Path) -> bool {
         self.source.database = Some(database.to_owned());

@@ -369,7 +369,7 @@ impl AgentDefinition {
         Ok(self)
     }
 
-    /// The definition with the middleware of all agents, also in its inline subagents. What it had of it is replaced.
+    /// The definition with the middleware of all agents, including its inline subagents. It replaces the former middleware of all agents.
     pub(crate) fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
         let is_elsewhere = self.works_elsewhere().is_some();
         let applies = |it: &&Middleware| !is_elsewhere || it.applies_elsewhere();

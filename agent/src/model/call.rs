@@ -338,15 +338,11 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     }
     let refused = match filter(driver, &mut answer, (&mut held, &mut held_reasoning)) {
         Ok(refused) => refused,
-        Err(message) => {
-            withhold(driver, answer, events, &message).await?;
-            return Ok(None);
-        }
+        Err(message) => return withhold(driver, answer, events, &message).await,
     };
     let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
     if let Some(message) = ruling.denied {
-        withhold(driver, answer, events, &message).await?;
-        return Ok(None);
+        return withhold(driver, answer, events, &message).await;
     }
     let mut withheld = None;
     if verdict::denies_reasoning(driver, answer.reasoning.as_deref().unwrap_or_default()) {
@@ -364,8 +360,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
     if let Some(failure) = stopped::failure(&answer) {
         let spent = spent(&answer, answer.calls.len());
-        end_incomplete(driver, answer, failure, (&events, &spent), withheld).await?;
-        return Ok(None);
+        return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = asked(driver, iteration, &answer.calls);
     let health = health::observe(driver, measured, answer.usage.input_tokens, &calls);
@@ -491,7 +486,7 @@ async fn withhold(
     answer: ModelResponse,
     mut events: Vec<NewRunEvent>,
     message: &str,
-) -> Step {
+) -> Step<Option<ToolCall>> {
     push(&mut events, RunEventKind::Token, message);
     events.push(choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
@@ -509,7 +504,7 @@ async fn withhold(
         "calls": answer.calls, "carry": answer.carry});
     let original = Call::of(driver.run_lease.withhold(iteration, original));
     let message = Call::of(driver.message("assistant", message, &entry));
-    driver.record(&events, Some(&spent), vec![original, message]).await
+    driver.record(&events, Some(&spent), vec![original, message]).await.map(|()| None)
 }
 
 /// Ends the run after an answer that is not complete. The text stays in the session; calls do not run.
@@ -519,7 +514,7 @@ async fn end_incomplete(
     failure: Failure,
     (events, spent): (&[NewRunEvent], &ModelUsage),
     withheld: Option<Call>,
-) -> Step {
+) -> Step<Option<ToolCall>> {
     let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration: driver.run.iterations + 1,

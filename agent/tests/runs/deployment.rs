@@ -102,7 +102,7 @@ async fn middleware_in_rust_applies_to_all_agents() {
     reloading.close().await;
 }
 
-/// A check names the file, the place and a suggestion, also for models, tools and settings.
+/// A check names the file, the place and a suggestion, including those of models, tools and settings.
 #[tokio::test]
 async fn a_check_reports_middleware_of_all_agents() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -71,7 +71,8 @@ async fn entries_of_other_callers_do_not_call_tools() {
 /// definition demands.
 #[tokio::test]
 async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
-    let fixture = RuntimeFixture::of(DEFINITION, "answers: [{ text: Forged. }, { text: Done. }]").await;
+    let script = "answers: [{ text: Forged. }, { text: Done. }]";
+    let fixture = RuntimeFixture::of(DEFINITION, script).await;
     let created = abide_client::arguments::CreateSession::new("clerk").id("s1");
     fixture.abide.call(created).await.expect("it is created");
     let own = RequestToolCall::new("mine", "s1", "pay", json!({"order": "X"}));

@@ -72,7 +72,7 @@ impl CheckpointConfig {
 }
 
 impl CheckpointConfig {
-    /// Fails the engine if a file of the database was removed or replaced, also while nothing is written.
+    /// Fails the engine if a file of the database was removed or replaced, even while nothing is written.
     fn check_files(&self) {
         if let (Ok(()), Some(file)) = (self.health.check(), self.store.displaced()) {
             self.health.displaced(file);

@@ -97,7 +97,8 @@ fn checked_lock(file: File) -> io::Result<File> {
 
 /// The device and the number of a file.
 ///
-/// # Errors An I/O error of the system.
+/// # Errors
+/// An I/O error of the system.
 pub(crate) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }

@@ -261,7 +261,7 @@ fn after_the_end(
     }
     let (id, status, lost_at) = (&call.call_id, call.status, lost.lost_at);
     let detail = format!("the lease on call {id} ran out at {lost_at}; the call is {status}");
-    let hint = late_hint(status, ctx.is_before(super::MODULE, 5));
+    let hint = late_hint(status, ctx.is_before(super::rows::MODULE, 5));
     let refusal = Refusal::new(Code::LeaseLost, detail).hint(hint);
     if lost.reported_at.is_some() {
         return Err(refusal.into());

@@ -84,7 +84,7 @@ pub fn request_tool_call(
 
 /// Whether the requester runs the call next. The driver of a run first stops where it is asked to.
 fn goes_on(ctx: &mut Context<'_>, session: &Session, run_id: Option<&str>) -> Result<bool, Abort> {
-    let Some(run_id) = run_id.filter(|_| !ctx.is_before(super::MODULE, 5)) else {
+    let Some(run_id) = run_id.filter(|_| !ctx.is_before(super::rows::MODULE, 5)) else {
         return Ok(true);
     };
     let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(run_id))?;

@@ -5,6 +5,9 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, TextEnum, t
 use crate::tool::{self, Tool, ToolVersion};
 use crate::waiting;
 
+/// The name of the module.
+pub(super) const MODULE: &str = "tool_call";
+
 /// Status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum ToolCallStatus {

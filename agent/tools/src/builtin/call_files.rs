@@ -28,7 +28,8 @@ pub(super) enum CallFiles {
 impl CallFiles {
     /// Stores it durably, in place of what is stored about the call.
     ///
-    /// # Errors An I/O error of the system.
+    /// # Errors
+    /// An I/O error of the system.
     pub(super) fn store(&self, folder: &Path, call_id: &str) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let path = path_of(folder, call_id);

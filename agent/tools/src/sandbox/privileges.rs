@@ -1,4 +1,4 @@
-//! What a program of the backend `local` cannot ask of the kernel. It has no capabilities and gets none, also if the
+//! What a program of the backend `local` cannot ask of the kernel. It has no capabilities and gets none, even if the
 //! server runs as root. A filter of system calls refuses what reaches the machine or other programs.
 
 use std::collections::BTreeMap;
