@@ -8,7 +8,7 @@
 //! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`event`] log
 //! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`canonical`]
 //! canonical JSON · [`id`] ids · [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of
-//! results · [`template`] texts with variables · [`nearest`] suggestions for misspelled names · [`seeded`] faults that
+//! results · [`template`] texts with variables · [`mod@nearest`] suggestions for misspelled names · [`seeded`] faults that
 //! tests must find · `module` modules of tables and reducers · [`limits`] all limits.
 
 // The macros name this crate `::abide_schema`, even from inside it.
