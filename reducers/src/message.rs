@@ -39,7 +39,7 @@ pub fn module() -> Module {
 
 /// Appends a message, or another entry, to a session. The first one activates a new session. A session that
 /// is being cancelled accepts no more entries with the role `user`. Instructions to the model, with the role `system`, need
-/// the role `app` or `admin`.
+/// the role `agent`, `app` or `admin`.
 ///
 /// With `run_id` and `run_fencing_token` it is an entry of the driver of a run. Only its `data` has an effect on the run.
 #[reducer]
@@ -113,7 +113,7 @@ fn check_author(
     }
 }
 
-/// Whether the built-in role of a caller can do everything within its scope.
+/// Whether the built-in role of a caller may write instructions: it runs agents, or can do everything within its scope.
 fn gives_instructions(caller: &Caller) -> bool {
-    [Caller::ADMIN, "app"].contains(&caller.role())
+    [Caller::ADMIN, "app", "agent"].contains(&caller.role())
 }

@@ -1206,7 +1206,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Appends a message, or another entry, to a session. The first one activates a new session. A session that is being cancelled accepts no more entries with the role `user`. Instructions to the model, with the role `system`, need the role `app` or `admin`. With `run_id` and `run_fencing_token` it is an entry of the driver of a run. Only its `data` has an effect on the run. */
+  /** Appends a message, or another entry, to a session. The first one activates a new session. A session that is being cancelled accepts no more entries with the role `user`. Instructions to the model, with the role `system`, need the role `agent`, `app` or `admin`. With `run_id` and `run_fencing_token` it is an entry of the driver of a run. Only its `data` has an effect on the run. */
   append_message: {
     args: {
       content: string | null;
