@@ -326,6 +326,7 @@ fn commit_and_listen(fails: u32) {
         commits: Arc::clone(&commits),
         to_publish: Arc::clone(&to_publish),
         sync: Box::new(move |_| disk.sync()),
+        displaced: Box::new(|| None),
         durable: sender,
         hub,
         health: Arc::clone(&health),

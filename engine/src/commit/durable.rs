@@ -1,11 +1,12 @@
 //! The thread that makes commits durable, and releases their replies and deltas only then.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abide_live::BindingId;
 use abide_schema::{Refusal, Seq};
-use abide_store::{Segment, Store};
+use abide_store::Segment;
 use tokio::sync::watch;
 
 use crate::commit::queue::Queue;
@@ -70,7 +71,8 @@ pub(crate) struct Syncer {
     pub(crate) commits: Arc<Queue<Commit>>,
     pub(crate) to_publish: Arc<Queue<Publication>>,
     pub(crate) sync: SyncFn,
-    pub(crate) store: Arc<Store>,
+    /// The database, if it was removed or replaced.
+    pub(crate) displaced: Box<dyn Fn() -> Option<PathBuf> + Send>,
     /// The last durable event.
     pub(crate) durable: watch::Sender<Seq>,
     pub(crate) hub: Arc<Hub>,
@@ -139,8 +141,8 @@ impl Syncer {
         let displaced = segments.into_iter().find(|segment| !segment.is_in_place());
         if let Some(segment) = displaced {
             self.health.displaced(segment.path());
-        } else if !self.store.is_in_place() {
-            self.health.displaced(self.store.path());
+        } else if let Some(database) = (self.displaced)() {
+            self.health.displaced(&database);
         }
     }
 

@@ -298,11 +298,12 @@ fn syncer_behind(
     to_publish: &Arc<Queue<Publication>>,
     store: &Arc<Store>,
 ) -> Syncer {
+    let store = Arc::clone(store);
     Syncer {
         commits: Arc::clone(&writer.commits),
         to_publish: Arc::clone(to_publish),
         sync: Box::new(sync_segments),
-        store: Arc::clone(store),
+        displaced: Box::new(move || (!store.is_in_place()).then(|| store.path().to_owned())),
         durable,
         hub: Arc::clone(&writer.live.hub),
         health: Arc::clone(&writer.health),
