@@ -400,7 +400,8 @@ async fn record_answer(
     answered: Vec<Call>,
     requests: Vec<Call>,
 ) -> Step<Option<ToolCall>> {
-    let (first, all) = (answered.len(), answered.iter().cloned().chain(requests).collect());
+    let first = answered.len();
+    let all = answered.iter().cloned().chain(requests).collect();
     match driver.record_all(events, Some(spent), all).await {
         Ok(recorded) => {
             driver.run = recorded.run;

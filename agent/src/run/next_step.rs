@@ -31,7 +31,9 @@ pub(crate) enum NextStep {
 pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, AssistantEntry)> {
     let at = entries.iter().rposition(transcript::is_answer)?;
     let answer: AssistantEntry = data(&entries[at]);
-    (answer.run_id == run.id).then_some((at, answer))
+    // The data alone could name a run that begins later.
+    let is_own = answer.run_id == run.id && entries[at].run_id.as_ref() == Some(&run.id);
+    is_own.then_some((at, answer))
 }
 
 /// The calls of an answer that have no result among the entries after it.
