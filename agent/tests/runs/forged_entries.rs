@@ -113,3 +113,23 @@ async fn a_run_is_named_with_its_lease_only() {
     .assert_eq(&errors);
     fixture.close().await;
 }
+
+/// The driver of an earlier run in the session writes an answer of the next run, whose id it knows. Its lease covers its own
+/// run only.
+#[tokio::test]
+async fn the_driver_of_another_run_does_not_answer_for_this_one() {
+    let script = "answers: [{ text: Earlier. }, { text: Done. }]";
+    let fixture = RuntimeFixture::of(DEFINITION, script).await;
+    let created = abide_client::arguments::CreateSession::new("clerk").id("s1");
+    fixture.abide.call(created).await.expect("it is created");
+    let [answer, ..] = forged();
+    let earlier = answer.run_id("r0");
+    fixture.abide.call(earlier).await.expect("an unrestricted caller restores a conversation");
+    fixture.abide.call(StartRun::new("s1").id("r1").input("Go on.")).await.expect("it starts");
+    let (_, last) = fixture.output("r1", 0).await;
+    assert_eq!(last.kind, RunEventKind::Done, "{last:?}");
+    let sql = "SELECT count(*) FROM tool_calls";
+    let calls: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(calls, [(0,)]);
+    fixture.close().await;
+}
