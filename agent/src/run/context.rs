@@ -68,8 +68,7 @@ impl RuntimeContext {
 
     /// Waits until a run of this scope may be driven.
     pub(crate) async fn run_permit(&self, scope: &Scope) -> ScopePermit {
-        let scope = scope.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
-        self.run_limiter.permit(&scope.collect()).await
+        self.run_limiter.permit(scope.clone()).await
     }
 }
 

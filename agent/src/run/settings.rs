@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use abide_models::Retry;
 use abide_tools::Concurrency;
 
-/// The default of [`Settings::runs`]: a run takes some hundred kilobytes and at most one model request at a time.
-pub(crate) const RUNS: Concurrency = Concurrency::of(1_000, 100);
+/// The default of [`Settings::runs`]. Ten thousand runs take less than a gigabyte (docs/performance.md), and each has at most one
+/// model request at a time.
+pub(crate) const RUNS: Concurrency = Concurrency::of(10_000, 1_000);
 
 /// Settings of a runtime.
 #[derive(Clone, Debug)]
@@ -30,8 +31,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings with a lease of ten seconds, a grace period of five seconds, a check of the folder each second, and 1,000
-    /// runs at a time, of which 100 of one scope.
+    /// Settings with a lease of ten seconds, a grace period of five seconds, a check of the folder each second, and 10,000
+    /// runs at a time, of which 1,000 of one tenant.
     #[must_use]
     pub fn named(driver: impl Into<String>) -> Settings {
         Settings {

@@ -1,7 +1,10 @@
 //! Entries that look like those of the driver of a run, written by another caller: they have no effect on the run.
 
-use abide_client::arguments::{AppendMessage, DecideApproval, RequestToolCall, StartRun};
-use abide_client::{Call, Decision, RunEventKind, Scope};
+use abide_client::arguments::{
+    AppendMessage, ClaimRun, CreateSession, DecideApproval, RecordPause, RequestToolCall,
+    ResumeRun, StartRun,
+};
+use abide_client::{Call, Decision, PauseStage, Run, RunEventKind, Scope};
 use expect_test::expect;
 use serde_json::{Value, json};
 
@@ -73,7 +76,7 @@ async fn entries_of_other_callers_do_not_call_tools() {
 async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
     let script = "answers: [{ text: Forged. }, { text: Done. }]";
     let fixture = RuntimeFixture::of(DEFINITION, script).await;
-    let created = abide_client::arguments::CreateSession::new("clerk").id("s1");
+    let created = CreateSession::new("clerk").id("s1");
     fixture.abide.call(created).await.expect("it is created");
     let own = RequestToolCall::new("mine", "s1", "pay", json!({"order": "X"}));
     fixture.abide.call(own).await.expect("the tool itself needs no approval");
@@ -120,7 +123,7 @@ async fn a_run_is_named_with_its_lease_only() {
 async fn the_driver_of_another_run_does_not_answer_for_this_one() {
     let script = "answers: [{ text: Earlier. }, { text: Done. }]";
     let fixture = RuntimeFixture::of(DEFINITION, script).await;
-    let created = abide_client::arguments::CreateSession::new("clerk").id("s1");
+    let created = CreateSession::new("clerk").id("s1");
     fixture.abide.call(created).await.expect("it is created");
     let [answer, ..] = forged();
     let earlier = answer.run_id("r0");
@@ -131,5 +134,36 @@ async fn the_driver_of_another_run_does_not_answer_for_this_one() {
     let sql = "SELECT count(*) FROM tool_calls";
     let calls: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(calls, [(0,)]);
+    fixture.close().await;
+}
+
+/// Another runtime in the same scope claims the run, requests a call without the approval that the definition demands, and
+/// gives the run back. This runtime does not run the call.
+#[tokio::test]
+async fn a_call_of_another_runtime_without_its_approval_does_not_run() {
+    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+    let claimed = [
+        Call::of(StartRun::new("s1").id("r1").input("Go on.")),
+        Call::of(ClaimRun::new("r1", "another", 60_000)),
+    ];
+    let claimed = fixture.abide.batch(claimed).await.expect("both are one transaction");
+    let run: Run = serde_json::from_value(claimed[1].result.clone()).expect("it is a run");
+    let token = run.fencing_token.expect("it is claimed");
+    let call = json!({"call_id": "r1~1.1", "name": "pay", "arguments": "{}"});
+    let data = json!({"run_id": "r1", "iteration": 1, "calls": [call]});
+    let answer = entry("assistant", "", data).run_id("r1").run_fencing_token(token);
+    let request = RequestToolCall::new("r1~1.1", "s1", "pay", json!({"order": "X"}));
+    let request = request.run_id("r1").run_fencing_token(token);
+    let pause = RecordPause::new("r1", token, PauseStage::AfterAgent).reason("Given back.");
+    let given_back = [Call::of(answer), Call::of(request), Call::of(pause)];
+    fixture.abide.batch(given_back).await.expect("the lease is held");
+    let (_, paused) = fixture.output("r1", 0).await;
+    fixture.abide.call(ResumeRun::new("r1")).await.expect("it is paused");
+    let (_, last) = fixture.output("r1", paused.number).await;
+    expect![[r#"
+        {"code":"denied","message":"call r1~1.1 of pay has no approval"}"#]]
+    .assert_eq(&json!(last.data).to_string());
+    assert_eq!(fixture.ledger(), [""; 0]);
     fixture.close().await;
 }

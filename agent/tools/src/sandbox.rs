@@ -219,7 +219,9 @@ impl Sandbox {
         context: &ToolContext,
         cancel: &CancellationToken,
     ) -> Result<ScopePermit, String> {
-        let permit = timeout(QUEUED, self.shared.limiter.permit(&context.scope));
+        let texts = context.scope.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+        let scope = texts.map(|(key, value)| (key.clone(), value.to_owned())).collect();
+        let permit = timeout(QUEUED, self.shared.limiter.permit(scope));
         tokio::select! {
             permit = permit => permit.map_err(|_| {
                 "too many programs run in sandboxes at this time; try it again later".to_owned()
