@@ -289,7 +289,7 @@ fn the_authors_of_older_entries_are_those_of_a_replay() {
     .unwrap();
     drop(raw);
     world.open();
-    let authors = run(world.rows("SELECT run_id FROM agent_state ORDER BY id"));
+    let authors = run(world.rows("SELECT run_id FROM agent_state WHERE id > 1 ORDER BY id"));
     let text = |text: &str| vec![Value::from(text)];
     let none = || vec![Value::Null];
     let expected = [none(), none(), none(), text("r1"), text("r1~1.2~run"), text(""), text("r1")];
