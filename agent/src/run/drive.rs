@@ -86,14 +86,11 @@ impl Driver {
                         continue;
                     }
                     if let Some(claimed) = model::call::ask(self).await? {
-                        tools::calls::run_all(self, vec![claimed], true).await?;
+                        tools::calls::run_all(self, vec![claimed]).await?;
                     }
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
-                NextStep::Run(ready) => {
-                    let is_only = next_step::requested(&self.run, &self.entries) == 1;
-                    tools::calls::run_all(self, ready, is_only).await?;
-                }
+                NextStep::Run(ready) => tools::calls::run_all(self, ready).await?,
                 NextStep::Await => self.wait_for_calls().await?,
                 NextStep::Interrupt(undecided) => {
                     if self.wait(&undecided, waiting, "approval").await? {

@@ -47,11 +47,6 @@ pub(crate) fn open<'a>(
     answer.calls.iter().filter(move |call| !answered.contains(&call.call_id))
 }
 
-/// How many calls the run's last answer requests.
-pub(crate) fn requested(run: &Run, entries: &[AgentState]) -> usize {
-    last_answer(run, entries).map_or(0, |(_, answer)| answer.calls.len())
-}
-
 /// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
 /// again.
 const TURNS_PAST_LIMIT: i64 = 2;

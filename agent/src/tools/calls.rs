@@ -20,6 +20,7 @@ use crate::middleware::streaming;
 use crate::plan::todo_list::{self, PlanUpdate};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis, run_event};
+use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::tools::claimed::{ClaimedCall, result_of};
 use crate::tools::exchange::CallLog;
@@ -81,8 +82,7 @@ pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
 
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the
 /// parallelism limit. At the run's deadline, running tools are asked to stop, and calls that are not claimed are cancelled.
-/// `is_only`: the answer of the model has no other call, so the result is delivered with the outcome.
-pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>, is_only: bool) -> Step {
+pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step {
     streaming::runs(driver, &ready).await?;
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
@@ -97,7 +97,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>, is_only: bool
     });
     let mut deadline = std::pin::pin!(driver.until_deadline());
     for (calls, at_once) in [(approved, 1), (in_order, 1), (others, at_once)] {
-        let runs = calls.into_iter().map(|call| run(driver, call, is_only, &stop));
+        let runs = calls.into_iter().map(|call| run(driver, call, &stop));
         let mut running = stream::iter(runs).buffer_unordered(at_once);
         loop {
             tokio::select! {
@@ -123,7 +123,7 @@ fn needs_approval(driver: &Driver, name: &str) -> bool {
 }
 
 /// Claims a call, unless it was claimed with its request, runs it, and records the result.
-async fn run(driver: &Driver, call: ToolCall, is_only: bool, stop: &CancellationToken) -> Step {
+async fn run(driver: &Driver, call: ToolCall, stop: &CancellationToken) -> Step {
     let is_claimed = call.status == ToolCallStatus::Claimed;
     if stop.is_cancelled() && !is_claimed {
         return give_up(driver, &call).await;
@@ -139,24 +139,24 @@ async fn run(driver: &Driver, call: ToolCall, is_only: bool, stop: &Cancellation
         Err(error) => return Err(StepError::Refused(error)),
     };
     if claimed.tool_name == MANAGE_TODO_LIST {
-        return plan(driver, &claimed, is_only).await;
+        return plan(driver, &claimed).await;
     }
     if let Some(outcome) = memory::tools::recorded(driver, &claimed) {
-        return report(driver, &claimed, outcome, is_only).await;
+        return report(driver, &claimed, outcome).await;
     }
     if memory::tools::changes(driver, &claimed) {
         return match memory::tools::change(driver, &claimed).await? {
-            Some(failed) => report(driver, &claimed, failed, is_only).await,
+            Some(failed) => report(driver, &claimed, failed).await,
             None => Ok(()),
         };
     }
     if claimed.tool_name == GET_TOOL_RESPONSE {
         let outcome = tools::response::run(driver, &claimed).await?;
-        return report(driver, &claimed, outcome, is_only).await;
+        return report(driver, &claimed, outcome).await;
     }
     if delegation::handoff::changes_agent(driver, &claimed) {
         return match delegation::handoff::run(driver, &claimed).await? {
-            Some(failed) => report(driver, &claimed, failed, is_only).await,
+            Some(failed) => report(driver, &claimed, failed).await,
             None => Ok(()),
         };
     }
@@ -174,7 +174,7 @@ async fn run(driver: &Driver, call: ToolCall, is_only: bool, stop: &Cancellation
         Some(Failure::Suspended) => Ok(()),
         _ => {
             timer.ended(&claimed.tool_name, &outcome);
-            report_with(driver, &claimed, outcome, is_only, Some(&log)).await
+            report_with(driver, &claimed, outcome, Some(&log)).await
         }
     }
 }
@@ -221,10 +221,10 @@ pub(crate) fn decided(call: &ToolCall, decision: &str) -> NewRunEvent {
 }
 
 /// Changes the plan and publishes the change, atomically.
-async fn plan(driver: &Driver, claimed: &ToolCall, is_only: bool) -> Step {
+async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
     let PlanUpdate { outcome, events, write } = todo_list::run(&driver.abide, claimed).await?;
     if outcome.is_error {
-        return report(driver, claimed, outcome, is_only).await;
+        return report(driver, claimed, outcome).await;
     }
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
     let lease = &driver.run_lease;
@@ -238,7 +238,7 @@ async fn plan(driver: &Driver, claimed: &ToolCall, is_only: bool) -> Step {
             if error.code().is_some_and(|code| code != Code::LeaseLost) =>
         {
             let failed = ToolOutcome::failed(Failure::Tool, error.to_string());
-            report(driver, claimed, failed, is_only).await
+            report(driver, claimed, failed).await
         }
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
@@ -296,28 +296,38 @@ async fn invoke(
     }
 }
 
-async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome, is_only: bool) -> Step {
-    report_with(driver, claimed, outcome, is_only, None).await
+async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
+    report_with(driver, claimed, outcome, None).await
 }
 
 async fn report_with(
     driver: &Driver,
     claimed: &ToolCall,
     mut outcome: ToolOutcome,
-    is_only: bool,
     exchange: Option<&CallLog>,
 ) -> Step {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
     let effect = effect(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
-    let delivery = match is_only && !outcome.is_error {
+    let delivery = match is_only(driver, claimed) && !outcome.is_error {
         true => delivery(driver, claimed, &outcome),
         false => Vec::new(),
     };
     let held = ClaimedCall { exchange, ..held(driver, claimed) };
     let recorded = held.record(&outcome, effect, again, delivery).await;
     recorded.map_err(StepError::Refused)
+}
+
+/// Whether the model's answer has no other call, so that the result is delivered with the outcome. The results of several calls
+/// are delivered together, in order, after the last of them. The answer of a call that was claimed with its request is not read
+/// yet; it has no other call.
+fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
+    let answer = next_step::last_answer(&driver.run, &driver.entries);
+    answer.is_none_or(|(_, answer)| {
+        let is_of_it = answer.calls.iter().any(|call| call.call_id == claimed.call_id);
+        !is_of_it || answer.calls.len() == 1
+    })
 }
 
 /// The calls that give a result to the model.

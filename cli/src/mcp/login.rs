@@ -1,5 +1,5 @@
 //! `abide mcp login`: a login to an MCP server of a folder of agents. The authorization server redirects the browser to a port of this
-//! machine. If the browser runs on another machine, the address of its last page is pasted.
+//! machine. If the browser runs on another machine, the URL of its last page is pasted.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,8 +45,8 @@ Examples:
   abide mcp login github --agents desk
   abide mcp logout github
 
-The command prints an address. Open it in a browser and log in. On a machine without a browser, open
-it elsewhere, and paste the address of the page that cannot be shown afterwards.
+The command prints a URL. Open it in a browser and log in. On a machine without a browser, open
+it elsewhere, and paste the URL of the last page, which the browser cannot show.
 
 The tokens are stored in the folder `logins` of the agents, for their owner only. A running server
 uses them within a minute.";
@@ -80,7 +80,7 @@ pub(super) async fn login(
     if options.json {
         say_json(&json!({ "url": login.url(), "scopes": login.scopes() }))?;
     } else {
-        say(format!("Open this address in a browser, and log in:\n\n  {}\n", login.url()))?;
+        say(format!("Open this URL in a browser, and log in:\n\n  {}\n", login.url()))?;
     }
     tokio::select! {
         done = complete(&login, listener) => done?,

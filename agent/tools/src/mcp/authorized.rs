@@ -130,7 +130,7 @@ impl StreamableHttpClient for AuthorizedClient {
         last_event_id: Option<String>,
         _: Option<String>,
         headers: Headers,
-        most: usize,
+        max: usize,
     ) -> Result<Events, HttpError> {
         let request = |token| {
             let (session_id, last_event_id) = (session_id.clone(), last_event_id.clone());
@@ -141,7 +141,7 @@ impl StreamableHttpClient for AuthorizedClient {
                 last_event_id,
                 token,
                 headers,
-                most,
+                max,
             )
         };
         self.send(request).await
@@ -169,14 +169,13 @@ impl StreamableHttpClient for AuthorizedClient {
         session_id: Option<Arc<str>>,
         _: Option<String>,
         headers: Headers,
-        most: usize,
+        max: usize,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let request = |token| {
             let (uri, message) = (uri.clone(), message.clone());
             let (session_id, headers) = (session_id.clone(), headers.clone());
-            self.http.post_message_with_max_sse_event_size(
-                uri, message, session_id, token, headers, most,
-            )
+            self.http
+                .post_message_with_max_sse_event_size(uri, message, session_id, token, headers, max)
         };
         self.send(request).await
     }

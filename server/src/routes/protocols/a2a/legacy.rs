@@ -103,7 +103,8 @@ fn configuration_of(given: &JsonValue) -> JsonValue {
     new
 }
 
-fn push_config_of(given: &JsonValue) -> JsonValue {
+/// The configuration of a push notification, from the form of 0.3.
+pub(super) fn push_config_of(given: &JsonValue) -> JsonValue {
     let mut new = json!({"id": given["id"], "url": given["url"], "token": given["token"]});
     let authentication = &given["authentication"];
     if authentication.is_object() {

@@ -26,7 +26,7 @@ pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
                 JsonValue::Null => given,
                 config => config,
             };
-            let mut config = push_config_of(field(named, "pushNotificationConfig"));
+            let mut config = legacy::push_config_of(field(named, "pushNotificationConfig"));
             config["taskId"] = given["taskId"].clone();
             config
         }
@@ -75,17 +75,7 @@ fn configuration_of(given: &JsonValue) -> JsonValue {
     }
     let push = field(given, "pushNotification");
     if push.is_object() {
-        new["taskPushNotificationConfig"] = push_config_of(push);
-    }
-    new
-}
-
-fn push_config_of(given: &JsonValue) -> JsonValue {
-    let mut new = json!({"id": given["id"], "url": given["url"], "token": given["token"]});
-    let authentication = &given["authentication"];
-    if authentication.is_object() {
-        new["authentication"] = json!({"scheme": authentication["schemes"][0],
-            "credentials": authentication["credentials"]});
+        new["taskPushNotificationConfig"] = legacy::push_config_of(push);
     }
     new
 }
