@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::script::check;
 use crate::traffic::{Traffic, for_seeds};
 use crate::visibility;
-use crate::world::{TABLES, World, run};
+use crate::world::{World, run, tables};
 
 async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<QueryResult, Refusal> {
     world
@@ -463,7 +463,7 @@ fn every_past_state_is_unchanged() {
                 rows.truncate(5);
                 assert!(past == rows, "as of {seq}");
             }
-            for (table, _) in TABLES {
+            for (table, _) in tables() {
                 let sql = format!("SELECT count(*) FROM {table}");
                 assert_eq!(world.rows_as_of(&sql, Some(Seq(0))).await[0][0].to_json(), 0);
             }
