@@ -33,7 +33,7 @@ Examples:
 /// The file does not exist, the target exists or cannot be written, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     if options.db.is_none() && options.url != DEFAULT_URL {
-        let detail = "a backup copies a file of this machine, not through a server";
+        let detail = "`backup` cannot copy through a server";
         return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let (from, to) = (options.db_or_default(), args.to);

@@ -82,9 +82,9 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
 
 /// The engine of a file.
 enum Opened {
-    /// That of another process.
+    /// An engine of another process.
     Found(Holder),
-    /// That of this process.
+    /// An engine of this process.
     Started(Engine, Box<EngineListener>),
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = buffer_size)]
     buffer_limit: usize,
 
-    /// The same for all connections of one caller, or of all callers of one scope  [default: 96MB, or
+    /// The most memory for unread and unfinished data of one caller, or of all callers of one scope  [default: 96MB, or
     /// 3/8 of --buffer-limit if that is less]
     #[arg(long, value_name = "SIZE", value_parser = buffer_size)]
     buffer_limit_per_caller: Option<usize>,

@@ -45,7 +45,7 @@ INSERT INTO waiting SELECT 't' || c.tool_name, json_array(j.key, j.value), c.cre
 FROM tool_calls AS c JOIN sessions AS s ON s.id = c.session_id, json_each(s.scope) AS j
 WHERE c.status = 'pending' AND c.retry_at IS NULL AND j.type = 'text'";
 
-/// The same for runs.
+/// Fills the table with the waiting runs.
 pub(crate) const FILL_RUNS: &str = "INSERT INTO waiting
 SELECT 'r', json_array(j.key, j.value), r.created_at, r.id
 FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j

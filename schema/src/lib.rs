@@ -47,7 +47,7 @@ pub use event::Event;
 pub use id::{Micros, Seq};
 pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
-pub use refusal::{Code, Refusal};
+pub use refusal::{Code, Listing, Refusal, SEE_LOG};
 pub use table::{Json, Table, TableSpec};
 pub use value::{Row, Value};
 

@@ -66,7 +66,7 @@ pub struct Services {
     pub public_url: Option<PublicUrl>,
 }
 
-/// The same with these services.
+/// Serves the engine with these services.
 ///
 /// # Errors
 /// As [`serve`].

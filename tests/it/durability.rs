@@ -155,7 +155,7 @@ fn calls_over_the_queue_limit_are_refused_without_effect() {
         assert!((3..=5).contains(&taken), "{taken} of 12 were accepted");
         for refusal in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
-            assert_eq!(refusal.detail, "too many calls wait for the writer");
+            assert_eq!(refusal.detail, "the queue of calls is full");
         }
         assert_eq!(world.engine().durable_seq().0, 2 + taken as i64);
         say(world.engine(), "the queue has space again").await.unwrap();

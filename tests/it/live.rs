@@ -432,7 +432,7 @@ fn a_thousand_subscriptions_on_one_connection() {
 }
 
 #[test]
-fn refused_subscriptions() {
+fn a_refused_subscription_changes_nothing() {
     run(async {
         let world = World::new();
         let mut client = Client::new(world.engine().connect(&Caller::local()));

@@ -34,7 +34,7 @@ fn answer(sql: &str, params: &JsonValue) -> String {
 }
 
 #[test]
-fn invalid_statements() {
+fn invalid_statements_are_refused() {
     check(
         &[
             "",
@@ -85,7 +85,7 @@ fn invalid_statements() {
 }
 
 #[test]
-fn unknown_names() {
+fn unknown_names_are_refused() {
     check(
         &[
             "SELECT id FROM nowhere",

@@ -100,7 +100,7 @@ fn windows_bounded_by_peers_are_refused() {
 }
 
 #[test]
-fn invalid_windows() {
+fn invalid_windows_are_refused() {
     check(
         &[
             "SELECT row_number() FROM r",

@@ -682,7 +682,7 @@ fn request_to(address: &str, method: &str, path: &str, body: &str) -> (u16, Stri
     request_with(address, method, path, "", body)
 }
 
-/// The same with more headers, each with its end.
+/// A request with more headers, each with its end, and its response.
 fn request_with(
     address: &str,
     method: &str,

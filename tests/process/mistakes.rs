@@ -237,7 +237,7 @@ fn folder_of_wrong_files() -> TempDir {
     folder
 }
 
-/// Those that need no server.
+/// The mistakes that need no server.
 const USUAL_MISTAKES: [&str; 13] = [
     "wacth x",
     "frobnicate",
@@ -256,7 +256,7 @@ const USUAL_MISTAKES: [&str; 13] = [
 
 /// Each has a code, a sentence and a hint. Invalid command lines had no code, and no hint, also with `--json`.
 #[test]
-fn the_ten_usual_mistakes() {
+fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
     let folder = folder_of_wrong_files();
     let server = Server::start_on(&folder.path().join("a.db"));
     let (url, taken) = (server.url(), server.address().to_owned());
@@ -317,7 +317,7 @@ fn the_ten_usual_mistakes() {
           hint: use the newer version of abide
         $ abide sql x --url http://127.0.0.1:9
         error: http://127.0.0.1:9 cannot be reached: connection refused (os error 111)   [unreachable]
-          hint: is it running? `abide serve` starts one
+          hint: start the server with `abide serve`, or check the address
         $ abide sql x --url URL --token wrong
         error: the token is unknown   [unauthenticated]
           hint: check it for missing characters; an admin can create another: `abide token create`
@@ -483,7 +483,7 @@ fn empty_results_are_reported() {
     );
 }
 
-/// It was a raw log line, with the time and the module.
+/// A warning was a raw log line, with the time and the module.
 #[test]
 fn a_warning_is_a_plain_line() {
     let folder = folder();
@@ -521,9 +521,9 @@ fn events_of_a_session_take_its_short_id() {
     .assert_eq(&ended.stderr.replace(&server.url(), "URL"));
 }
 
-/// It was silent, as if nothing had changed.
+/// A lost connection was silent, as if nothing had changed.
 #[test]
-fn a_pipe_hears_of_a_lost_connection() {
+fn a_lost_connection_is_reported_in_a_pipe() {
     let mut server = Server::start();
     let url = server.url();
     let watched = [

@@ -32,7 +32,7 @@ pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProjec
     opened(options, folder).await.map_err(unusable)
 }
 
-/// The same without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
+/// Opens a folder without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
 pub(super) async fn open_offline(
     options: &Options,
     folder: &Path,
@@ -169,7 +169,7 @@ impl AgentHost {
         AgentHost::over(options, project, Abide::embed(engine.clone())).await
     }
 
-    /// The same, and says on stdout what it has read again because the folder has changed.
+    /// Drives the runs of an engine in this process, and prints on stdout what it has read again because the folder has changed.
     ///
     /// # Errors
     /// The runtime cannot be registered.

@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// That of a conversation: on a terminal, answers are styled.
+    /// The view of a conversation: on a terminal, answers are styled.
     pub(super) fn of_chat(json: bool) -> View {
         let view = View::new(json);
         View { markdown: view.terminal.styled.then(Markdown::default), ..view }

@@ -61,7 +61,7 @@ impl Scan {
         (!self.columns.is_empty()).then(|| format!("index({})", self.columns.join(", ")))
     }
 
-    /// The same index as SQL.
+    /// The index as SQL.
     #[must_use]
     pub fn create(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| create(self.table, &self.columns))

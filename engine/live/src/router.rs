@@ -78,7 +78,7 @@ struct AttachedBinding {
 pub struct BackfillRequest {
     /// The binding.
     pub id: BindingId,
-    /// The same as a value.
+    /// The binding as a value.
     pub binding: Binding,
     /// The group's values.
     pub group: Row,

@@ -31,7 +31,7 @@ pub(crate) struct ScopedTransaction<'a> {
     /// The policies of its role; `None` if there are none.
     role: Option<Arc<RolePolicies>>,
     /// Whether policies are currently bypassed.
-    beyond: bool,
+    bypasses_policies: bool,
     /// The values for conditions, computed on first use.
     values: Option<Vec<BTreeMap<String, Value>>>,
     /// Cache of owners: whether they are in the caller's scope.
@@ -56,7 +56,7 @@ impl<'a> ScopedTransaction<'a> {
             scope_rules,
             caller,
             role,
-            beyond: false,
+            bypasses_policies: false,
             values: None,
             seen,
             judged,
@@ -71,7 +71,7 @@ impl<'a> ScopedTransaction<'a> {
 
     /// The policy rule for a table's rows, if there is one.
     fn ruled(&self, table: &TableSpec) -> Option<Arc<RolePolicies>> {
-        let role = self.role.as_ref().filter(|_| !self.beyond)?;
+        let role = self.role.as_ref().filter(|_| !self.bypasses_policies)?;
         role.rule(table).map(|_| Arc::clone(role))
     }
 
@@ -230,8 +230,9 @@ impl<'a> ScopedTransaction<'a> {
             None => Err(of_all(table).into()),
             Some(_) if self.in_scope(table, row)? => Ok(()),
             Some(ScopeOwner::Itself(_)) => {
-                let detail = format!("the row of {} would be outside your scope", table.name);
-                let hint = "give it the keys and values of your scope";
+                let detail =
+                    format!("the row of {} would be outside the caller's scope", table.name);
+                let hint = "give it the keys and values of the caller's scope";
                 Err(Refusal::new(Code::Denied, detail).hint(hint).into())
             }
             Some(ScopeOwner::Of(at, _)) if row[at] == Value::Null => {
@@ -388,8 +389,8 @@ impl Transaction for ScopedTransaction<'_> {
         self.rows.last_before(module, version)
     }
 
-    fn bypass_policies(&mut self, beyond: bool) -> bool {
-        std::mem::replace(&mut self.beyond, beyond)
+    fn bypass_policies(&mut self, bypass: bool) -> bool {
+        std::mem::replace(&mut self.bypasses_policies, bypass)
     }
 
     fn stored_id(

@@ -8,9 +8,9 @@
 //! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread writes the file and advances the
-//! log. *Invariant:* the outcome of a unit and every delta leave through the sync thread. Only registrations of
-//! subscriptions and requests for metrics are answered here.
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread
+//! writes the file and advances the log. *Invariant:* the outcome of a unit and every delta leave through the sync
+//! thread. Only registrations of subscriptions and requests for metrics are answered here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -124,6 +124,6 @@ impl Drop for Inner {
 
 /// The refusal of jobs that do not fit into the queue of the writer.
 pub(crate) fn overloaded() -> Refusal {
-    Refusal::new(Code::Overloaded, "too many calls wait for the writer")
+    Refusal::new(Code::Overloaded, "the queue of calls is full")
         .hint("nothing was written; try again in a moment")
 }

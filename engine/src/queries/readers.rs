@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use abide_schema::{Code, Refusal, limits};
+use abide_schema::{Code, Refusal, SEE_LOG, limits};
 use abide_store::{InterruptHandle, Reader, Store, StoreError};
 use tokio::sync::oneshot;
 
@@ -211,6 +211,5 @@ impl ReaderThread {
 }
 
 fn given_up() -> Refusal {
-    Refusal::new(Code::Internal, "the query failed with an internal error")
-        .hint("see the server's log for the cause")
+    Refusal::new(Code::Internal, "the query failed with an internal error").hint(SEE_LOG)
 }

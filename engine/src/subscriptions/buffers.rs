@@ -143,7 +143,7 @@ impl Account {
         let before = held.callers.get(&self.caller).copied().unwrap_or(0);
         let own = before + bytes.own;
         if before > bytes.original && own > limits.per_caller {
-            return Err(full("too many of your bytes wait to be sent or received"));
+            return Err(full("too many bytes of the caller wait to be sent or received"));
         }
         let total = held.total + bytes.total;
         if bytes.total > 0 && held.total > bytes.original && total > limits.total_for(own) {
@@ -192,7 +192,7 @@ impl Reservation {
         self.grow_copy(bytes, 0)
     }
 
-    /// The same, if `original` bytes are already counted for the original of these bytes.
+    /// Counts more bytes, if `original` bytes are already counted for the original of these bytes.
     fn grow_copy(&mut self, bytes: usize, original: usize) -> Result<(), Refusal> {
         let original = self.bytes + original;
         self.account.add(Bytes { own: bytes, total: bytes, original })?;

@@ -296,7 +296,7 @@ impl Snapshot<'_> {
             }
             InterruptReason::Closing => {
                 return Refusal::new(Code::Unavailable, "the engine is closing")
-                    .hint("retry after the restart");
+                    .hint("open the database again, then retry");
             }
             InterruptReason::Cancelled => {
                 return Refusal::new(Code::Unavailable, "the query was cancelled");

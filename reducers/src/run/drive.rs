@@ -50,7 +50,7 @@ pub fn claim_run(
     if run.status != RunStatus::Running {
         let detail = format!("run {id} is {} and cannot be claimed", run.status);
         let hint = match run.status.is_terminal() {
-            true => "start_run starts another run in the session",
+            true => ENDED,
             false => "it can be claimed when the decision that it waits for is made",
         };
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
@@ -98,6 +98,9 @@ pub fn claim_next_run(
         }
     }
 }
+
+/// The hint for a run that has ended.
+const ENDED: &str = "start_run starts another run in the session";
 
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
@@ -228,7 +231,7 @@ pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Resul
     Ok(run)
 }
 
-/// The same, but the event does not name the session.
+/// Loads a run, if the caller holds it with this token. The event does not name the session.
 pub(crate) fn held_quietly(
     ctx: &mut Context<'_>,
     id: &str,
@@ -253,6 +256,9 @@ pub(crate) fn held_quietly(
         }
         (_, status) => format!("run {id} is {status} and has no driver"),
     };
-    let hint = "another driver may have claimed the run; stop, and claim it again to continue";
+    let hint = match run.status.is_terminal() {
+        true => ENDED,
+        false => "another driver may have claimed the run; stop, and claim it again to continue",
+    };
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }

@@ -10,7 +10,7 @@ use crate::tool::{self, Tool};
 use crate::waiting::{self, QueueHead};
 use crate::{check, cleanup, delegation, exchange};
 
-/// Default lease of a claim, in milliseconds (protocol.md).
+/// Default lease of a claim, in milliseconds.
 const LEASE_MS: i64 = 30_000;
 
 /// Claims a pending call to run it. Exactly one claimant wins, and only its identity can end the call. `worker` is a
@@ -61,8 +61,8 @@ pub fn claim_tool_call(
 }
 
 /// Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found`
-/// if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller
-/// lacks the capability.
+/// if there is none, or if the oldest are being cancelled; with `rate_limited` if the limits hold back all of them,
+/// and with `denied` if the caller lacks the capability.
 #[reducer]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
@@ -77,8 +77,7 @@ pub fn claim_next_tool_call(
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, max) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
-        let detail =
-            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {max}");
+        let detail = format!("the call names {count} tools; it must name 1 to {max}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -90,7 +89,7 @@ pub fn claim_next_tool_call(
             ClaimCandidate::Call(call) => *call,
             ClaimCandidate::None => continue,
             ClaimCandidate::Closing => {
-                held_up = Some(closing(name));
+                held_up = held_up.or_else(|| Some(closing(name)));
                 continue;
             }
         };
@@ -263,7 +262,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
     Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None })
 }
 
-/// The same for a caller with a scope: reads only entries of its scope.
+/// The longest waiting call for a caller with a scope: reads only entries of its scope.
 fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
     let (mut looks, mut behind, mut closing) =
         (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
@@ -295,7 +294,7 @@ fn closing(tool: &str) -> Refusal {
     let detail = format!(
         "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );
-    Refusal::new(Code::RateLimited, detail).hint("claim again in a moment")
+    Refusal::new(Code::NotFound, detail).hint("claim again when they are cancelled")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {

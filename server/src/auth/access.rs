@@ -2,8 +2,9 @@
 //!
 //! Without credentials, only callers on the same machine have access: the listener must be on
 //! loopback, and requests that a web page of another origin triggers in a browser are
-//! refused. A browser cannot connect to a Unix socket, whose permissions are the credential. Credentials are required once the file has a token, or if the server is started with a
-//! token of its own or an issuer of JSON Web Tokens; [`Authenticator`] checks them.
+//! refused. A browser cannot connect to a Unix socket, whose permissions are the credential. Credentials are required
+//! once the file has a token, or if the server is started with a token of its own or an issuer of JSON Web Tokens;
+//! [`Authenticator`] checks them.
 
 use std::borrow::Cow;
 use std::sync::Arc;

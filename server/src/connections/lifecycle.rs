@@ -187,7 +187,7 @@ mod tests {
             // tidy: on the paused clock of the test, it takes no time
             tokio::time::sleep(minute).await;
             drop(second);
-            // tidy: the same
+            // tidy: on the paused clock of the test, it takes no time
             tokio::time::sleep(LAST / 2).await;
             drop(user());
         };

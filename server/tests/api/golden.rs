@@ -59,7 +59,7 @@ const SCRIPT: &str = r#"
 1 {"#;
 
 #[tokio::test]
-async fn websocket_messages() {
+async fn websocket_messages_are_unchanged() {
     let server = TestServer::open().await;
     let mut socket = server.try_socket("/v1/ws", &[]).await.expect("a WebSocket");
     let mut log = hear(&mut socket).await;
@@ -71,7 +71,7 @@ async fn websocket_messages() {
 }
 
 #[tokio::test]
-async fn openapi() {
+async fn the_openapi_document_is_unchanged() {
     let server = TestServer::open().await;
     let document = server.get("/openapi.json").await.json();
     every_reference_leads_somewhere(&document, &document);
@@ -105,7 +105,7 @@ fn every_reference_leads_somewhere(root: &JsonValue, part: &JsonValue) {
 }
 
 #[test]
-fn problem_documents() {
+fn problem_documents_are_unchanged() {
     let problems = Code::ALL.iter().map(|code| {
         let refusal = Refusal::new(*code, "one lowercase sentence").hint("what to do");
         refusal.problem().to_string() + "\n"

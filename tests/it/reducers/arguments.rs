@@ -5,7 +5,7 @@ use expect_test::{expect, expect_file};
 use crate::script::{check, play};
 
 #[test]
-fn unknown_reducers() {
+fn unknown_reducers_are_refused() {
     check(
         r#"
         create_sesion agent=support
@@ -14,8 +14,8 @@ fn unknown_reducers() {
         "#,
         expect![[r#"
             refused unknown_reducer: there is no reducer "create_sesion" (hint: did you mean create_session?)
-            refused unknown_reducer: there is no reducer "frobnicate" (hint: GET /v1/schema lists them)
-            refused unknown_reducer: call 1 of the batch: there is no reducer "frobnicate" (hint: GET /v1/schema lists them)
+            refused unknown_reducer: there is no reducer "frobnicate" (hint: the schema lists the reducers)
+            refused unknown_reducer: call 1 of the batch: there is no reducer "frobnicate" (hint: the schema lists the reducers)
         "#]],
     );
 }

@@ -54,7 +54,7 @@ fn a_call_waits_for_an_answer_without_a_worker() {
             refused lease_lost: call c1 is awaiting_approval and not claimed (hint: another worker may repeat this call; discard this result)
             ("c1", "book", "awaiting_approval", "{}") ("c1~input.1.1", "tool_input", "awaiting_approval", "{\"call_id\":\"c1\",\"message\":\"Who?\",\"schema\":{\"properties\":{\"name\":{\"type\":\"string\"}},\"required\":[\"name\"],\"type\":\"object\"},\"tool\":\"book\"}")
             ("c1~input.1.1", "pending", "Who?", "travel")
-            refused denied: deciding on a call of tool_input requires the capability travel, which you do not have (hint: an admin can grant it: `abide identity change ID --capability …`)
+            refused denied: deciding on a call of tool_input requires the capability travel, which the caller lacks (hint: an admin can grant it: `abide identity change ID --capability …`)
             refused bad_arguments: the answer does not fit the form: "name" is a required property (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
             refused bad_arguments: the answer does not fit the form: at /name: 7 is not of type "string" (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
             refused bad_arguments: the member tool of a question cannot be changed (hint: give only answer)
@@ -148,8 +148,8 @@ fn messages_of_a_tool_server_are_bounded() {
         "#
         ),
         expect![[r#"
-            refused bad_arguments: suspend_tool_call: give either inputs or retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
-            refused bad_arguments: suspend_tool_call: give either inputs or retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
+            refused bad_arguments: the call has neither or both of inputs and retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
+            refused bad_arguments: the call has neither or both of inputs and retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
             refused limit_exceeded: the server of call c1 asks 1 questions (hint: at most 8 are allowed at a time, with a step that records them)
             refused limit_exceeded: a question of call c1 has more than 8192 bytes (hint: fail the call)
             refused bad_arguments: the form of a question of call c1 must be an object (hint: the schema of a form has the type object)

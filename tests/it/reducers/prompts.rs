@@ -132,7 +132,7 @@ fn a_tenant_has_prompts_of_its_own() {
             seq 4 {name: tenant=acme/greeting, version: 2, scope: {"tenant":"acme"}}
             refused not_found: there is no prompt tenant=acme/greeting (hint: `abide prompt list` lists them)
             seq 5 {version: 1, prompt: tenant=acme/greeting}
-            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
+            refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             seq 7 {name: tenant=acme/mine, version: 1, scope: {"tenant":"acme","user":"ann"}}
             ("greeting", 1, "{}") ("tenant=acme/greeting", 2, "{\"tenant\":\"acme\"}") ("tenant=acme/mine", 1, "{\"tenant\":\"acme\",\"user\":\"ann\"}") ("tenant=zeta/greeting", 1, "{\"tenant\":\"zeta\"}")
             ("greeting", "production", 1)

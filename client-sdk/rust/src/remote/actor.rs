@@ -36,9 +36,9 @@ struct PendingRequest {
     text: Utf8Bytes,
     is_query: bool,
     reply: oneshot::Sender<Attempt>,
-    /// It was sent on this connection.
+    /// Whether it was sent on this connection.
     sent: bool,
-    /// It was sent on an earlier one.
+    /// Whether it was sent on an earlier connection.
     uncertain: bool,
 }
 

@@ -255,7 +255,7 @@ pub(super) async fn decide(
     decide_some(app, by, run, decisions, before).await
 }
 
-/// The same for some of the calls.
+/// Decides on some of the calls of a run, and returns the run.
 pub(super) async fn decide_some(
     app: &AppState,
     by: &Caller,
