@@ -6,7 +6,7 @@ use abide_client::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::context::transcript::{HandoffEntry, RequestedCall};
+use crate::context::transcript::{CallResult, HandoffEntry, RequestedCall};
 use crate::delegation::{handoff, task};
 use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
@@ -27,7 +27,7 @@ impl Driver {
         Ok(driven)
     }
 
-    /// The same, without counting it.
+    /// Drives the run without counting it.
     async fn drive_and_end(&mut self) -> Result<DriveResult, RuntimeError> {
         let halted = match self.go_on().await {
             Ok(driven) => return Ok(driven),
@@ -140,7 +140,7 @@ impl Driver {
             let request = match tools::calls::to_request(self, &asked, false) {
                 Ok(request) => request,
                 Err(text) => {
-                    self.record_result(&asked, &text, true, 1).await?;
+                    self.record_error(&asked, text).await?;
                     continue;
                 }
             };
@@ -149,7 +149,7 @@ impl Driver {
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
                 {
-                    self.record_result(&asked, &error.to_string(), true, 1).await?;
+                    self.record_error(&asked, error.to_string()).await?;
                 }
                 Err(halt) => return Err(halt),
             }
@@ -162,33 +162,27 @@ impl Driver {
         let mut events = Vec::new();
         let mut calls = Vec::new();
         for (asked, row) in ended {
-            let (text, is_error, exit_code) = tools::calls::outcome(self, &row);
-            let handoff = match handoff::changes_agent(self, &row) && !is_error {
+            let result = tools::calls::result(self, &row);
+            let handoff = match handoff::changes_agent(self, &row) && !result.is_error {
                 true => {
-                    let result = row.result.as_ref().map(Json::value).unwrap_or_default();
+                    let stored = row.result.as_ref().map(Json::value).unwrap_or_default();
                     let now = self.shared.settings.now();
-                    Some(HandoffEntry::now(&self.run, now, &result["content"]["handoff"]))
+                    Some(HandoffEntry::now(&self.run, now, &stored["content"]["handoff"]))
                 }
                 false => None,
             };
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::calls::decided(&row, "rejected"));
             }
-            let (event, call) = self.result_with(&asked, &text, is_error, exit_code, handoff);
+            let (event, call) = self.result_with_handoff(&asked, &result, handoff);
             events.push(event);
             calls.push(call);
         }
         self.record(&events, None, calls).await
     }
 
-    async fn record_result(
-        &self,
-        asked: &RequestedCall,
-        text: &str,
-        is_error: bool,
-        code: i32,
-    ) -> Step {
-        let (event, call) = self.result(asked, text, is_error, code);
+    async fn record_error(&self, asked: &RequestedCall, text: String) -> Step {
+        let (event, call) = self.result(asked, &CallResult::error(text));
         self.record(&[event], None, vec![call]).await
     }
 

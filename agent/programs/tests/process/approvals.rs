@@ -81,13 +81,13 @@ fn response(response: Value) -> Value {
 }
 
 #[tokio::test]
-async fn allowed_unchanged() {
+async fn an_approval_allows_the_call_unchanged() {
     let allowed = json!({"behavior": "allow", "updatedInput": {"command": "ls"}});
     assert_eq!(decided(Decision::Allow { input: None }).await, response(allowed));
 }
 
 #[tokio::test]
-async fn allowed_with_other_arguments() {
+async fn an_approval_can_change_the_arguments() {
     let input = json!({"command": "ls -l"});
     let allowed = json!({"behavior": "allow", "updatedInput": input});
     assert_eq!(decided(Decision::Allow { input: Some(input) }).await, response(allowed));

@@ -41,7 +41,7 @@ const ATTEMPTS: [(&str, &str); 25] = [
     ("new privileges", "grep -q NoNewPrivs:.1 /proc/self/status || echo TOP-SECRET"),
 ];
 
-/// The same, of the backend that has no namespaces.
+/// Further attempts, of the backend that has no namespaces.
 const ATTEMPTS_LOCAL: [(&str, &str); 3] = [
     ("passwords of the system", "cat /etc/shadow && echo TOP-SECRET"),
     (
