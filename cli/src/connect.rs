@@ -171,12 +171,7 @@ fn of_command(refusal: Refusal) -> Refusal {
         let hint = format!("`abide sql \"{sql}\"` lists them");
         return refusal.hint(hint);
     }
-    let hint = refusal.hint.map(|hint| {
-        Listing::ALL
-            .iter()
-            .fold(hint, |hint, listing| hint.replace(listing.hint(), command_of(*listing)))
-    });
-    Refusal { hint, ..refusal }
+    refusal.show_listings(command_of)
 }
 
 #[cfg(test)]

@@ -217,6 +217,16 @@ impl Refusal {
         self.hint.as_deref()?.strip_prefix(before)?.strip_suffix(after)
     }
 
+    /// Replaces each listing in the hint by the text of an interface.
+    #[must_use]
+    pub fn show_listings(self, shown: impl Fn(Listing) -> &'static str) -> Refusal {
+        let replaced = |hint: String| {
+            let all = Listing::ALL.into_iter();
+            all.fold(hint, |hint, listing| hint.replace(listing.hint(), shown(listing)))
+        };
+        Refusal { hint: self.hint.map(replaced), ..self }
+    }
+
     /// Adds how long to wait before a retry.
     #[must_use]
     pub fn retry_after_ms(mut self, ms: u64) -> Refusal {

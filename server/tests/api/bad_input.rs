@@ -54,7 +54,7 @@ async fn invalid_calls_are_refused() {
             /v1/call/write_nots {}
                 404 unknown_reducer: there is no reducer "write_nots" (did you mean write_note?)
             /v1/call/%FF {}
-                404 unknown_reducer: the reducer's name is not UTF-8 (GET /v1/schema lists them)
+                404 unknown_reducer: the reducer's name is not UTF-8 (the schema lists the reducers)
             /v1/call/ {}
                 404 not_found: no route matches /v1/call/ (GET /openapi.json lists the routes)
             /v1/call/write_note 
@@ -119,7 +119,7 @@ async fn invalid_batches_are_refused() {
             /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
                 400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
-                404 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
+                404 unknown_reducer: there is no reducer "something" (the schema lists the reducers)
         "#]],
     )
     .await;
@@ -158,9 +158,9 @@ async fn invalid_queries_are_refused() {
             /v1/sql {"sql":"SELECT 1; SELECT 2"}
                 400 bad_sql: more than one statement (send one statement at a time)
             /v1/sql {"sql":"SELECT colour FROM notes"}
-                400 bad_sql: no such column: colour (at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
+                400 bad_sql: no such column: colour (at byte 7 of the statement; the schema lists the columns of every table; write text in single quotes)
             /v1/sql {"sql":"SELECT * FROM books"}
-                400 bad_sql: no such table: books (GET /v1/schema lists the tables)
+                400 bad_sql: no such table: books (the schema lists the tables)
             /v1/sql {"sql":"DELETE FROM notes"}
                 400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"PRAGMA journal_mode = DELETE"}
@@ -228,7 +228,7 @@ async fn invalid_requests_are_refused() {
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
-            400 bad_sql: no such table: books (GET /v1/schema lists the tables)
+            400 bad_sql: no such table: books (the schema lists the tables)
     "#]].assert_eq(&problems);
     unharmed(&server).await;
 }
@@ -371,7 +371,7 @@ async fn invalid_messages_are_refused() {
         {"op":"call","id":"c2","reducer":"nothing","arguments":{}}
             c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":"c3","reducer":"something"}
-            c3 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
+            c3 unknown_reducer: there is no reducer "something" (the schema lists the reducers)
         {"op":"call","id":"c4","reducer":"nothing","args":[]}
             c4 bad_arguments: nothing: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
         {"op":"call","id":"c5","reducer":"nothing","request_id":""}
@@ -383,7 +383,7 @@ async fn invalid_messages_are_refused() {
         {"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}
             q1 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         {"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}
-            q2 bad_sql: no such table: books (GET /v1/schema lists the tables)
+            q2 bad_sql: no such table: books (the schema lists the tables)
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
             q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
         (long)

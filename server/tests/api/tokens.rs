@@ -333,9 +333,9 @@ async fn a_rate_limited_caller_gets_a_retry_delay() {
     check(
         &format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()),
         expect![[r#"
-            429 rate_limited: you have used up your limit of 2 calls in 4000 ms (wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`)
-            {"code":"rate_limited","detail":"you have used up your limit of 2 calls in 4000 ms","hint":"wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`","id":"c","op":"error","retry_after_ms":2001}
-            429 rate_limited: your quota of 1 calls in 3600000 ms is used up (wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`)
+            429 rate_limited: the caller has used up its limit of 2 calls in 4000 ms (wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`)
+            {"code":"rate_limited","detail":"the caller has used up its limit of 2 calls in 4000 ms","hint":"wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`","id":"c","op":"error","retry_after_ms":2001}
+            429 rate_limited: the caller has used up its quota of 1 calls in 3600000 ms (wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`)
         "#]],
     );
 }
