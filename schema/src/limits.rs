@@ -325,7 +325,7 @@ pub const TOOLS_OF_A_CLAIM: usize = 100;
 
 /// Rows that one claim examines to find one it may take: it skips rows that policies hide, rows being
 /// cancelled, and rows that match only a part of its scope.
-pub const LOOKS_OF_A_CLAIM: usize = 1_000;
+pub const ROWS_EXAMINED_PER_CLAIM: usize = 1_000;
 
 /// Denied attempts of one caller that are recorded individually, each with a row and an event. Further ones
 /// are counted, and one more is recorded every [`DENIAL_EVERY_MS`].

@@ -64,4 +64,4 @@ pub use process_identity::ProcessIdentity;
 pub use program::Program;
 pub use prompt::Prompt;
 pub use reading::{StoredEnd, StoredLines};
-pub use run::{DecisionError, Handle, Running, hold, run};
+pub use run::{DecisionError, RunHandle, Running, run, spawn_paused};

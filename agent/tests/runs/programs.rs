@@ -12,7 +12,7 @@ use abide_client::arguments::{
     AbortRun, ClaimRun, CreateSession, DecideApproval, RecordRun, RegisterAgent, StartRun,
 };
 use abide_client::{Abide, CorrectedLine, Decision, NewRunEvent, RunEventKind, Scope};
-use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, hold};
+use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, spawn_paused};
 use abide_schema::reducer::Caller;
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -605,7 +605,7 @@ async fn a_recorded_process_of_another_driver_is_not_ended() {
     fixture.register().await.expect("it is registered");
     abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");
-    let victim = hold(CliConfig::new(["sleep", "600"]), Prompt::user("Sleep."), None);
+    let victim = spawn_paused(CliConfig::new(["sleep", "600"]), Prompt::user("Sleep."), None);
     let process = victim.process().expect("the system shows it").clone();
     let eve = Caller::with("eve", "agent", BTreeSet::new(), Scope::new());
     let engine = abide.engine().expect("it is embedded");

@@ -67,12 +67,12 @@ pub(crate) struct WriterThread {
     pub(crate) is_directed: bool,
     pub(crate) started: Instant,
     /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
-    pub(crate) guarded_groups: u32,
+    pub(crate) groups_on_savepoint: u32,
 }
 
 /// The groups that get a savepoint after one was rolled back. Without it, a rollback puts the rows of all open groups
 /// back, which takes as long as to write them: callers whose calls are refused may not cause that often.
-const GUARDED_GROUPS: u32 = 256;
+const GROUPS_ON_SAVEPOINT: u32 = 256;
 
 /// A group that is in the journal, or that has written nothing.
 struct FinishedGroup {
@@ -221,8 +221,8 @@ impl WriterThread {
     ) -> Result<FinishedGroup, TransactionFailure> {
         let (from, before) = (self.executor.chain.seq, self.executor.chain.hash);
         self.restore_rows()?;
-        self.guarded_groups = self.guarded_groups.saturating_sub(1);
-        let is_guarded = self.guarded_groups > 0;
+        self.groups_on_savepoint = self.groups_on_savepoint.saturating_sub(1);
+        let is_guarded = self.groups_on_savepoint > 0;
         self.executor.transaction.store.begin_group(is_guarded)?;
         let on_savepoint = is_guarded || group.on_savepoints;
         self.scheduler.at_fault_point(FaultPoint::Begun);
@@ -365,7 +365,7 @@ impl WriterThread {
             TransactionFailure::Store(error @ StoreError::Io(_)) => self.health.poison(error),
             _ => {}
         }
-        self.guarded_groups = GUARDED_GROUPS;
+        self.groups_on_savepoint = GROUPS_ON_SAVEPOINT;
         let undone = self.leave_group();
         self.executor.transaction.rolled_back();
         self.executor.return_to(start);

@@ -137,7 +137,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         scheduler: Arc::clone(&config.scheduler),
         is_directed: false,
         started,
-        guarded_groups: 0,
+        groups_on_savepoint: 0,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
     let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store);

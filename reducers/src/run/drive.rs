@@ -105,7 +105,7 @@ const ENDED: &str = "start_run starts another run in the session";
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
     // The first is nearly always one that no policy hides.
-    for max in [1, limits::LOOKS_OF_A_CLAIM as i64] {
+    for max in [1, limits::ROWS_EXAMINED_PER_CLAIM as i64] {
         for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[max.into()]))? {
             if let Some(run) = candidate(ctx, &run.id)? {
                 return Ok(Some(run));
@@ -116,7 +116,7 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
 }
 
 fn longest_waiting_of_scope(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
-    let (mut looks, mut behind) = (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>);
+    let (mut looks, mut behind) = (limits::ROWS_EXAMINED_PER_CLAIM, None::<(i64, String)>);
     loop {
         let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
         let QueueHead::Found(since, id) = waiting::next(ctx, waiting::RUNS, place, &mut looks)?

@@ -243,7 +243,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
     let mut looked_at = 0;
     let mut closing = false;
     // The first is nearly always one that the caller may claim.
-    for max in [1, limits::LOOKS_OF_A_CLAIM] {
+    for max in [1, limits::ROWS_EXAMINED_PER_CLAIM] {
         let params = [tool.into(), (max as i64).into()];
         let calls = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
         let found = calls.len();
@@ -265,7 +265,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
 /// The longest waiting call for a caller with a scope: reads only entries of its scope.
 fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
     let (mut looks, mut behind, mut closing) =
-        (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
+        (limits::ROWS_EXAMINED_PER_CLAIM, None::<(i64, String)>, false);
     loop {
         let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
         let next = waiting::next(ctx, &waiting::calls_of(tool), place, &mut looks)?;

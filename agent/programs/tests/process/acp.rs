@@ -1,6 +1,6 @@
 //! Agents with the Agent Client Protocol: what Abide sends, what it makes of the answers, and agents with odd behaviour.
 
-use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, hold, run};
+use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, run, spawn_paused};
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -73,10 +73,11 @@ async fn a_turn_is_three_requests() {
 #[tokio::test]
 async fn the_prompt_follows_when_the_session_is_stored() {
     let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
-    let mut running = hold(acp(&["line", SAYS, "line", ENDED]), Prompt::user("6 × 7?"), None);
-    running.open();
+    let mut running =
+        spawn_paused(acp(&["line", SAYS, "line", ENDED]), Prompt::user("6 × 7?"), None);
+    running.open_session();
     let before = until(&mut running, is_session).await;
-    running.begin();
+    running.send_prompt();
     let after: Vec<Line> = running.collect().await;
     let method = |lines: &[Line]| heard(lines).last().map(|request| request["method"].clone());
     assert_eq!(method(&before), Some(json!("session/new")));
@@ -85,8 +86,8 @@ async fn the_prompt_follows_when_the_session_is_stored() {
     let opening = ["echo-line", "line", INITIALIZED, "echo-line", "line", OPENED];
     let steps = [&opening[..], &["on-term", "bye", "echo"]].concat();
     let config = CliConfig { program: Some(Program::Acp), ..fake(&steps) };
-    let mut running = hold(config, Prompt::user("6 × 7?"), None);
-    running.open();
+    let mut running = spawn_paused(config, Prompt::user("6 × 7?"), None);
+    running.open_session();
     while let Some(line) = running.next().await {
         if line.raw.is_some_and(|raw| raw.contains("listens")) {
             break;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as JsonValue};
 use super::super::start::{Decision, Message};
 
 /// An example of a body.
-pub(super) const LOOKS: &str = r#"{"model": "AGENT", "input": "…"}"#;
+pub(super) const EXAMPLE_BODY: &str = r#"{"model": "AGENT", "input": "…"}"#;
 
 /// The fields that have an effect; others are ignored.
 #[derive(Debug, Deserialize)]
