@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_URL, Options};
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 
 /// Arguments of `abide backup`.
 #[derive(Args, Debug)]
@@ -41,13 +41,13 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let verified = verify_file(&to, &mut |_| {})?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
-        say_json(&json!({
+        print_json(&json!({
             "backup": to.display().to_string(),
             "of": from.display().to_string(),
             "events": events,
         }))
     } else {
         let (events, to) = (cells::counted(events, "event"), to.display());
-        say(format!("{events} from {} to {to}  ·  chain ok", from.display()))
+        print_line(format!("{events} from {} to {to}  ·  chain ok", from.display()))
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::pairs::{self, Pairs};
 use crate::table;
 use crate::terminal::Terminal;
@@ -88,10 +88,10 @@ fn list(options: &Options) -> Result<(), Failure> {
     listed.sort_unstable();
     if options.json {
         let objects = listed.iter().map(|(name, doc)| json!({"name": name, "doc": doc}));
-        return say_json(&objects.collect::<Vec<_>>());
+        return print_json(&objects.collect::<Vec<_>>());
     }
     let width = listed.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-    listed.iter().try_for_each(|(name, doc)| say(format!("{name:width$}  {doc}")))
+    listed.iter().try_for_each(|(name, doc)| print_line(format!("{name:width$}  {doc}")))
 }
 
 fn first_sentence(doc: &str) -> String {
@@ -119,14 +119,14 @@ fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure>
     let Committed { seq, duplicate, value } = called;
     if options.json {
         let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };
-        return say_json(&answer);
+        return print_json(&answer);
     }
     let terminal = Terminal::of_stdout();
     let again = if *duplicate { "  ·  duplicate, nothing was written" } else { "" };
-    say(terminal.dim(format!("seq {seq}{again}")))?;
+    print_line(terminal.dim(format!("seq {seq}{again}")))?;
     match value {
-        JsonValue::Object(row) => say(table::list(terminal, row)),
-        other => say(format!("  {other}")),
+        JsonValue::Object(row) => print_line(table::list(terminal, row)),
+        other => print_line(format!("  {other}")),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_LISTEN, Options};
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::{duration, signals, size};
 
 /// Arguments of `abide serve`.
@@ -212,7 +212,10 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
     if !options.json {
-        say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
+        print_line(format!(
+            "stopped  ·  {} in the log",
+            cells::counted(head.0.unsigned_abs(), "event")
+        ))?;
     }
     Ok(())
 }
@@ -315,7 +318,7 @@ fn greet(
         if let Some((_, agents)) = agents {
             greeting["agents"] = json!(agents);
         }
-        return say_json(&greeting);
+        return print_json(&greeting);
     }
     let at = match reached(address).to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
@@ -343,7 +346,7 @@ fn greet(
         },
         None => format!("call{at} create_session agent=support"),
     };
-    say(format!(
+    print_line(format!(
         "abide {version}  ·  http://{address}\n  \
            file     {db}, {events}\n  \
            access   {access}{agents}\n  \

@@ -23,8 +23,8 @@ const ROWS: &str = r#"
 fn check_raw(statements: &str, expected: expect_test::Expect) {
     let raw = statements.lines().map(str::trim).filter(|line| !line.is_empty());
     let raw: String = raw.map(|line| format!("{line}\n")).collect();
-    let heard = crate::script::play(&format!("{ROWS}{raw}"));
-    let after: String = heard.split_inclusive('\n').skip(8).collect();
+    let received = crate::script::play(&format!("{ROWS}{raw}"));
+    let after: String = received.split_inclusive('\n').skip(8).collect();
     expected.assert_eq(&after);
 }
 

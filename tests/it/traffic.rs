@@ -117,11 +117,11 @@ impl Traffic {
         let ms = *self.random.pick(&[0, 0, 1, 50, 2_000, 40_000]);
         world.clock.advance_ms(ms);
         let unit = self.unit();
-        let heard = unit.run(world.engine()).await;
-        if let Ok(heard) = &heard {
-            self.learn(heard);
+        let received = unit.run(world.engine()).await;
+        if let Ok(received) = &received {
+            self.learn(received);
         }
-        heard
+        received
     }
 
     pub(crate) fn unit(&mut self) -> Unit {
@@ -137,8 +137,8 @@ impl Traffic {
         unit
     }
 
-    pub(crate) fn learn(&mut self, heard: &UnitResult) {
-        for (_, result, _) in &heard.calls {
+    pub(crate) fn learn(&mut self, received: &UnitResult) {
+        for (_, result, _) in &received.calls {
             let text = |name: &str| result[name].as_str().map(str::to_owned);
             if let Some(call_id) = text("call_id").filter(|_| result["tool_name"].is_string()) {
                 let token = result["fencing_token"].as_i64().unwrap_or(0);

@@ -99,7 +99,7 @@ pub(crate) enum StructuredAnswer {
 }
 
 /// Checks the run's last answer.
-pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
+pub(crate) fn evaluate(driver: &Driver, text: &str) -> StructuredAnswer {
     let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
     let of_the_model = run::next_step::last_answer(&driver.run, &driver.entries)
         .is_some_and(|(_, answer)| answer.is_of_the_model());

@@ -98,11 +98,11 @@ impl Driver {
                     }
                 }
                 NextStep::Deliver(ended) => self.deliver(ended).await?,
-                NextStep::Finish(text) => match structured::judge(self, &text) {
+                NextStep::Finish(text) => match structured::evaluate(self, &text) {
                     StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
                         self.record(&[], None, vec![structured::repair(self, &why)]).await?;
                     }
-                    judged => return self.finish(&text, judged).await,
+                    evaluated => return self.finish(&text, evaluated).await,
                 },
                 NextStep::Stop(text) => return self.stop_calling(&text).await,
             }
@@ -266,7 +266,7 @@ impl Driver {
     /// result.
     async fn stop_calling(&self, text: &str) -> Step<DriveResult> {
         if !text.trim().is_empty() {
-            return self.finish(text, structured::judge(self, text)).await;
+            return self.finish(text, structured::evaluate(self, text)).await;
         }
         let max = self.definition.settings().limits.tool_calls;
         let why = format!(
@@ -275,7 +275,7 @@ impl Driver {
         Err(StepError::Failed(Failure::new("tool_call_limit", why)))
     }
 
-    async fn finish(&self, text: &str, judged: StructuredAnswer) -> Step<DriveResult> {
+    async fn finish(&self, text: &str, evaluated: StructuredAnswer) -> Step<DriveResult> {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
@@ -284,7 +284,7 @@ impl Driver {
         if let Some(stop) = answer.and_then(|(_, answer)| answer.stop) {
             output.insert("stop_reason".to_owned(), json!(stop));
         }
-        match judged {
+        match evaluated {
             StructuredAnswer::Free => {}
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),

@@ -587,9 +587,9 @@ async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
         fixture.abide.call(decide).await.expect("the decision succeeds");
         let (rendered, _) = fixture.output(&run.id, 0).await;
         assert!(rendered.contains(r#""todos":["List"]"#), "{rendered}");
-        let heard = std::fs::read_to_string(fixture.folder.path().join("decision"));
-        let heard: Value = serde_json::from_str(&heard.expect("it was heard")).expect("JSON");
-        assert_eq!(heard["result"]["outcome"]["optionId"], option);
+        let received = std::fs::read_to_string(fixture.folder.path().join("decision"));
+        let received: Value = serde_json::from_str(&received.expect("it was heard")).expect("JSON");
+        assert_eq!(received["result"]["outcome"]["optionId"], option);
         fixture.close().await;
     }
 }
@@ -729,7 +729,7 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
 "#;
 
 /// The decision that the program receives.
-async fn hears(decision: Decision, comment: Option<&str>) -> Value {
+async fn decision_received(decision: Decision, comment: Option<&str>) -> Value {
     let fixture = fixture(ASKS, ", input_format: stream-json").await;
     let run = fixture.begin("List.").await;
     fixture.until("SELECT call_id FROM approvals WHERE status = 'pending'").await;
@@ -748,22 +748,22 @@ async fn hears(decision: Decision, comment: Option<&str>) -> Value {
     let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{rendered}");
     assert!(rendered.contains("waiting_for_approval"), "{rendered}");
-    let heard = std::fs::read_to_string(fixture.folder.path().join("decision"))
+    let received = std::fs::read_to_string(fixture.folder.path().join("decision"))
         .expect("the program received a decision");
     fixture.close().await;
-    let heard: Value = serde_json::from_str(&heard).expect("it is JSON");
-    heard["response"]["response"].clone()
+    let received: Value = serde_json::from_str(&received).expect("it is JSON");
+    received["response"]["response"].clone()
 }
 
 #[tokio::test]
 async fn a_program_request_can_be_approved() {
-    let heard = hears(Decision::Approve, None).await;
-    assert_eq!(heard, json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
+    let received = decision_received(Decision::Approve, None).await;
+    assert_eq!(received, json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
 }
 
 #[tokio::test]
 async fn a_program_request_can_be_rejected_with_a_reason() {
-    let heard = hears(Decision::Reject, Some("not here")).await;
-    assert_eq!(heard["behavior"], "deny");
-    assert_eq!(heard["message"], "not here");
+    let received = decision_received(Decision::Reject, Some("not here")).await;
+    assert_eq!(received["behavior"], "deny");
+    assert_eq!(received["message"], "not here");
 }

@@ -24,7 +24,7 @@ use crate::cells::counted;
 use crate::connect::connect_named;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::printable::one_line;
 
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
@@ -307,9 +307,11 @@ fn tell(json: bool, report: &FolderChanges) {
             });
             let changes: Vec<_> = changes.collect();
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            say_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": problems}}))
+            print_json(
+                &json!({"reloaded": {"changes": changes, "notes": notes, "errors": problems}}),
+            )
         }
-        false => say(lines_of(report)),
+        false => print_line(lines_of(report)),
     };
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct ScopedTransaction<'a> {
     /// Cache of owners: whether they are in the caller's scope.
     seen: HashMap<Vec<u8>, bool>,
     /// Cache of policy decisions on rows. Cleared by every write.
-    judged: HashMap<Vec<u8>, (Row, bool)>,
+    decided: HashMap<Vec<u8>, (Row, bool)>,
     /// Steps that policies have taken in this call.
     policy_steps: u64,
 }
@@ -50,7 +50,7 @@ impl<'a> ScopedTransaction<'a> {
     ) -> Result<ScopedTransaction<'a>, Abort> {
         let role = rows.policies_of(caller).map_err(broken)?;
         let seen = HashMap::new();
-        let judged = HashMap::new();
+        let decided = HashMap::new();
         Ok(ScopedTransaction {
             rows,
             scope_rules,
@@ -59,7 +59,7 @@ impl<'a> ScopedTransaction<'a> {
             bypasses_policies: false,
             values: None,
             seen,
-            judged,
+            decided,
             policy_steps: 0,
         })
     }
@@ -82,13 +82,13 @@ impl<'a> ScopedTransaction<'a> {
         }
         let Some(role) = self.ruled(table) else { return Ok(true) };
         let place = place(table, &table.key_of(row));
-        if let Some((judged, permitted)) = self.judged.get(&place)
-            && Arc::ptr_eq(judged, row)
+        if let Some((decided, permitted)) = self.decided.get(&place)
+            && Arc::ptr_eq(decided, row)
         {
             return Ok(*permitted);
         }
         let permitted = self.permits(&role, table, row)?;
-        self.judged.insert(place, (Arc::clone(row), permitted));
+        self.decided.insert(place, (Arc::clone(row), permitted));
         Ok(permitted)
     }
 
@@ -292,7 +292,7 @@ impl<'a> ScopedTransaction<'a> {
         self.check_new(table, row)?;
         self.check_references(table, row, Some(&before))?;
         self.check_permitted(table, row)?;
-        self.judged.clear();
+        self.decided.clear();
         Ok(())
     }
 
@@ -435,7 +435,7 @@ impl Transaction for ScopedTransaction<'_> {
             self.check_permitted(table, &row)?;
             self.check_id(table, &row)?;
         }
-        self.judged.clear();
+        self.decided.clear();
         let row = self.rows.insert(table, row)?;
         if is_to_be_numbered {
             // Its number is known now; a refusal rolls the call back.
@@ -459,7 +459,7 @@ impl Transaction for ScopedTransaction<'_> {
         if self.owner(table).is_none() && !table.shared && !self.caller.scope().is_empty() {
             return Err(of_all(table).into());
         }
-        self.judged.clear();
+        self.decided.clear();
         self.rows.delete(table, key)
     }
 }

@@ -311,8 +311,8 @@ mod tests {
         ];
         for (pairs, expected) in ways {
             for method in [Method::POST, Method::GET] {
-                let heard = open.named(&method, "/v1/subscribe", pairs).await;
-                assert_eq!(heard, expected, "{method} {pairs:?}");
+                let received = open.named(&method, "/v1/subscribe", pairs).await;
+                assert_eq!(received, expected, "{method} {pairs:?}");
             }
         }
     }

@@ -341,7 +341,7 @@ async fn invalid_messages_are_refused() {
     let mut errors = String::new();
     for message in MESSAGES.into_iter().chain([long.as_str()]) {
         socket.say(message).await;
-        let error = socket.hear().await;
+        let error = socket.receive().await;
         assert_eq!(error["op"], "error", "{message}");
         let shown = if message.len() > 200 { "(long)" } else { message };
         let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
@@ -390,7 +390,7 @@ async fn invalid_messages_are_refused() {
             - limit_exceeded: the id has 600 bytes; the limit is 512 (number them: q1, q2, …)
     "#]].assert_eq(&errors);
     socket.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(socket.hear().await["op"], "pong");
+    assert_eq!(socket.receive().await["op"], "pong");
     unharmed(&server).await;
 }
 
@@ -400,7 +400,7 @@ async fn invalid_frames_are_refused() {
     let mut socket = server.socket().await;
     socket.0.send(Message::binary(vec![1, 2, 3])).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"bad_request","detail":"the message is binary","hint":"abide.v1 is one JSON object per text message"}
     "#]],
@@ -409,19 +409,19 @@ async fn invalid_frames_are_refused() {
     let long = format!(r#"{{"op":"call","id":"c1","args":"{}"}}"#, "x".repeat(16 << 20));
     socket.0.send(Message::text(long)).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
     );
     socket.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(socket.hear().await["op"], "pong");
+    assert_eq!(socket.receive().await["op"], "pong");
 
     // The head of a text frame of a terabyte, without its content.
     let head = [0x81, 0xFF, 0, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3, 4];
     socket.0.get_mut().write_all(&head).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
@@ -433,7 +433,7 @@ async fn invalid_frames_are_refused() {
     let not_utf8 = [0x81, 0x81, 0, 0, 0, 0, 0xFF];
     socket.0.get_mut().write_all(&not_utf8).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"bad_request","detail":"the message is not UTF-8","hint":"encode text as UTF-8"}
     "#]],
@@ -444,7 +444,7 @@ async fn invalid_frames_are_refused() {
     let not_masked = [0x81, 0x01, b'x'];
     socket.0.get_mut().write_all(&not_masked).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"bad_request","detail":"received an unmasked frame from client"}
     "#]],
@@ -480,7 +480,7 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         r#"{"op":"explain","id":"e","sql":"SELECT 1","params":{"n":18446744073709551615}}"#,
     ] {
         socket.say(message).await;
-        let error = socket.hear().await;
+        let error = socket.receive().await;
         let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
         output.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
     }
@@ -515,6 +515,6 @@ async fn a_message_of_too_many_values_is_refused_before_it_is_parsed() {
     let message =
         format!(r#"{{"op":"sql","id":"s1","sql":"SELECT 1","params":{{"a":[{objects}]}}}}"#);
     socket.say(&message).await;
-    let error = socket.hear().await;
+    let error = socket.receive().await;
     assert_eq!((&error["id"], &error["code"]), (&json!("s1"), &json!("limit_exceeded")));
 }

@@ -15,7 +15,7 @@ async fn shutdown_answers_requests_and_notifies_subscribers() {
     assert_eq!(http::head(&mut stream).await.status, 200);
     let mut idle = TcpStream::connect(address).await.expect("it listens");
     socket.say(r#"{"op":"call","id":"c1","reducer":"nothing"}"#).await;
-    assert_eq!(socket.hear_op("result").await["id"], "c1");
+    assert_eq!(socket.receive_op("result").await["id"], "c1");
 
     server.begin_shutdown();
     let closed = socket.closed().await.expect("a close frame");

@@ -76,11 +76,11 @@ fn arguments_over_the_limits() {
         "#]],
     );
     let script = "frobnicate | ".repeat(abide_schema::limits::BATCH_CALLS) + "frobnicate";
-    let heard = play(&format!("batch: {script}"));
+    let received = play(&format!("batch: {script}"));
     expect![[r#"
         refused limit_exceeded: the batch has 1001 calls; the limit is 1000 (hint: send several batches)
     "#]]
-    .assert_eq(&heard);
+    .assert_eq(&received);
 }
 
 /// `null` for an optional argument equals omitting it.

@@ -13,8 +13,8 @@ const BEGUN: &str = r#"
 
 /// Expects the responses after those of `BEGUN`.
 fn check_begun(script: &str, expected: expect_test::Expect) {
-    let heard = play(&format!("{BEGUN}{script}"));
-    let after: String = heard.split_inclusive('\n').skip(4).collect();
+    let received = play(&format!("{BEGUN}{script}"));
+    let after: String = received.split_inclusive('\n').skip(4).collect();
     expected.assert_eq(&after);
 }
 
@@ -74,22 +74,22 @@ fn a_question_is_declined_or_cancelled_or_expires() {
         ("decide_approval call_id=c1~input.1.1 decision=reject", "rejected"),
         ("cancel_tool_call call_id=c1~input.1.1", "cancelled"),
     ] {
-        let heard = play(&format!(
+        let received = play(&format!(
             "{BEGUN}{ASK}\n{decision}\nsql SELECT call_id, status FROM tool_calls\nreplay"
         ));
         let expected = format!("(\"c1\", \"pending\") (\"c1~input.1.1\", \"{status}\")");
-        assert!(heard.contains(&expected), "{heard}");
+        assert!(received.contains(&expected), "{received}");
     }
     // The end of the call ends its questions.
-    let heard = play(&format!(
+    let received = play(&format!(
         "{BEGUN}{ASK}\ncancel_tool_call call_id=c1\nsql SELECT status FROM tool_calls\n\
          sql SELECT status FROM approvals\nreplay"
     ));
-    assert!(heard.contains("(\"cancelled\") (\"cancelled\")\n(\"cancelled\")"), "{heard}");
-    let heard = play(&format!(
+    assert!(received.contains("(\"cancelled\") (\"cancelled\")\n(\"cancelled\")"), "{received}");
+    let received = play(&format!(
         "{BEGUN}{ASK}\ncancel_session session_id=s1\nsql SELECT status FROM tool_calls\nreplay"
     ));
-    assert!(heard.contains("(\"cancelled\") (\"cancelled\")"), "{heard}");
+    assert!(received.contains("(\"cancelled\") (\"cancelled\")"), "{received}");
 }
 
 /// The next worker continues with the task, even if the tool must not run twice.

@@ -144,7 +144,7 @@ fn a_tenant_has_prompts_of_its_own() {
 /// Regression: an equal text added no version, so a caller that may not read the text could confirm a guess of it.
 #[test]
 fn a_guess_of_a_hidden_text_is_not_confirmed() {
-    let heard = play(
+    let received = play(
         r#"
         put_prompt name=pin text="1234"
         set_policy table=prompt_versions role=app hidden=["text"]
@@ -156,10 +156,10 @@ fn a_guess_of_a_hidden_text_is_not_confirmed() {
         "#,
     );
     let versions = |line: &str| line.contains("name: pin").then(|| line.to_owned());
-    let lines: Vec<String> = heard.lines().filter_map(versions).collect();
+    let lines: Vec<String> = received.lines().filter_map(versions).collect();
     let seen: Vec<&str> = lines
         .iter()
         .filter_map(|line| line.split("version: ").nth(1)?.split([',', '}']).next())
         .collect();
-    assert_eq!(seen, ["1", "2", "3", "3"], "{heard}");
+    assert_eq!(seen, ["1", "2", "3", "3"], "{received}");
 }

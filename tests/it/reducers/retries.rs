@@ -99,8 +99,8 @@ fn long_results_are_returned_in_full() {
         request_tool_call call_id=c1 session_id=s1 tool_name=search arguments={{"q":"{long}"}} request_id=r1
         "#
     );
-    let heard = crate::script::play(&format!("{script}{retries}"));
-    let lines: Vec<String> = heard.lines().map(|line| line.replace(" again", "")).collect();
+    let received = crate::script::play(&format!("{script}{retries}"));
+    let lines: Vec<String> = received.lines().map(|line| line.replace(" again", "")).collect();
     assert_eq!(lines[5], lines[4], "the retry equals the first result");
     assert_eq!(lines[6], lines[2], "the state of the first call, not the current one");
 }

@@ -18,8 +18,8 @@ const ASKED: &str = r#"
 
 /// Expects the responses after those of `ASKED`.
 fn check_asked(script: &str, expected: Expect) {
-    let heard = crate::script::play(&format!("{ASKED}{script}"));
-    let after: String = heard.split_inclusive('\n').skip(7).collect();
+    let received = crate::script::play(&format!("{ASKED}{script}"));
+    let after: String = received.split_inclusive('\n').skip(7).collect();
     expected.assert_eq(&after);
 }
 

@@ -25,7 +25,7 @@ fn acp(steps: &[&str]) -> CliConfig {
 }
 
 /// The lines that the agent received, in its own output.
-fn heard(lines: &[Line]) -> Vec<Value> {
+fn received(lines: &[Line]) -> Vec<Value> {
     let echoed = lines.iter().filter_map(|line| {
         let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
         serde_json::from_str(line["echo"].as_str()?).ok()
@@ -47,7 +47,7 @@ async fn a_turn_is_three_requests() {
     let config = acp(&["line", SAYS, "line", ENDED, "echo"]);
     let folder = std::env::current_dir().expect("there is a folder").join("");
     let lines: Vec<Line> = run(config, prompt, None).collect().await;
-    let mut requests = heard(&lines);
+    let mut requests = received(&lines);
     requests[0]["params"]["clientInfo"] = Value::Null;
     let capabilities =
         json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
@@ -79,7 +79,7 @@ async fn the_prompt_follows_when_the_session_is_stored() {
     let before = until(&mut running, is_session).await;
     running.send_prompt();
     let after: Vec<Line> = running.collect().await;
-    let method = |lines: &[Line]| heard(lines).last().map(|request| request["method"].clone());
+    let method = |lines: &[Line]| received(lines).last().map(|request| request["method"].clone());
     assert_eq!(method(&before), Some(json!("session/new")));
     assert_eq!(method(&after), Some(json!("session/prompt")));
 
@@ -164,7 +164,7 @@ async fn odd_messages_do_not_end_the_turn() {
         ENDED,
     ];
     let lines: Vec<Line> = start(acp(&steps)).collect().await;
-    let refused = &heard(&lines)[3];
+    let refused = &received(&lines)[3];
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32601)));
     assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
 }
@@ -182,7 +182,7 @@ async fn decided(asks: &str, decision: Decision) -> (Value, Vec<String>) {
         _ => None,
     });
     let notices = notices.collect();
-    (heard(&lines).remove(0)["result"]["outcome"].clone(), notices)
+    (received(&lines).remove(0)["result"]["outcome"].clone(), notices)
 }
 
 fn selected(option: &str) -> Value {
@@ -233,7 +233,7 @@ async fn a_cancelled_turn_cancels_its_permissions_also_later_ones() {
     let of = |id: &str| json!({"jsonrpc": "2.0", "id": id, "result": cancelled});
     let cancel =
         json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}});
-    assert_eq!(heard(&lines), [of("q1"), cancel, of("q2")]);
+    assert_eq!(received(&lines), [of("q1"), cancel, of("q2")]);
     let events: Vec<&ProgramEvent> = lines.iter().flat_map(|line| &line.events).collect();
     let withdrawn = ProgramEvent::ApprovalWithdrawn { request_id: r#""q1""#.to_owned() };
     assert!(events.contains(&&withdrawn), "{events:?}");
@@ -353,7 +353,7 @@ async fn a_session_is_continued_and_its_history_is_not_repeated() {
     let config =
         CliConfig { program: Some(Program::Acp), session: Some("s1".to_owned()), ..fake(&steps) };
     let lines: Vec<Line> = start(config.clone()).collect().await;
-    let methods: Vec<Value> = heard(&lines).iter().map(|it| it["method"].clone()).collect();
+    let methods: Vec<Value> = received(&lines).iter().map(|it| it["method"].clone()).collect();
     assert_eq!(methods, ["initialize", "session/load", "session/prompt"]);
     let Some(ProgramEvent::Final(answer)) = lines.last().and_then(|line| line.events.last()) else {
         panic!("{lines:?}")
@@ -369,7 +369,7 @@ async fn a_session_is_continued_and_its_history_is_not_repeated() {
         INITIALIZED.replace("\"loadSession\":true", r#""sessionCapabilities":{"resume":{}}"#);
     let command = config.command.iter().map(|word| word.replace(INITIALIZED, &resumes)).collect();
     let lines: Vec<Line> = start(CliConfig { command, ..config.clone() }).collect().await;
-    assert_eq!(heard(&lines)[1]["method"], "session/resume");
+    assert_eq!(received(&lines)[1]["method"], "session/resume");
     let cannot = INITIALIZED.replace("true", "false");
     let command = config.command.iter().map(|word| word.replace(INITIALIZED, &cannot)).collect();
     let rendered = rendered(start(CliConfig { command, grace: SOON, ..config })).await;
