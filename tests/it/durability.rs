@@ -269,8 +269,8 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
         let (journal, last) = grown[grown.len() - 1];
         let mut random = Random::new(5);
         for nth in 0..40 {
-            let cut = random.next() % (journal + 1);
-            let (wal, cut) = if nth % 2 == 0 { (0, cut) } else { (random.next() % wal, journal) };
+            let cut = random.draw() % (journal + 1);
+            let (wal, cut) = if nth % 2 == 0 { (0, cut) } else { (random.draw() % wal, journal) };
             let into = world.folder.path().join(format!("cut{nth}.db"));
             copy_cut(&world, &into, wal, cut);
             let config = world.config(abide_reducers::modules());

@@ -211,9 +211,9 @@ struct Step {
 
 /// A text of a tenant; that of the hidden one differs in each world.
 fn text(random: &mut Random, by: &str, world: u64) -> String {
-    let drawn = random.next();
+    let drawn = random.draw();
     if by == "acme" {
-        format!("{:x}", Random::new(drawn ^ world).next())
+        format!("{:x}", Random::new(drawn ^ world).draw())
     } else {
         format!("{drawn:x}")
     }

@@ -148,6 +148,12 @@ impl World {
         self.say(id, "hello").await.unwrap();
     }
 
+    /// Claims a run for a driver, and returns the fencing token.
+    pub(crate) async fn drive(&self, run: &str) -> i64 {
+        let claim = serde_json::json!({"id": run, "driver": "d", "lease_ms": 60_000});
+        self.call("claim_run", claim).await.unwrap().seq.0
+    }
+
     pub(crate) async fn say(
         &self,
         session_id: &str,

@@ -7,7 +7,7 @@ use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refus
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
-use crate::waiting::{self, QueueHead};
+use crate::waiting;
 use crate::{check, cleanup, delegation, exchange};
 
 /// Default lease of a claim, in milliseconds.
@@ -235,58 +235,24 @@ enum ClaimCandidate {
 }
 
 fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
-    if !ctx.caller.scope().is_empty() {
-        return longest_waiting_of_scope(ctx, tool);
-    }
-    let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
-        AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-    let mut looked_at = 0;
+    let oldest = |ctx: &mut Context<'_>, max: usize| {
+        let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
+            AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
+        let calls = ctx.find::<ToolCall>(first, &[tool.into(), (max as i64).into()])?;
+        Ok(calls.into_iter().map(|call| call.call_id).collect())
+    };
     let mut closing = false;
-    // The first is nearly always one that the caller may claim.
-    for max in [1, limits::ROWS_EXAMINED_PER_CLAIM] {
-        let params = [tool.into(), (max as i64).into()];
-        let calls = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
-        let found = calls.len();
-        for call in calls.into_iter().skip(looked_at) {
-            match candidate(ctx, &call.call_id)? {
-                ClaimCandidate::None => {}
-                ClaimCandidate::Closing => closing = true,
-                found => return Ok(found),
-            }
-        }
-        if found < max {
-            break;
-        }
-        looked_at = found;
-    }
-    Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None })
-}
-
-/// The longest waiting call for a caller with a scope: reads only entries of its scope.
-fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
-    let (mut looks, mut behind, mut closing) =
-        (limits::ROWS_EXAMINED_PER_CLAIM, None::<(i64, String)>, false);
-    loop {
-        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
-        let next = waiting::next(ctx, &waiting::calls_of(tool), place, &mut looks)?;
-        let QueueHead::Found(since, id) = next else {
-            return Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None });
-        };
-        match candidate(ctx, &id)? {
-            ClaimCandidate::None => {}
-            ClaimCandidate::Closing => closing = true,
-            found => return Ok(found),
-        }
-        behind = Some((since, id));
-    }
-}
-
-/// The call if the caller may claim it; `None` if a policy hides it.
-fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<ClaimCandidate, Abort> {
-    let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(ClaimCandidate::None) };
-    Ok(match is_wanted(ctx, &call)? {
-        true => ClaimCandidate::Call(Box::new(call)),
-        false => ClaimCandidate::Closing,
+    let found = waiting::longest(ctx, &waiting::calls_of(tool), oldest, |ctx, call_id| {
+        // A policy can hide it.
+        let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(None) };
+        let wanted = is_wanted(ctx, &call)?;
+        closing |= !wanted;
+        Ok(wanted.then_some(call))
+    })?;
+    Ok(match found {
+        Some(call) => ClaimCandidate::Call(Box::new(call)),
+        None if closing => ClaimCandidate::Closing,
+        None => ClaimCandidate::None,
     })
 }
 
