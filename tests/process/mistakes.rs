@@ -140,7 +140,7 @@ fn a_refused_command_leaves_no_file() {
               hint: `abide agent init --agents nosuch` creates it; --agents names another one
             $ abide serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db
             error: nosuch.json: no such file or directory (os error 2)   [bad_arguments]
-              hint: --jwt names a JSON file about the issuer; its field `jwks` names the JSON file of the keys; docs/authority.md shows both
+              hint: --jwt names a JSON file about the issuer; its field `jwks` is the path of the keys
             $ abide mcp --agents nosuch --db a.db
             error: there is no folder nosuch   [not_found]
               hint: `abide agent init --agents nosuch` creates it; --agents names another one
@@ -208,7 +208,7 @@ fn hints_of_the_engine_name_commands() {
               hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
             $ abide call frobnicate --db a.db
             error: there is no reducer "frobnicate"   [unknown_reducer]
-              hint: docs/protocol.md lists them
+              hint: `abide call` lists the reducers
             $ abide prompt show clerk@prod --db a.db
             error: the prompt clerk has no version or label prod   [not_found]
               hint: it has no labels; `abide prompt label` sets one
@@ -400,7 +400,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean append_message?
             $ abide role set clerk --allow append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
-              hint: docs/protocol.md lists them
+              hint: `abide call` lists the reducers
             $ abide role remove admin --db a.db
             error: admin is a built-in role and cannot be changed   [conflict]
               hint: only roles of your own can be removed
@@ -571,7 +571,7 @@ fn options_that_contradict_each_other_are_refused() {
             error: --scope names the key "tenant" twice   [usage]
               hint: a scope has one value for each key
             $ abide backup copy.db --url http://127.0.0.1:9
-            error: a backup copies a file of this machine, not through a server   [usage]
+            error: `backup` cannot copy through a server   [usage]
               hint: name the file: `abide backup COPY --db FILE`
         "#]],
     );
