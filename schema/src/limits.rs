@@ -231,6 +231,18 @@ pub const SNAPSHOT_PART_ROWS: usize = 500;
 /// read, in addition to shared rows.
 pub const SNAPSHOT_PART_BYTES: usize = 128 << 10;
 
+/// Bytes of the parameters of one live query, as JSON: they are held as long as it lives.
+pub const LIVE_PARAMETER_BYTES: usize = 64 << 10;
+
+/// Bytes of the parameters of a live query that are not counted: a live query without parameters takes as much.
+pub const SMALL_LIVE_PARAMETER_BYTES: usize = 1 << 10;
+
+/// Counted bytes of the parameters of all live queries.
+pub const ALL_LIVE_PARAMETER_BYTES: usize = 64 << 20;
+
+/// Counted bytes of the parameters of one caller's live queries.
+pub const LIVE_PARAMETER_BYTES_PER_CALLER: usize = 8 << 20;
+
 /// Subscriptions of one connection.
 pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
 

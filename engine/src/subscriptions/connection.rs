@@ -28,6 +28,7 @@ use crate::commit::jobs::{Attach, Registration, WriterJob};
 use crate::engine::inner::Inner;
 use crate::fault_points;
 use crate::queries::failure::QueryFailure;
+use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
 use crate::subscriptions::resume::{self, ResumeResult};
 use crate::subscriptions::shared_delta::ResultChange;
@@ -120,6 +121,7 @@ impl Connection {
     pub async fn subscribe(&mut self, wanted: &SubscribeRequest<'_>) -> Result<(), Refusal> {
         self.engine.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
+        let parameters = self.hold_parameters(wanted)?;
         let BegunSubscription { key, mut subscription, resumed, later } = loop {
             match self.try_subscribe(wanted).await {
                 Ok(begun) => break begun,
@@ -127,6 +129,7 @@ impl Connection {
                 Err(QueryFailure::Outdated) => {}
             }
         };
+        subscription.parameters_held = parameters;
         self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, Box::new(subscription));
@@ -241,6 +244,30 @@ impl Connection {
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("open another connection"));
         }
         Ok(())
+    }
+
+    /// Counts the parameters of a live query, if they are large.
+    fn hold_parameters(
+        &self,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<Option<Reservation>, Refusal> {
+        let bytes = wanted.parameter_bytes();
+        let max = limits::LIVE_PARAMETER_BYTES;
+        if bytes > max {
+            let detail =
+                format!("the parameters of a live query have {bytes} bytes; the limit is {max}");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("compare with a shorter value, or run the query once"));
+        }
+        if bytes <= limits::SMALL_LIVE_PARAMETER_BYTES {
+            return Ok(None);
+        }
+        let mut held = self.engine.live_parameters.reserve(&self.caller);
+        held.grow(bytes).map_err(|_| {
+            Refusal::new(Code::Overloaded, "the parameters of all live queries have too many bytes")
+                .hint("end other live queries with long parameters, or use shorter ones")
+        })?;
+        Ok(Some(held))
     }
 
     async fn attach(

@@ -11,6 +11,7 @@ use super::request::SubscribeRequest;
 use super::stale::StaleSubscription;
 use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
 use crate::commit::jobs::Registration;
+use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::rerun::ResultVersion;
 use crate::subscriptions::resume::{ResumeResult, Resync};
 use crate::subscriptions::shared_delta::HeldDelta;
@@ -46,6 +47,8 @@ pub(super) struct Subscription {
     /// Its last result, if a rerun sent it.
     pub(super) held: Option<ResultVersion>,
     pub(super) listening: Registration,
+    /// The count of its parameters, if they are large.
+    pub(super) parameters_held: Option<Reservation>,
 }
 
 impl Subscription {
@@ -71,6 +74,7 @@ impl Subscription {
             stale: None,
             held: None,
             listening,
+            parameters_held: None,
         };
         subscription.info = subscription.info_of();
         subscription
