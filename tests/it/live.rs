@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use abide_engine::{Budget, Engine, Start, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Seq};
+use abide_schema::{Code, Seq, limits};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::replica::{Client, Replica};
@@ -457,6 +457,44 @@ fn refused_subscriptions() {
     });
 }
 
+/// A client sent parameters of megabytes with each of thousands of subscriptions, and the engine held all of them.
+#[test]
+fn the_parameters_of_subscriptions_are_limited() {
+    run(async {
+        let world = World::new();
+        let ann = crate::visibility::caller("ann", "worker", &[], &[("tenant", "a")]);
+        let sql = "SELECT id FROM sessions WHERE id = :i AND title = :t";
+        let params = |number: usize, bytes: usize| {
+            let title = ("t".to_owned(), "x".repeat(bytes).into());
+            Map::from_iter([("i".to_owned(), number.to_string().into()), title])
+        };
+        let mut connection = world.engine().connect(&ann);
+        let of_many = params(0, limits::SUBSCRIPTION_PARAMS_BYTES + 1);
+        let refused = connection.subscribe(&SubscribeRequest::new("q", sql, &of_many)).await;
+        assert_eq!(refused.unwrap_err().code, Code::LimitExceeded);
+        let mut open = Vec::new();
+        let refusal = loop {
+            let id = open.len().to_string();
+            let params = params(open.len(), 60_000);
+            match connection.subscribe(&SubscribeRequest::new(&id, sql, &params)).await {
+                Ok(()) => open.push(id),
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refusal.code, Code::LimitExceeded, "{refusal}");
+        let share = limits::SUBSCRIPTIONS_BYTES / 4;
+        assert!((share / 125_000..share / 120_000).contains(&open.len()), "{}", open.len());
+        let of_other = crate::visibility::caller("bob", "worker", &[], &[("tenant", "b")]);
+        let mut other = world.engine().connect(&of_other);
+        let params = params(0, 60_000);
+        let request = SubscribeRequest::new("q", sql, &params);
+        other.subscribe(&request).await.expect("another tenant has its own share");
+        assert_eq!(connection.subscribe(&request).await.unwrap_err().code, Code::LimitExceeded);
+        connection.unsubscribe(&open[7]);
+        connection.subscribe(&request).await.expect("there is room again");
+    });
+}
+
 #[test]
 fn an_ended_subscription_receives_nothing_more() {
     run(async {
@@ -604,7 +642,7 @@ fn no_subscription_blocks_the_writer() {
             world.engine().call(&Caller::local(), "create_session", &boom, None).await.unwrap();
             let steps = world.engine().metrics().live_steps_total.get() - before;
             // A function counts its arguments before it starts, and then does not run.
-            assert!(steps <= 2 * abide_schema::limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
+            assert!(steps <= 2 * limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
         }
     });
 }

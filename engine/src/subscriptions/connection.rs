@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_live::Binding;
-use abide_schema::{Caller, Code, Refusal, Seq, limits};
+use abide_schema::share::ShareKey;
+use abide_schema::{Caller, Code, Refusal, Seq, Value, limits};
+use serde_json::{Map, Value as JsonValue};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -37,6 +39,21 @@ use reruns::PendingReruns;
 use subscription::Subscription;
 use update::QueuedUpdate;
 pub use update::{Change, SnapshotPart, Update};
+
+/// The bytes that a subscription holds.
+fn held_bytes(binding: &Binding, sql: &str) -> Result<usize, Refusal> {
+    let params: usize = binding.params().iter().map(Value::size).sum();
+    if params > limits::SUBSCRIPTION_PARAMS_BYTES {
+        let max = limits::SUBSCRIPTION_PARAMS_BYTES;
+        let detail = format!("the parameters of a live query have at most {max} bytes");
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint("query the rows once instead"));
+    }
+    match binding.is_bounded() {
+        // It holds the text and the parameters for the next plan too.
+        true => Ok(limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len() + 2 * params),
+        false => Ok(params),
+    }
+}
 
 /// Whether it was caught up with outdated policies.
 fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, QueryFailure>)) -> bool {
@@ -58,6 +75,7 @@ pub struct Connection {
     engine: Arc<Inner>,
     /// The subscriber: updates contain only what this caller may see.
     caller: Caller,
+    share: ShareKey,
     number: u64,
     outbox: Arc<Outbox>,
     /// Boxed, because half of each map node is empty.
@@ -95,6 +113,7 @@ impl Connection {
             lagging: false,
             reruns: PendingReruns::new(account),
             engine,
+            share: ShareKey::of(&caller),
             caller,
         }
     }
@@ -137,6 +156,28 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether a subscription would be refused now: for a caller that first does something else, which would then be
+    /// without it. Counts as no call.
+    ///
+    /// # Errors
+    /// Those of [`Connection::subscribe`].
+    pub async fn check_subscribe(
+        &mut self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<(), Refusal> {
+        loop {
+            let binding = self.engine.queries.plan(&self.caller, sql, params).await?;
+            let key = SubscriptionKey(self.next_key);
+            self.next_key += 1;
+            match self.attach(&binding, key, sql).await {
+                Ok(_registration) => return Ok(()),
+                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                Err(QueryFailure::Outdated) => {}
+            }
+        }
+    }
+
     /// Subscribes with the current policies.
     async fn try_subscribe(
         &mut self,
@@ -148,7 +189,7 @@ impl Connection {
         if fault_points::attaches_after_snapshot() {
             return self.begin_and_attach(key, binding, wanted).await;
         }
-        let listening = self.attach(&binding, key).await?;
+        let listening = self.attach(&binding, key, wanted.sql).await?;
         // On cancellation, dropping the subscription also releases its slot at the writer.
         let subscription = Subscription::new(wanted, binding, listening);
         let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
@@ -163,7 +204,7 @@ impl Connection {
         wanted: &SubscribeRequest<'_>,
     ) -> Result<BegunSubscription, QueryFailure> {
         let (resumed, later) = self.begin_level(&binding, wanted).await?;
-        let listening = self.attach(&binding, key).await?;
+        let listening = self.attach(&binding, key, wanted.sql).await?;
         let subscription = Subscription::new(wanted, binding, listening);
         Ok(BegunSubscription { key, subscription, resumed, later })
     }
@@ -247,10 +288,14 @@ impl Connection {
         &mut self,
         binding: &Binding,
         key: SubscriptionKey,
+        sql: &str,
     ) -> Result<Registration, QueryFailure> {
+        let bytes = held_bytes(binding, sql)?;
         let (reply, answer) = oneshot::channel();
         let attach = Attach {
             binding: binding.clone(),
+            by: self.share.clone(),
+            bytes,
             connection: self.number,
             key,
             outbox: Arc::clone(&self.outbox),

@@ -45,7 +45,8 @@ pub(super) struct Subscription {
     pub(super) stale: Option<StaleSubscription>,
     /// Its last result, if a rerun sent it.
     pub(super) held: Option<ResultVersion>,
-    pub(super) listening: Registration,
+    /// Its registration; `None` while it is planned again.
+    pub(super) listening: Option<Registration>,
 }
 
 impl Subscription {
@@ -70,7 +71,7 @@ impl Subscription {
             checksum: wanted.checksum.then(Checksum::default),
             stale: None,
             held: None,
-            listening,
+            listening: Some(listening),
         };
         subscription.info = subscription.info_of();
         subscription
