@@ -284,13 +284,11 @@ async fn a_run_that_cannot_be_followed_does_not_start() {
     let scope = Scope::from([("tenant".to_owned(), "acme".to_owned())]);
     let ann = Caller::with("annannann", "app", BTreeSet::new(), scope);
     let used = use_up_live_queries(&home.0, &ann).await;
+    let message = json!({"id": "m", "role": "user", "parts": [{"type": "text", "text": "x"}]});
     let asks = [
         (INVOKE, json!({"input": "Hello.", "wait_ms": 0})),
         ("/v1/responses", json!({"model": "clerk", "input": "Hello.", "background": true})),
-        (
-            "/v1/agents/clerk/chat",
-            json!({"id": "c", "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "x"}]}]}),
-        ),
+        ("/v1/agents/clerk/chat", json!({"id": "c", "messages": [message]})),
     ];
     for (path, body) in &asks {
         let refused = home.ask(&token("annannann"), "POST", path, &body.to_string()).await;
