@@ -231,6 +231,18 @@ pub const SNAPSHOT_PART_ROWS: usize = 500;
 /// read, in addition to shared rows.
 pub const SNAPSHOT_PART_BYTES: usize = 128 << 10;
 
+/// Bytes of the parameters of one live query, as JSON: they are held as long as it lives.
+pub const LIVE_PARAMETER_BYTES: usize = 64 << 10;
+
+/// Bytes of the parameters of a live query that are not counted: a live query without parameters takes as much.
+pub const SMALL_LIVE_PARAMETER_BYTES: usize = 1 << 10;
+
+/// Counted bytes of the parameters of all live queries.
+pub const ALL_LIVE_PARAMETER_BYTES: usize = 64 << 20;
+
+/// Counted bytes of the parameters of one caller's live queries.
+pub const LIVE_PARAMETER_BYTES_PER_CALLER: usize = 8 << 20;
+
 /// Subscriptions of one connection.
 pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
 
@@ -238,15 +250,11 @@ pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
 /// every change of its table. One tenant can have a quarter of them.
 pub const RESIDUAL_BINDINGS_PER_TABLE: usize = 1_000;
 
-/// Bytes of the parameters of one subscription, as for [`SQL_BYTES`]: they are held while it is open, and each delta binds
-/// them.
-pub const SUBSCRIPTION_PARAMS_BYTES: usize = 64 << 10;
-
-/// Bytes that the subscriptions of all connections hold: their texts and parameters, and [`SUBSCRIPTION_OVERHEAD_BYTES`]
-/// for each one of a restricted caller. One tenant can have a quarter, for some 60,000 ordinary subscriptions.
+/// Bytes that the subscriptions of restricted callers hold: their texts, and [`SUBSCRIPTION_OVERHEAD_BYTES`] each. One
+/// tenant can have a quarter, for some 60,000 ordinary subscriptions.
 pub const SUBSCRIPTIONS_BYTES: usize = 256 << 20;
 
-/// Memory of a subscription besides its text and its parameters.
+/// Memory of a subscription besides its text and large parameters.
 pub const SUBSCRIPTION_OVERHEAD_BYTES: usize = 1 << 10;
 
 /// Bytes of cached state of live queries, which makes deltas cheaper: accumulators of groups,

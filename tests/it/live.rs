@@ -457,37 +457,29 @@ fn refused_subscriptions() {
     });
 }
 
-/// A client sent parameters of megabytes with each of thousands of subscriptions, and the engine held all of them.
+/// The number of live queries of one tenant, each with a long text, was limited for each connection only.
 #[test]
-fn the_parameters_of_subscriptions_are_limited() {
+fn the_texts_of_live_queries_are_bounded() {
     run(async {
         let world = World::new();
         let ann = crate::visibility::caller("ann", "worker", &[], &[("tenant", "a")]);
-        let sql = "SELECT id FROM sessions WHERE id = :i AND title = :t";
-        let params = |number: usize, bytes: usize| {
-            let title = ("t".to_owned(), "x".repeat(bytes).into());
-            Map::from_iter([("i".to_owned(), number.to_string().into()), title])
-        };
+        let bob = crate::visibility::caller("bob", "worker", &[], &[("tenant", "b")]);
+        let sql = format!("SELECT id FROM sessions WHERE id = 's' /* {} */", "x".repeat(60_000));
+        let none = Map::new();
         let mut connection = world.engine().connect(&ann);
-        let of_many = params(0, limits::SUBSCRIPTION_PARAMS_BYTES + 1);
-        let refused = connection.subscribe(&SubscribeRequest::new("q", sql, &of_many)).await;
-        assert_eq!(refused.unwrap_err().code, Code::LimitExceeded);
         let mut open = Vec::new();
         let refusal = loop {
             let id = open.len().to_string();
-            let params = params(open.len(), 60_000);
-            match connection.subscribe(&SubscribeRequest::new(&id, sql, &params)).await {
+            match connection.subscribe(&SubscribeRequest::new(&id, &sql, &none)).await {
                 Ok(()) => open.push(id),
                 Err(refusal) => break refusal,
             }
         };
         assert_eq!(refusal.code, Code::LimitExceeded, "{refusal}");
         let share = limits::SUBSCRIPTIONS_BYTES / 4;
-        assert!((share / 125_000..share / 120_000).contains(&open.len()), "{}", open.len());
-        let of_other = crate::visibility::caller("bob", "worker", &[], &[("tenant", "b")]);
-        let mut other = world.engine().connect(&of_other);
-        let params = params(0, 60_000);
-        let request = SubscribeRequest::new("q", sql, &params);
+        assert!((share / 62_000..share / 61_000).contains(&open.len()), "{}", open.len());
+        let request = SubscribeRequest::new("q", &sql, &none);
+        let mut other = world.engine().connect(&bob);
         other.subscribe(&request).await.expect("another tenant has its own share");
         assert_eq!(connection.subscribe(&request).await.unwrap_err().code, Code::LimitExceeded);
         connection.unsubscribe(&open[7]);
@@ -679,5 +671,47 @@ fn one_caller_cannot_use_all_readers() {
             let output = asked.await.unwrap().unwrap_err();
             assert_eq!(output.code, Code::Unavailable, "{output}");
         }
+    });
+}
+
+/// One connection with the least rights held two gigabytes: each live query keeps its parameters, and they were not
+/// counted.
+#[test]
+fn the_parameters_of_live_queries_are_bounded() {
+    run(async {
+        let world = World::new();
+        let caller = Caller::local();
+        let sql = "SELECT id FROM sessions WHERE id = :id AND title = :title";
+        let parameters = |bytes: usize| {
+            let mut params = params(sql, "");
+            params.extend([
+                ("id".to_owned(), "s1".into()),
+                ("title".to_owned(), "x".repeat(bytes).into()),
+            ]);
+            params
+        };
+        let mut connection = world.engine().connect(&caller);
+        let long = parameters(limits::LIVE_PARAMETER_BYTES);
+        let refused = connection.subscribe(&SubscribeRequest::new("long", sql, &long)).await;
+        assert_eq!(refused.unwrap_err().code, Code::LimitExceeded);
+
+        let large = parameters(limits::LIVE_PARAMETER_BYTES - 1_024);
+        let mut held = 0;
+        let refused = loop {
+            let id = format!("q{held}");
+            match connection.subscribe(&SubscribeRequest::new(&id, sql, &large)).await {
+                Ok(()) => held += 1,
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refused.code, Code::Overloaded);
+        let expected = limits::LIVE_PARAMETER_BYTES_PER_CALLER / limits::LIVE_PARAMETER_BYTES;
+        assert!((expected..=expected + 3).contains(&held), "{held}");
+
+        // Ordinary parameters are not counted, and the end of a live query makes room.
+        let small = parameters(100);
+        connection.subscribe(&SubscribeRequest::new("small", sql, &small)).await.unwrap();
+        connection.unsubscribe("q0");
+        connection.subscribe(&SubscribeRequest::new("next", sql, &large)).await.unwrap();
     });
 }

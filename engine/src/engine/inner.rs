@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) watchers: Arc<TableWatchers>,
     pub(crate) rate_limiter: RateLimiter,
     pub(crate) buffers: Buffers,
+    /// The bytes of large parameters, which are held as long as their live queries.
+    pub(crate) live_parameters: Buffers,
     pub(crate) results: Arc<ResultCache>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) visible: Arc<VisibleRows>,

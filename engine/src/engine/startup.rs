@@ -161,6 +161,10 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         watchers,
         rate_limiter: RateLimiter::default(),
         buffers: threads.buffers.clone(),
+        live_parameters: Buffers::new(BufferLimits {
+            total: limits::ALL_LIVE_PARAMETER_BYTES,
+            per_caller: limits::LIVE_PARAMETER_BYTES_PER_CALLER,
+        }),
         results: Arc::default(),
         clock,
         visible: Arc::clone(visible),

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use abide_live::Binding;
 use abide_schema::share::ShareKey;
-use abide_schema::{Caller, Code, Refusal, Seq, Value, limits};
+use abide_schema::{Caller, Code, Refusal, Seq, limits};
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -30,6 +30,7 @@ use crate::commit::jobs::{Attach, Registration, WriterJob};
 use crate::engine::inner::Inner;
 use crate::fault_points;
 use crate::queries::failure::QueryFailure;
+use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
 use crate::subscriptions::resume::{self, ResumeResult};
 use crate::subscriptions::shared_delta::ResultChange;
@@ -40,18 +41,12 @@ use subscription::Subscription;
 use update::QueuedUpdate;
 pub use update::{Change, SnapshotPart, Update};
 
-/// The bytes that a subscription holds.
-fn held_bytes(binding: &Binding, sql: &str) -> Result<usize, Refusal> {
-    let params: usize = binding.params().iter().map(Value::size).sum();
-    if params > limits::SUBSCRIPTION_PARAMS_BYTES {
-        let max = limits::SUBSCRIPTION_PARAMS_BYTES;
-        let detail = format!("the parameters of a live query have at most {max} bytes");
-        return Err(Refusal::new(Code::LimitExceeded, detail).hint("query the rows once instead"));
-    }
+/// The bytes that a subscription of a restricted caller holds; it keeps its text for the next plan. Large parameters are
+/// counted separately.
+fn held_bytes(binding: &Binding, sql: &str) -> usize {
     match binding.is_bounded() {
-        // It holds the text and the parameters for the next plan too.
-        true => Ok(limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len() + 2 * params),
-        false => Ok(params),
+        true => limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len(),
+        false => 0,
     }
 }
 
@@ -139,6 +134,7 @@ impl Connection {
     pub async fn subscribe(&mut self, wanted: &SubscribeRequest<'_>) -> Result<(), Refusal> {
         self.engine.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
+        let parameters = self.hold_parameters(wanted)?;
         let BegunSubscription { key, mut subscription, resumed, later } = loop {
             match self.try_subscribe(wanted).await {
                 Ok(begun) => break begun,
@@ -146,6 +142,7 @@ impl Connection {
                 Err(QueryFailure::Outdated) => {}
             }
         };
+        subscription.parameters_held = parameters;
         self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, Box::new(subscription));
@@ -284,13 +281,37 @@ impl Connection {
         Ok(())
     }
 
+    /// Counts the parameters of a live query, if they are large.
+    fn hold_parameters(
+        &self,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<Option<Reservation>, Refusal> {
+        let bytes = wanted.parameter_bytes();
+        let max = limits::LIVE_PARAMETER_BYTES;
+        if bytes > max {
+            let detail =
+                format!("the parameters of a live query have {bytes} bytes; the limit is {max}");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("compare with a shorter value, or run the query once"));
+        }
+        if bytes <= limits::SMALL_LIVE_PARAMETER_BYTES {
+            return Ok(None);
+        }
+        let mut held = self.engine.live_parameters.reserve(&self.caller);
+        held.grow(bytes).map_err(|_| {
+            Refusal::new(Code::Overloaded, "the parameters of all live queries have too many bytes")
+                .hint("end other live queries with long parameters, or use shorter ones")
+        })?;
+        Ok(Some(held))
+    }
+
     async fn attach(
         &mut self,
         binding: &Binding,
         key: SubscriptionKey,
         sql: &str,
     ) -> Result<Registration, QueryFailure> {
-        let bytes = held_bytes(binding, sql)?;
+        let bytes = held_bytes(binding, sql);
         let (reply, answer) = oneshot::channel();
         let attach = Attach {
             binding: binding.clone(),

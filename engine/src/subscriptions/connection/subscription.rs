@@ -11,6 +11,7 @@ use super::request::SubscribeRequest;
 use super::stale::StaleSubscription;
 use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
 use crate::commit::jobs::Registration;
+use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::rerun::ResultVersion;
 use crate::subscriptions::resume::{ResumeResult, Resync};
 use crate::subscriptions::shared_delta::HeldDelta;
@@ -47,6 +48,8 @@ pub(super) struct Subscription {
     pub(super) held: Option<ResultVersion>,
     /// Its registration; `None` while it is planned again.
     pub(super) listening: Option<Registration>,
+    /// The count of its parameters, if they are large.
+    pub(super) parameters_held: Option<Reservation>,
 }
 
 impl Subscription {
@@ -72,6 +75,7 @@ impl Subscription {
             stale: None,
             held: None,
             listening: Some(listening),
+            parameters_held: None,
         };
         subscription.info = subscription.info_of();
         subscription
