@@ -13,6 +13,7 @@ pub(crate) mod durable;
 pub(crate) mod execute;
 pub(crate) mod fair_queue;
 pub(crate) mod group;
+pub(crate) mod held_subscriptions;
 pub(crate) mod jobs;
 pub(crate) mod live_queries;
 pub(crate) mod open_rows;

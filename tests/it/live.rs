@@ -457,6 +457,36 @@ fn a_refused_subscription_changes_nothing() {
     });
 }
 
+/// The number of live queries of one tenant, each with a long text, was limited for each connection only.
+#[test]
+fn the_texts_of_live_queries_are_bounded() {
+    run(async {
+        let world = World::new();
+        let ann = crate::visibility::caller("ann", "worker", &[], &[("tenant", "a")]);
+        let bob = crate::visibility::caller("bob", "worker", &[], &[("tenant", "b")]);
+        let sql = format!("SELECT id FROM sessions WHERE id = 's' /* {} */", "x".repeat(60_000));
+        let none = Map::new();
+        let mut connection = world.engine().connect(&ann);
+        let mut open = Vec::new();
+        let refusal = loop {
+            let id = open.len().to_string();
+            match connection.subscribe(&SubscribeRequest::new(&id, &sql, &none)).await {
+                Ok(()) => open.push(id),
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refusal.code, Code::LimitExceeded, "{refusal}");
+        let share = limits::SUBSCRIPTIONS_BYTES / 4;
+        assert!((share / 62_000..share / 61_000).contains(&open.len()), "{}", open.len());
+        let request = SubscribeRequest::new("q", &sql, &none);
+        let mut other = world.engine().connect(&bob);
+        other.subscribe(&request).await.expect("another tenant has its own share");
+        assert_eq!(connection.subscribe(&request).await.unwrap_err().code, Code::LimitExceeded);
+        connection.unsubscribe(&open[7]);
+        connection.subscribe(&request).await.expect("there is room again");
+    });
+}
+
 #[test]
 fn an_ended_subscription_receives_nothing_more() {
     run(async {

@@ -113,7 +113,7 @@ impl WriterThread {
                 match job {
                     WriterJob::Unit(unit) => units.push(unit),
                     WriterJob::Attach(attach) => self.live.attach(attach),
-                    WriterJob::Detach(binding) => self.live.detach(binding),
+                    WriterJob::Detach(ended) => self.live.detach(&ended),
                     WriterJob::Backfill(backfill) => {
                         // It reads the current state. Without that, the group goes on without accumulators.
                         self.commit_rows();

@@ -92,10 +92,17 @@ impl Buffers {
         self.lock().total
     }
 
-    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`].
-    /// The allocator then holds unused memory. Only one task may wait.
+    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a query
+    /// has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
     pub async fn fallen(&self) {
         self.0.fallen.notified().await;
+    }
+
+    /// Something that is not counted here, such as a query, has freed this many bytes.
+    pub fn freed(&self, bytes: u64) {
+        if bytes >= limits::RECLAIMED_BYTES as u64 {
+            self.0.fallen.notify_one();
+        }
     }
 
     /// Starts the next measurement at the current total.

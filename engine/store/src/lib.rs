@@ -24,6 +24,7 @@ mod interrupt;
 mod journal;
 mod layout;
 mod lock;
+mod memory;
 mod migrate;
 mod open;
 mod opened_file;

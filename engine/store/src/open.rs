@@ -18,6 +18,7 @@ use crate::journal::Journal;
 use crate::journal::recovery::{FoundJournal, RecoveryError};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::lock::{Lock, lock, lock_once};
+use crate::memory;
 use crate::migrate;
 use crate::opened_file::OpenedFile;
 use crate::private;
@@ -33,6 +34,7 @@ use crate::writer::Writer;
 /// # Errors
 /// [`StoreError`].
 pub fn blank(layout: &Layout) -> Result<Reader, StoreError> {
+    memory::count();
     let connection = Connection::open_in_memory()?;
     forbid_quoted_texts(&connection)?;
     migrate::create_tables(&connection, &system::tables())?;
@@ -423,6 +425,7 @@ fn check_companions(path: &Path) -> Result<(), StoreError> {
 }
 
 fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection, StoreError> {
+    memory::count();
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match disk.vfs() {
         None => {

@@ -8,6 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::leave_wal_on_close;
 use crate::companions::companion;
 use crate::error::StoreError;
+use crate::memory;
 
 /// A read-only connection. SQLite creates a WAL and its index next to a file even to read it, and a read-only
 /// connection cannot remove them.
@@ -53,6 +54,7 @@ impl Drop for ReadOnlyFile {
 /// has the file open, they stay.
 fn remove_wal(path: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    memory::count();
     let connection = Connection::open_with_flags(path, flags)?;
     leave_wal_on_close(&connection, true)?;
     // A connection that has read nothing has no WAL to remove.

@@ -13,8 +13,10 @@ use abide_schema::id::is_control;
 use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Scope, limits};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::header::{
+    AUTHORIZATION, CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use percent_encoding::percent_decode_str;
@@ -141,11 +143,14 @@ pub(crate) async fn guard(
         admit(&app.authenticator, request.method(), request.uri(), request.headers()).await;
     match admitted {
         Ok(session) => {
+            // Before the connection counts as authenticated: a refused one is closed after a few seconds.
+            if let Some(place) = request.extensions().get::<ConnectionPermit>()
+                && let Err(refusal) = place.authenticated(&session.caller)
+            {
+                return refuse_connection(refusal);
+            }
             if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
                 pending.admitted();
-            }
-            if let Some(place) = request.extensions().get::<ConnectionPermit>() {
-                place.authenticated();
             }
             request.extensions_mut().insert(session.caller.clone());
             request.extensions_mut().insert(session);
@@ -166,6 +171,13 @@ pub(crate) async fn guard(
         }
     }
     next.run(request).await
+}
+
+/// The response to a caller that has too many connections.
+fn refuse_connection(refusal: Refusal) -> Response {
+    let mut response = Problem(refusal).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Every token in a request.
@@ -255,7 +267,7 @@ mod tests {
     fn headers(pairs: Pairs) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
             let name = axum::http::HeaderName::from_static(name);
-            (name, axum::http::HeaderValue::from_static(value))
+            (name, HeaderValue::from_static(value))
         };
         pairs.iter().map(pair).collect()
     }

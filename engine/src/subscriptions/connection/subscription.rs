@@ -46,7 +46,8 @@ pub(super) struct Subscription {
     pub(super) stale: Option<StaleSubscription>,
     /// Its last result, if a rerun sent it.
     pub(super) held: Option<ResultVersion>,
-    pub(super) listening: Registration,
+    /// Its registration; `None` while it is planned again.
+    pub(super) listening: Option<Registration>,
     /// The count of its parameters, if they are large.
     pub(super) parameters_held: Option<Reservation>,
 }
@@ -73,7 +74,7 @@ impl Subscription {
             checksum: wanted.checksum.then(Checksum::default),
             stale: None,
             held: None,
-            listening,
+            listening: Some(listening),
             parameters_held: None,
         };
         subscription.info = subscription.info_of();
