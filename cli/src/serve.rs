@@ -176,8 +176,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         None => None,
     };
     let stop = signals::asked_to_stop()?;
-    let retention = args.retention();
-    let config = abide_client::Config { retention, buffers, ..options.config() };
+    let config = abide_client::Config { retention: args.retention(), buffers, ..options.config() };
     let mut config = abide_engine::Config::from(config);
     config.tuning.holder = Some(holder(address));
     #[cfg(debug_assertions)]
@@ -212,10 +211,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
     if !options.json {
-        print_line(format!(
-            "stopped  ·  {} in the log",
-            cells::counted(head.0.unsigned_abs(), "event")
-        ))?;
+        let events = cells::counted(head.0.unsigned_abs(), "event");
+        print_line(format!("stopped  ·  {events} in the log"))?;
     }
     Ok(())
 }
