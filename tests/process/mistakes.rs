@@ -2,8 +2,11 @@
 //! hint. Some of them succeeded without effect, some created a file, and some were reported as damage.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread;
 
 use expect_test::{Expect, expect};
 use tempfile::TempDir;
@@ -575,4 +578,150 @@ fn options_that_contradict_each_other_are_refused() {
               hint: name the file: `abide backup COPY --db FILE`
         "#]],
     );
+}
+
+/// The commands of hints used the default file or server.
+#[test]
+fn commands_in_hints_name_the_file() {
+    let lines = [
+        "prompt show nope --db a.db",
+        "token revoke nope --db a.db",
+        "identity disable nope --db a.db",
+        "token create nope --db a.db",
+    ];
+    check(folder().path(), &lines, expect![[""]]);
+}
+
+/// A shell had taken the quotes, and the text was stored.
+#[test]
+fn a_value_that_begins_as_json_is_json() {
+    let folder = folder();
+    let call = |value: &str| {
+        let args = ["call", "--db", "a.db", "create_session", "agent=a", value];
+        let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
+        (ended.code, ended.stderr)
+    };
+    let (code, stderr) = call("metadata={order: 8812}");
+    assert_eq!(code, Some(2), "{stderr}");
+    expect![[""]].assert_eq(&stderr);
+    assert_eq!(call("title=[draft] a parcel").0, Some(2));
+    assert_eq!(call("title@=[draft] a parcel").0, Some(0));
+    assert_eq!(call("metadata={\"order\": 8812}").0, Some(0));
+}
+
+/// Hints named another table, or only a place.
+#[test]
+fn statements_of_other_programs_and_wrong_names_have_a_way_out() {
+    let folder = folder();
+    let typed = |sql: &str| {
+        let args = ["sql", "--db", "a.db", sql];
+        let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
+        format!("$ {sql}\n{}", ended.stderr)
+    };
+    let output = [
+        "PRAGMA table_info(sessions)",
+        ".tables",
+        ".schema tool_calls",
+        "SHOW TABLES",
+        "SELECT call_id, results FROM tool_calls",
+    ]
+    .map(typed)
+    .concat();
+    expect![[""]].assert_eq(&output);
+}
+
+/// `abide sql` said "did you mean", the others did not.
+#[test]
+fn every_command_with_a_statement_knows_the_nearest_table() {
+    let server = Server::start();
+    for command in ["sql", "watch", "explain"] {
+        let ended = server.run(&[command, "SELECT * FROM sesions"]);
+        assert!(ended.stderr.ends_with("hint: did you mean sessions?\n"), "{command}: {ended:?}");
+    }
+}
+
+/// Two servers for one file: the second was told that another program uses the port.
+#[test]
+fn a_server_that_runs_already_is_named() {
+    let server = Server::start();
+    let db = server.db();
+    let (db, address) = (db.to_str().unwrap(), server.address());
+    let ended = run(["serve", "--db", db, "--listen", address]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let text = ended.stderr.replace(db, "FILE").replace(address, "ADDRESS");
+    expect![[""]].assert_eq(&text);
+}
+
+/// It was "not reachable".
+#[test]
+fn another_program_on_the_port_is_named() {
+    for response in
+        ["HTTP/1.0 404 Not Found\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answering = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = BufReader::new(stream.try_clone().unwrap()).lines();
+            while request.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            stream.write_all(response.as_bytes()).unwrap();
+        });
+        let ended = run(["sql", "SELECT 1", "--url", &url]);
+        answering.join().unwrap();
+        assert_eq!(ended.code, Some(3), "{ended:?}");
+        assert!(
+            ended.stderr.starts_with(&format!("error: {url} is not an Abide server: ")),
+            "{ended:?}"
+        );
+        assert!(
+            ended.stderr.contains("hint: check the URL: another program listens there"),
+            "{ended:?}"
+        );
+    }
+    let ended = run(["sql", "SELECT 1", "--url", "http://127.0.0.1:9/v1"]);
+    assert!(ended.stderr.contains("its path ends with /v1"), "{ended:?}");
+}
+
+/// Any token was accepted, silently.
+#[test]
+fn a_server_without_tokens_says_that_a_token_has_no_effect() {
+    let server = Server::start();
+    let sql = |args: &[&str]| server.run(&[&["sql", "SELECT 1"], args].concat());
+    let ended = sql(&["--token", "abide_wrong_token"]);
+    let text = ended.stderr.replace(&server.url(), "URL");
+    assert_eq!(ended.code, Some(0), "{text}");
+    expect![[""]].assert_eq(&text);
+    assert_eq!(sql(&[]).stderr, "");
+}
+
+#[test]
+fn the_nearest_command_has_common_letters() {
+    let folder = folder();
+    let output = typed(folder.path(), "agent lst");
+    assert!(output.contains("hint: did you mean list?"), "{output}");
+}
+
+/// The hint was for authors of modules.
+#[test]
+fn a_table_that_was_changed_from_outside_is_a_matter_of_verify() {
+    let folder = folder();
+    let file = rusqlite::Connection::open(folder.path().join("a.db")).unwrap();
+    file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
+    drop(file);
+    check(folder.path(), &["sql x --db a.db"], expect![[""]]);
+}
+
+/// The fork was an empty session.
+#[test]
+fn a_fork_before_the_session_began_is_refused() {
+    let folder = folder();
+    for line in
+        ["call create_session agent=a --db a.db", "call create_session agent=a id=s1 --db a.db"]
+    {
+        typed(folder.path(), line);
+    }
+    let lines = ["agent fork s1 --at 1 --db a.db", "agent fork nope --at 1 --db a.db"];
+    check(folder.path(), &lines, expect![[""]]);
+    let forked = typed(folder.path(), "agent fork s1 --at 2 --db a.db");
+    assert!(forked.contains("origin_id"), "{forked}");
 }

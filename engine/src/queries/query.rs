@@ -58,7 +58,7 @@ pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult
 }
 
 /// The hint for a misspelled table is its name.
-fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
+pub(crate) fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
     let tables = layout.live_tables();
     let names = tables.iter().map(|table| table.name);
     let wanted = refusal.detail.strip_prefix("no such table: ");

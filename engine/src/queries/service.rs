@@ -181,6 +181,7 @@ impl QueryService {
         }
         let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
         let (sql, params) = (sql.to_owned(), params.clone());
+        let layout = self.layout.clone();
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
         let plan = move |_: &mut Reader| {
             let binding = match &principal {
@@ -192,7 +193,8 @@ impl QueryService {
                 Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
             }
         };
-        self.read(caller.reader_key(), plan).await
+        let planned = self.read(caller.reader_key(), plan).await;
+        planned.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 
     /// Returns when a state is durable.
