@@ -13,8 +13,14 @@ use crate::printable::Printable;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The commands of hints that use the file or the server of the command that was refused.
-const COMMANDS: [&str; 5] =
-    ["abide call ", "abide sql ", "abide prompt ", "abide token ", "abide identity "];
+const COMMANDS: [&str; 6] = [
+    "abide call ",
+    "abide sql ",
+    "abide events ",
+    "abide prompt ",
+    "abide token ",
+    "abide identity ",
+];
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -85,7 +91,7 @@ impl Failure {
             for command in COMMANDS {
                 let parts = hint.split(command).map(str::to_owned).collect::<Vec<_>>();
                 let joined = parts.into_iter().reduce(|before, rest| {
-                    let is_complete = rest.starts_with("--");
+                    let is_complete = rest.starts_with("--db ") || rest.starts_with("--url ");
                     let option = if is_complete { "" } else { option };
                     format!("{before}{}{option} {rest}", command.trim_end())
                 });

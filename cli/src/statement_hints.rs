@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn the_hint_for_a_column_names_the_table_of_the_statement() {
-        let given = "at byte 7; `abide sql \"SELECT * FROM pragma_table_info('sessions')\"` lists the columns of a table";
+        let given = "at byte 7; `abide sql \"SELECT * FROM pragma_table_info('sessions')\"` \
+                     lists the columns of a table";
         let named = hint("SELECT call_id, result FROM tool_calls", given);
         assert!(named.contains("pragma_table_info('tool_calls')"), "{named}");
         assert_eq!(hint("SELECT x FROM (SELECT 1)", given), given);

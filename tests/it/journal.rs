@@ -240,8 +240,11 @@ fn the_wal_of_another_database() {
     }
 }
 
-const BELONG_TO_ANOTHER: &str = "conflict: the -wal and -redo- files next to FOLDER/both.db belong to another database
-hint: to use the file as it is, move the other files away: `mkdir former && mv FOLDER/both.db-* former/`; to keep their events, put back the file that they belong to
+const BELONG_TO_ANOTHER: &str = "conflict: \
+the -wal and -redo- files next to FOLDER/both.db belong to another database
+hint: to use the file as it is, move the other files away: \
+`mkdir former && mv FOLDER/both.db-* former/`; \
+to keep their events, put back the file that they belong to
 ";
 
 /// Pages of two states of one database were mixed.

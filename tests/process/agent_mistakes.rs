@@ -5,7 +5,10 @@ use std::fs;
 use crate::program::ExitedProcess;
 use crate::project::Project;
 
-const MODELS: &str = "models:\n  default: { provider: script }\n  providers:\n    - { id: script, kind: script, file: answers.yaml";
+const MODELS: &str = "models:
+  default: { provider: script }
+  providers:
+    - { id: script, kind: script, script: answers.yaml, models: [scripted]";
 
 /// A project without tools, with this provider and this agent.
 fn project(provider: &str, agent: &str) -> Project {
@@ -92,7 +95,7 @@ fn numbers_of_a_definition_are_explained() {
     };
     let wrong = text("limits: { tool_calls: many }\n");
     assert!(wrong.contains("expected an integer") && !wrong.contains("i64"), "{wrong}");
-    let wrong = text("profile: { name: balanced, context: { compact_above_tokens: 5000 } }\n");
+    let wrong = text("profile: { base: balanced, context: { compact_above_tokens: 5000 } }\n");
     assert!(wrong.contains("clerk.yaml:1:28: profile.context."), "{wrong}");
     assert!(wrong.contains("docs/agent-context.md"), "{wrong}");
 }

@@ -214,10 +214,10 @@ fn hints_of_the_engine_name_commands() {
               hint: docs/protocol.md lists them
             $ abide prompt show clerk@prod --db a.db
             error: the prompt clerk has no version or label prod   [not_found]
-              hint: it has no labels; `abide prompt label` sets one
+              hint: it has no labels; `abide prompt --db a.db label` sets one
             $ abide prompt show none@prod --db a.db
             error: there is no prompt none@prod   [not_found]
-              hint: `abide prompt list` shows the prompts
+              hint: `abide prompt --db a.db list` shows the prompts
         "#]],
     );
 }
@@ -323,7 +323,7 @@ fn the_ten_usual_mistakes() {
           hint: is it running? `abide serve` starts one
         $ abide sql x --url URL --token wrong
         error: the token is unknown   [unauthenticated]
-          hint: check it for missing characters; an admin can create another: `abide token create`
+          hint: check it for missing characters; an admin can create another: `abide token --url URL create`
         $ abide serve --db b.db --listen ADDRESS
         error: ADDRESS is in use by another program   [conflict]
           hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
@@ -424,10 +424,10 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean admin?
             $ abide token create ann --db a.db
             error: there is no identity ann   [not_found]
-              hint: `abide identity list` lists them; `abide identity create` creates one
+              hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
             $ abide token revoke x --db a.db
             error: there is no token x   [not_found]
-              hint: `abide token list` lists them
+              hint: `abide token --db a.db list` lists them
         "#]],
     );
 }
@@ -589,7 +589,24 @@ fn commands_in_hints_name_the_file() {
         "identity disable nope --db a.db",
         "token create nope --db a.db",
     ];
-    check(folder().path(), &lines, expect![[""]]);
+    check(
+        folder().path(),
+        &lines,
+        expect![[r#"
+        $ abide prompt show nope --db a.db
+        error: there is no prompt nope   [not_found]
+          hint: `abide prompt --db a.db list` shows the prompts
+        $ abide token revoke nope --db a.db
+        error: there is no token nope   [not_found]
+          hint: `abide token --db a.db list` lists them
+        $ abide identity disable nope --db a.db
+        error: there is no identity nope   [not_found]
+          hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
+        $ abide token create nope --db a.db
+        error: there is no identity nope   [not_found]
+          hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
+    "#]],
+    );
 }
 
 /// A shell had taken the quotes, and the text was stored.
@@ -603,7 +620,10 @@ fn a_value_that_begins_as_json_is_json() {
     };
     let (code, stderr) = call("metadata={order: 8812}");
     assert_eq!(code, Some(2), "{stderr}");
-    expect![[""]].assert_eq(&stderr);
+    expect![[r#"
+        error: the value of metadata begins as JSON and is not: key must be a string at line 1 column 2   [usage]
+          hint: quote it for the shell: metadata='{"a": 1}'; to send the text:  'metadata@={order: 8812}'
+    "#]].assert_eq(&stderr);
     assert_eq!(call("title=[draft] a parcel").0, Some(2));
     assert_eq!(call("title@=[draft] a parcel").0, Some(0));
     assert_eq!(call("metadata={\"order\": 8812}").0, Some(0));
@@ -627,7 +647,23 @@ fn statements_of_other_programs_and_wrong_names_have_a_way_out() {
     ]
     .map(typed)
     .concat();
-    expect![[""]].assert_eq(&output);
+    expect![[r#"
+        $ PRAGMA table_info(sessions)
+        error: the statement is not read-only   [bad_sql]
+          hint: `abide sql --db a.db "SELECT * FROM pragma_table_info('sessions')"` lists the columns
+        $ .tables
+        error: near ".": syntax error   [bad_sql]
+          hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
+        $ .schema tool_calls
+        error: near ".": syntax error   [bad_sql]
+          hint: `abide sql --db a.db "SELECT * FROM pragma_table_info('tool_calls')"` lists the columns
+        $ SHOW TABLES
+        error: near "SHOW": syntax error   [bad_sql]
+          hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
+        $ SELECT call_id, results FROM tool_calls
+        error: no such column: results   [bad_sql]
+          hint: at byte 16 of the statement; `abide sql --db a.db "SELECT * FROM pragma_table_info('tool_calls')"` lists the columns of a table; write text in single quotes
+    "#]].assert_eq(&output);
 }
 
 /// `abide sql` said "did you mean", the others did not.
@@ -640,7 +676,7 @@ fn every_command_with_a_statement_knows_the_nearest_table() {
     }
 }
 
-/// Two servers for one file: the second was told that another program uses the port.
+/// The second server for one file reported another program on its port.
 #[test]
 fn a_server_that_runs_already_is_named() {
     let server = Server::start();
@@ -649,7 +685,11 @@ fn a_server_that_runs_already_is_named() {
     let ended = run(["serve", "--db", db, "--listen", address]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let text = ended.stderr.replace(db, "FILE").replace(address, "ADDRESS");
-    expect![[""]].assert_eq(&text);
+    expect![[r#"
+        error: a server serves FILE already, at ADDRESS   [conflict]
+          hint: use that server; to start it again, stop it first
+    "#]]
+    .assert_eq(&text);
 }
 
 /// It was "not reachable".
@@ -690,7 +730,10 @@ fn a_server_without_tokens_says_that_a_token_has_no_effect() {
     let ended = sql(&["--token", "abide_wrong_token"]);
     let text = ended.stderr.replace(&server.url(), "URL");
     assert_eq!(ended.code, Some(0), "{text}");
-    expect![[""]].assert_eq(&text);
+    expect![[r#"
+        warning: URL checks no tokens, because it has none: the token has no effect
+    "#]]
+    .assert_eq(&text);
     assert_eq!(sql(&[]).stderr, "");
 }
 
@@ -708,7 +751,15 @@ fn a_table_that_was_changed_from_outside_is_a_matter_of_verify() {
     let file = rusqlite::Connection::open(folder.path().join("a.db")).unwrap();
     file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
     drop(file);
-    check(folder.path(), &["sql x --db a.db"], expect![[""]]);
+    check(
+        folder.path(),
+        &["sql x --db a.db"],
+        expect![[r#"
+        $ abide sql x --db a.db
+        error: table events in a.db differs from its declaration   [conflict]
+          hint: `abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step
+    "#]],
+    );
 }
 
 /// The fork was an empty session.
@@ -721,7 +772,18 @@ fn a_fork_before_the_session_began_is_refused() {
         typed(folder.path(), line);
     }
     let lines = ["agent fork s1 --at 1 --db a.db", "agent fork nope --at 1 --db a.db"];
-    check(folder.path(), &lines, expect![[""]]);
+    check(
+        folder.path(),
+        &lines,
+        expect![[r#"
+            $ abide agent fork s1 --at 1 --db a.db
+            error: session s1 begins at event 2, after event 1   [bad_arguments]
+              hint: `abide events --db a.db --session s1` lists its events
+            $ abide agent fork nope --at 1 --db a.db
+            error: there is no session nope   [not_found]
+              hint: `abide sql --db a.db 'SELECT id FROM sessions'` lists them
+        "#]],
+    );
     let forked = typed(folder.path(), "agent fork s1 --at 2 --db a.db");
     assert!(forked.contains("origin_id"), "{forked}");
 }

@@ -2,7 +2,7 @@
 //! could not remove.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::program::{ExitedProcess, Process, program, run};
+use crate::server::Server;
 
 /// A user who is not root: root can write every file.
 const USER: u32 = 65_534;
@@ -99,27 +100,27 @@ fn a_copy_that_cannot_be_written_verifies_and_nothing_is_left_next_to_it() {
 /// The rows of the WAL are not in the file, and the index of the WAL cannot be made.
 #[test]
 fn a_file_with_a_wal_in_a_folder_that_is_read_only_is_not_called_damaged() {
+    let mut server = Server::start();
+    server.run(&["call", "create_session", "agent=a"]).good();
+    // Its rows are in the WAL after a query.
+    server.run(&["sql", "SELECT * FROM sessions"]).good();
+    server.kill();
     let copy = Copy::new();
-    let wal = copy.inner().join("copy.db-wal");
-    let serving = copy.run(&["sql", "--db", "copies/copy.db", "SELECT 1"]);
-    serving.good();
-    // A writer that was killed: SQLite's own program would leave the same.
-    let file = rusqlite::Connection::open(copy.db()).unwrap();
-    file.execute_batch("UPDATE meta SET value = value WHERE name = 'log_id'").unwrap();
-    let kept = copy.folder.path().join("kept-wal");
-    fs::copy(&wal, &kept).unwrap();
-    drop(file);
-    fs::copy(&kept, &wal).unwrap();
-    let _ = fs::remove_file(copy.inner().join("copy.db-shm"));
-    if geteuid().is_root() {
-        chown(&wal, Some(USER), Some(USER)).unwrap();
+    for suffix in ["", "-wal", "-redo-1"] {
+        let to = copy.inner().join(format!("copy.db{suffix}"));
+        let _ = fs::remove_file(&to);
+        fs::copy(format!("{}{suffix}", server.db().display()), &to).unwrap();
+        if geteuid().is_root() {
+            chown(&to, Some(USER), Some(USER)).unwrap();
+        }
     }
     copy.set_modes(0o555, 0o600);
-    let refused = copy.run(&["verify", "copies/copy.db"]);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("copy.db is not writable   [bad_request]"), "{refused:?}");
-    assert!(refused.stderr.contains("copy it, with the files next to it"), "{refused:?}");
-    assert!(fs::metadata(&wal).unwrap().size() > 0);
+    let verified = copy.run(&["verify", "copies/copy.db"]);
+    assert_eq!(verified.code, Some(1), "{verified:?}");
+    assert!(verified.stderr.contains("is not writable   [bad_request]"), "{verified:?}");
+    assert!(verified.stderr.contains("copy it, with the files next to it"), "{verified:?}");
+    copy.set_modes(0o755, 0o600);
+    assert!(copy.run(&["verify", "copies/copy.db"]).good().starts_with("1 event"));
 }
 
 /// A file that is not readable.

@@ -355,12 +355,7 @@ impl OpenError {
                 "put the file back; to do without its events, move the -wal and -redo- files away",
             ),
             OpenError::ForeignWal { path, .. } => {
-                let hint = format!(
-                    "to use the file as it is, move the other files away: `mkdir former && mv {0}-* former/`; to keep \
-                     their events, put back the file that they belong to",
-                    path.display()
-                );
-                return Refusal::new(Code::Conflict, detail).hint(hint);
+                return Refusal::new(Code::Conflict, detail).hint(foreign_wal_hint(path));
             }
             OpenError::Journal { .. } => (
                 Code::Conflict,
@@ -380,6 +375,15 @@ impl OpenError {
         };
         Refusal::new(code, detail).hint(hint)
     }
+}
+
+/// How to use a file next to the WAL of another one.
+fn foreign_wal_hint(path: &Path) -> String {
+    format!(
+        "to use the file as it is, move the other files away: `mkdir former && mv {0}-* former/`; to keep their events, \
+         put back the file that they belong to",
+        path.display()
+    )
 }
 
 /// How to use a file that another process has open.

@@ -526,8 +526,13 @@ async fn a_client_of_openai_with_a_wrong_route_gets_a_reason() {
     let mut errors = String::new();
     for path in ["/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/other"] {
         let body = server.post(path, "{}").await.body;
-        let problem: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let problem: serde_json::Value = serde_json::from_str(&body).expect("it is JSON");
         errors.push_str(&format!("{path}: {}\n", problem["error"]["message"]));
     }
-    expect![[""]].assert_eq(&errors);
+    expect![[r#"
+        /responses: "no route matches /responses (the base URL of an OpenAI client ends with /v1)"
+        /v1/chat/completions: "no route matches /v1/chat/completions (use the Responses API: POST /v1/responses)"
+        /v1/embeddings: "no route matches /v1/embeddings (GET /openapi.json lists the routes)"
+        /v1/other: null
+    "#]].assert_eq(&errors);
 }
