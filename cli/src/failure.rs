@@ -91,7 +91,8 @@ impl Failure {
             for command in COMMANDS {
                 let parts = hint.split(command).map(str::to_owned).collect::<Vec<_>>();
                 let joined = parts.into_iter().reduce(|before, rest| {
-                    let is_complete = rest.starts_with("--db ") || rest.starts_with("--url ");
+                    let line = &rest[..rest.find(['`', ';', '\n']).unwrap_or(rest.len())];
+                    let is_complete = line.contains("--db ") || line.contains("--url ");
                     let option = if is_complete { "" } else { option };
                     format!("{before}{}{option} {rest}", command.trim_end())
                 });
@@ -266,6 +267,8 @@ mod tests {
             hint("`abide token list` lists them"),
             "`abide token --db a.db list` lists them"
         );
+        let named = "`abide token create root --db b.db`";
+        assert_eq!(hint(named), named);
         let complete = "abide call --db b.db x;  abide sql --url http://h \"SELECT 1\"";
         assert_eq!(hint(complete), complete);
         assert_eq!(hint("watch it"), "watch it");

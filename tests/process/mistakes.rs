@@ -593,19 +593,19 @@ fn commands_in_hints_name_the_file() {
         folder().path(),
         &lines,
         expect![[r#"
-        $ abide prompt show nope --db a.db
-        error: there is no prompt nope   [not_found]
-          hint: `abide prompt --db a.db list` shows the prompts
-        $ abide token revoke nope --db a.db
-        error: there is no token nope   [not_found]
-          hint: `abide token --db a.db list` lists them
-        $ abide identity disable nope --db a.db
-        error: there is no identity nope   [not_found]
-          hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
-        $ abide token create nope --db a.db
-        error: there is no identity nope   [not_found]
-          hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
-    "#]],
+            $ abide prompt show nope --db a.db
+            error: there is no prompt nope   [not_found]
+              hint: `abide prompt --db a.db list` shows the prompts
+            $ abide token revoke nope --db a.db
+            error: there is no token nope   [not_found]
+              hint: `abide token --db a.db list` lists them
+            $ abide identity disable nope --db a.db
+            error: there is no identity nope   [not_found]
+              hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
+            $ abide token create nope --db a.db
+            error: there is no identity nope   [not_found]
+              hint: --role ROLE also creates the identity; `abide identity --db a.db list` lists them
+        "#]],
     );
 }
 
