@@ -3,8 +3,9 @@
 //!
 //! `agents` the catalog · `cycles` delegation in a cycle · `folder_check` what a folder lacks · `folder_texts` the
 //! files of a folder · `mlflow` prompts of MLflow · `native` the native agents · `project` `abide.yaml` and the folder
-//! · `project_reload` the same while a runtime uses it · `shared_setting` what it replaces · `revision` definitions in rows · `stored_prompts` prompts of the database · `submitted` definitions from the
-//! network · `trusted_programs` programs and remote agents that may be used.
+//! · `project_reload` the same while a runtime uses it · `shared_setting` what it replaces · `revision` definitions
+//! in rows · `stored_prompts` prompts of the database · `submitted` definitions from the network · `trusted_programs`
+//! programs and remote agents that may be used.
 
 pub(crate) mod agents;
 pub(crate) mod cycles;

@@ -3,9 +3,8 @@
 //! `definition::middleware` and `definition::guardrail` are their settings.
 //!
 //! `agent_middleware` the interface in Rust · `held` answers that a rule may still deny · `hooks` its calls ·
-//! `observability` counters · `pattern_reach` how far a match extends · `redaction` where personal data is redacted · `redactor` how · `streaming`
-//! what is published of an answer · `verdict`
-//! the decision about a text.
+//! `observability` counters · `pattern_reach` how far a match extends · `redaction` where personal data is redacted ·
+//! `redactor` how · `streaming` what is published of an answer · `verdict` the decision about a text.
 
 pub(crate) mod agent_middleware;
 pub(crate) mod held;

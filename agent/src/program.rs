@@ -1,7 +1,7 @@
 //! Command-line programs as agents: their output lines are events, their permission requests are approvals.
 //!
-//! `approvals` permission requests · `calls` calls of their own tools · `output` output lines · `plan` plans that programs report · `reparse`
-//! stored lines read again · `run` one run.
+//! `approvals` permission requests · `calls` calls of their own tools · `output` output lines · `plan` plans that
+//! programs report · `reparse` stored lines read again · `run` one run.
 
 pub(crate) mod approvals;
 pub(crate) mod calls;

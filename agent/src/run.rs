@@ -1,9 +1,10 @@
 //! The loop: a runtime claims runs, and one driver for each computes the next step from rows and performs it under the
 //! lease of the run.
 //!
-//! `attempts` cancels tasks on remote servers · `context` state shared by all drivers · `drive` the loop · `driver` one run · `drivers` one task per run · `error` errors that
-//! stop a runtime · `heartbeat` renewal of leases · `lease` the lease of a run · `next_step` the next step · `pause`
-//! stages at which a run waits · `runtime` claims runs · `settings` settings of a runtime · `step` how a step ends.
+//! `attempts` cancels tasks on remote servers · `context` state shared by all drivers · `drive` the loop · `driver`
+//! one run · `drivers` one task per run · `error` errors that stop a runtime · `heartbeat` renewal of leases ·
+//! `lease` the lease of a run · `next_step` the next step · `pause` stages at which a run waits · `runtime` claims
+//! runs · `settings` settings of a runtime · `step` how a step ends.
 
 pub(crate) mod attempts;
 pub(crate) mod context;

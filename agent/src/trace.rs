@@ -1,6 +1,7 @@
 //! Traces of runs, derived from rows, with the names of OpenTelemetry; and counters.
 //!
-//! `metrics` counters for Prometheus · `names` the names · `sink` where traces go · `spans` the spans of a run · `tracer` the task that sends them.
+//! `metrics` counters for Prometheus · `names` the names · `sink` where traces go · `spans` the spans of a run ·
+//! `tracer` the task that sends them.
 
 pub(crate) mod metrics;
 pub(crate) mod names;

@@ -29,7 +29,7 @@ use clap::{Parser, Subcommand};
 use live::report::Machine;
 use record::Record;
 
-/// That of the program `abide`.
+/// The allocator of the program `abide`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

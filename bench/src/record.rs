@@ -38,7 +38,7 @@ pub(crate) struct TurnsRecord {
     pub(crate) turns_per_second: f64,
     /// Median time of one `fdatasync` of a 4 KiB overwrite immediately before the run, in microseconds.
     pub(crate) probe_us: f64,
-    /// The same during the run. It includes the wait for a processor and for the syncs of the run.
+    /// Median time of one such `fdatasync` during the run. It includes the wait for a processor and for the syncs of the run.
     #[serde(default)]
     pub(crate) probe_during_us: Option<f64>,
     /// The settings that make an answer durable, as the contender reports them.
@@ -71,7 +71,7 @@ pub(crate) struct EngineFigures {
     /// Bytes that were written to the disk for each byte of payload, from the creation of the file until it is closed:
     /// an upper bound, see `disk`.
     pub(crate) written_per_payload_byte: Option<f64>,
-    /// The same rows in plain SQLite, without syncs.
+    /// Turns per second that write these rows to plain SQLite, without syncs.
     pub(crate) floor_turns_per_second: f64,
     pub(crate) floor_cpu_us: f64,
     pub(crate) floor_stored_per_payload_byte: f64,

@@ -35,7 +35,7 @@ use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 use crate::printable::one_line;
 
 /// Arguments of `abide agent`.
@@ -156,14 +156,14 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     let (definitions, problems) = open(options, folder).await?.catalog.read();
     for definition in definitions.iter().filter(|it| !it.hidden) {
         if options.json {
-            say_json(definition)?;
+            print_json(definition)?;
         } else {
-            say(line(&definition.name, definition.mode, definition.description.as_deref()))?;
+            print_line(line(&definition.name, definition.mode, definition.description.as_deref()))?;
         }
     }
     if !problems.is_empty() && !options.json {
         let files = problems.len();
-        say(format!(
+        print_line(format!(
             "{files} more files are not valid definitions: `abide agent check{}` lists the errors",
             of_folder(folder)
         ))?;
@@ -178,9 +178,9 @@ async fn list_registered(options: &Options) -> Result<(), Failure> {
     let agents: Vec<RegisteredAgent> = abide.sql(sql).fetch().await?;
     for agent in &agents {
         if options.json {
-            say_json(agent)?;
+            print_json(agent)?;
         } else {
-            say(line(&agent.name, agent.mode, agent.description.as_deref()))?;
+            print_line(line(&agent.name, agent.mode, agent.description.as_deref()))?;
         }
     }
     abide.close().await;
@@ -251,7 +251,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         let agents = counted(definitions.len() as u64, "agent");
         return match options.json {
             true => Ok(()),
-            false => say(format!("{agents}, no errors")),
+            false => print_line(format!("{agents}, no errors")),
         };
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
@@ -276,17 +276,17 @@ fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<Strin
 fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
     let settings = json!(definition.settings());
     if options.json {
-        return say_json(&json!({"agent": definition.name, "settings": settings}));
+        return print_json(&json!({"agent": definition.name, "settings": settings}));
     }
     let name = settings["profile"].as_str().unwrap_or_default();
-    say(one_line(&format!("{}: profile {name}", definition.name)))?;
+    print_line(one_line(&format!("{}: profile {name}", definition.name)))?;
     for part in ["limits", "context", "plan", "memory", "watchdog"] {
         let numbers = settings[part].as_object().into_iter().flatten();
         let numbers: Vec<String> =
             numbers.map(|(setting, value)| format!("{setting} {value}")).collect();
-        say(one_line(&format!("  {part:<9} {}", numbers.join(", "))))?;
+        print_line(one_line(&format!("  {part:<9} {}", numbers.join(", "))))?;
     }
-    say(format!("  planning  {}", settings["planning"]))
+    print_line(format!("  planning  {}", settings["planning"]))
 }
 
 /// Shows a problem: file, line, column, reason, code and suggestion.
@@ -295,12 +295,12 @@ fn show(options: &Options, problem: &Problem) -> Result<(), Failure> {
     let severity = if error.is_warning() { "warning" } else { "error" };
     if options.json {
         let (line, column) = problem.at.map(|at| (at.line, at.column)).unzip();
-        return say_json(&json!({"path": problem.path.display().to_string(), "line": line,
+        return print_json(&json!({"path": problem.path.display().to_string(), "line": line,
             "column": column, "severity": severity, "code": error.code(), "error": error.to_string(),
             "suggestion": error.suggestion()}));
     }
     let hint = error.suggestion().map(|text| format!("\n  hint: {text}")).unwrap_or_default();
     let prefix = if error.is_warning() { "warning: " } else { "" };
     let reason = one_line(&problem.to_string());
-    say(format!("{prefix}{reason}   [{}]{hint}", error.code()))
+    print_line(format!("{prefix}{reason}   [{}]{hint}", error.code()))
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_URL, Options};
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 
 /// Arguments of `abide backup`.
 #[derive(Args, Debug)]
@@ -33,7 +33,7 @@ Examples:
 /// The file does not exist, the target exists or cannot be written, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     if options.db.is_none() && options.url != DEFAULT_URL {
-        let detail = "a backup copies a file of this machine, not through a server";
+        let detail = "`backup` cannot copy through a server";
         return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let (from, to) = (options.db_or_default(), args.to);
@@ -41,13 +41,13 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let verified = verify_file(&to, &mut |_| {})?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
-        say_json(&json!({
+        print_json(&json!({
             "backup": to.display().to_string(),
             "of": from.display().to_string(),
             "events": events,
         }))
     } else {
         let (events, to) = (cells::counted(events, "event"), to.display());
-        say(format!("{events} from {} to {to}  ·  chain ok", from.display()))
+        print_line(format!("{events} from {} to {to}  ·  chain ok", from.display()))
     }
 }

@@ -8,12 +8,12 @@ use abide_schema::reducer::Arguments;
 use abide_schema::{Code, Refusal, integers};
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Map, Value as JsonValue};
+use serde_json::{Map, Value as JsonValue, json};
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::pairs::{self, Pairs};
 use crate::table;
 use crate::terminal::Terminal;
@@ -22,8 +22,8 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Call {
-    /// The name of the reducer
-    reducer: String,
+    /// The name of the reducer; without it the command lists the reducers
+    reducer: Option<String>,
 
     /// Arguments as key=value, or one file with a JSON object (`-` is stdin)
     #[arg(value_name = "KEY=VALUE|-|FILE")]
@@ -45,8 +45,9 @@ Examples:
   abide call append_message session_id=s_01J… role=user content='Where is it?'
   abide call claim_handoff id=ho_01J… && abide call resolve_handoff id=ho_01J… resolution=approved
   echo '{\"agent\": \"support\"}' | abide call create_session --json -
+  abide call                              # lists the reducers
 
-`curl http://127.0.0.1:7341/v1/schema` lists the reducers and their arguments.";
+`curl http://127.0.0.1:7341/v1/schema` also lists the arguments of each reducer.";
 
 /// The result in the form of the server's response.
 #[derive(Serialize)]
@@ -61,9 +62,10 @@ struct CallOutput<'a> {
 /// # Errors
 /// The arguments are invalid, or the call is refused.
 pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
+    let Some(reducer) = &args.reducer else { return list(options) };
     let pairs = arguments(&args.arguments)?;
     let abide = connect(options, Access::Write).await?;
-    let mut request = abide.call_by_name(&args.reducer, &pairs.values);
+    let mut request = abide.call_by_name(reducer, &pairs.values);
     if let Some(id) = args.request_id {
         request = request.request_id(id);
     }
@@ -71,6 +73,31 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     // Closes an engine in this process gracefully, even after a refusal.
     abide.close().await;
     show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
+}
+
+/// Lists the reducers of the built-in modules and of the program's own, with the first sentence about each.
+///
+/// # Errors
+/// The output cannot be written.
+fn list(options: &Options) -> Result<(), Failure> {
+    let built_in = abide_reducers::modules();
+    let modules = built_in.iter().chain(&options.modules);
+    let reducers = modules.flat_map(|module| &module.reducers);
+    let mut listed: Vec<(&str, String)> =
+        reducers.map(|reducer| (reducer.name, first_sentence(reducer.doc))).collect();
+    listed.sort_unstable();
+    if options.json {
+        let objects = listed.iter().map(|(name, doc)| json!({"name": name, "doc": doc}));
+        return print_json(&objects.collect::<Vec<_>>());
+    }
+    let width = listed.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    listed.iter().try_for_each(|(name, doc)| print_line(format!("{name:width$}  {doc}")))
+}
+
+fn first_sentence(doc: &str) -> String {
+    let words: Vec<&str> = doc.split_whitespace().collect();
+    let ends = words.iter().position(|word| word.ends_with('.'));
+    words[..ends.map_or(words.len(), |at| at + 1)].join(" ")
 }
 
 /// Makes a call whose reducer is known, and shows the result.
@@ -92,14 +119,14 @@ fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure>
     let Committed { seq, duplicate, value } = called;
     if options.json {
         let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };
-        return say_json(&answer);
+        return print_json(&answer);
     }
     let terminal = Terminal::of_stdout();
     let again = if *duplicate { "  ·  duplicate, nothing was written" } else { "" };
-    say(terminal.dim(format!("seq {seq}{again}")))?;
+    print_line(terminal.dim(format!("seq {seq}{again}")))?;
     match value {
-        JsonValue::Object(row) => say(table::list(terminal, row)),
-        other => say(format!("  {other}")),
+        JsonValue::Object(row) => print_line(table::list(terminal, row)),
+        other => print_line(format!("  {other}")),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
 use abide_engine::LockState;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Listing, Refusal};
 
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -47,7 +47,7 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
 /// Connects to the file or the server that a command names, to read; `None` if it names none.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// The errors of [`connect`].
 pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Failure> {
     match options.db.is_some() || options.is_url_named {
         true => connect(options, Access::Read).await.map(Some),
@@ -145,19 +145,21 @@ impl From<Error> for Failure {
     }
 }
 
-/// The routes that hints of the engine name, and the command that does the same.
-const COMMANDS: [(&str, &str); 4] = [
-    (
-        "GET /v1/schema lists the tables",
-        "`abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"` lists the tables",
-    ),
-    ("GET /v1/schema lists the columns of every table", LIST_COLUMNS),
-    ("GET /v1/schema lists the columns", LIST_COLUMNS),
-    ("GET /v1/schema lists them", "docs/protocol.md lists them"),
-];
+/// The command that shows a listing, as a hint.
+const fn command_of(listing: Listing) -> &'static str {
+    match listing {
+        Listing::Tables => {
+            "`abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"` lists the tables"
+        }
+        Listing::Columns => {
+            "`abide sql \"SELECT * FROM pragma_table_info('sessions')\"` lists the columns of a table"
+        }
+        Listing::Reducers => LIST_REDUCERS,
+    }
+}
 
-const LIST_COLUMNS: &str =
-    "`abide sql \"SELECT * FROM pragma_table_info('sessions')\"` lists the columns of a table";
+/// The command that lists the reducers, as a hint.
+pub(crate) const LIST_REDUCERS: &str = "`abide call` lists the reducers";
 
 /// The hint about a credential that has expired.
 const EXPIRED: &str = "ask the issuer for a new one";
@@ -169,11 +171,7 @@ fn of_command(refusal: Refusal) -> Refusal {
         let hint = format!("`abide sql \"{sql}\"` lists them");
         return refusal.hint(hint);
     }
-    let hint = refusal.hint.map(|hint| {
-        let known = COMMANDS.iter().find(|(route, _)| hint.contains(route));
-        known.map_or(hint.clone(), |(route, command)| hint.replace(route, command))
-    });
-    Refusal { hint, ..refusal }
+    refusal.show_listings(command_of)
 }
 
 #[cfg(test)]
@@ -187,7 +185,7 @@ mod tests {
         assert_eq!(refused.to_string(), "call 1 of the batch: there is no role x");
         assert_eq!(of_command(refused).to_string(), "there is no role x");
         let refusal = Refusal::new(Code::BadSql, "no such table: s");
-        let hint = of_command(refusal.hint("at byte 7; GET /v1/schema lists the tables")).hint;
+        let hint = of_command(refusal.hint(format!("at byte 7; {}", Listing::Tables.hint()))).hint;
         assert!(hint.is_some_and(|hint| hint.starts_with("at byte 7; `abide sql ")));
         let refusal =
             Refusal::new(Code::NotFound, "there is no run r1").hint_query("SELECT id FROM runs");

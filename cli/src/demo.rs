@@ -31,7 +31,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::signals;
 use crate::terminal::Terminal;
 use context::DemoContext;
@@ -99,7 +99,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     };
     let kept = args.keep.as_ref().map(|keep| keep.display().to_string());
     if !options.json {
-        say(report::opening(recordings.len() as u64, kept.as_deref()))?;
+        print_line(report::opening(recordings.len() as u64, kept.as_deref()))?;
     }
     // Installed first, so that an interrupt leaves no server and no folder behind.
     let stop = signals::asked_to_stop()?;
@@ -113,9 +113,9 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
         }
     };
     if options.json {
-        say_json(&report)?;
+        print_json(&report)?;
     } else {
-        say(report.picture(Terminal::of_stdout()))?;
+        print_line(report.picture(Terminal::of_stdout()))?;
     }
     if report.is_good() {
         return Ok(());

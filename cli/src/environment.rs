@@ -113,7 +113,7 @@ fn is_kept(name: &OsString) -> bool {
     KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(&name)) || name.starts_with("LC_")
 }
 
-/// Reads the variables of the original process, and empties the file, because programs inherit its handle.
+/// Reads the variables of the original process, and empties the file. Its descriptor stays open in this process.
 fn received(handle: &OsString) -> io::Result<Variables> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{HANDLE} is not ours"));
     let handle: u32 = handle.to_str().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;

@@ -12,7 +12,7 @@ use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::log_pages::LogPages;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 use crate::printable::Printable;
 use crate::reconnect::{history_notice, reporting_reconnects};
 use crate::signals;
@@ -89,7 +89,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     };
     let mut log = LogPages::new(abide, &columns, session, start);
     while let Some(page) = log.next().await? {
-        lines.say(page.rows.iter().map(|row| &row[..]))?;
+        lines.print_rows(page.rows.iter().map(|row| &row[..]))?;
     }
     let Some(mut live) = live else { return Ok(()) };
     let mut after = log.after();
@@ -103,7 +103,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         // A reset repeats all rows; the seq selects the new ones.
         rows.retain(|row| seq(row) > after && (!repeats || seq(row) > update.from));
         rows.sort_by_key(|row| seq(row));
-        lines.say(rows.into_iter())?;
+        lines.print_rows(rows.into_iter())?;
     }
     live.error().map_or(Ok(()), |error| Err(error.clone().into()))
 }
@@ -212,9 +212,12 @@ impl Lines {
     }
 
     /// Prints rows of the log, in its columns.
-    fn say<'a>(&mut self, rows: impl Iterator<Item = &'a [Value]> + Clone) -> Result<(), Failure> {
+    fn print_rows<'a>(
+        &mut self,
+        rows: impl Iterator<Item = &'a [Value]> + Clone,
+    ) -> Result<(), Failure> {
         if self.as_json {
-            return rows.into_iter().try_for_each(say_event);
+            return rows.into_iter().try_for_each(print_event);
         }
         for row in rows.clone() {
             let wide = |at: usize| text(row, at).chars().count();
@@ -222,7 +225,7 @@ impl Lines {
             self.reducer = self.reducer.max(wide(3));
             self.caller = self.caller.max(wide(4));
         }
-        rows.into_iter().try_for_each(|row| say(self.line(row)))
+        rows.into_iter().try_for_each(|row| print_line(self.line(row)))
     }
 
     fn line(&self, row: &[Value]) -> Printable {
@@ -269,7 +272,7 @@ fn text(row: &[Value], at: usize) -> String {
     }
 }
 
-fn say_event(row: &[Value]) -> Result<(), Failure> {
+fn print_event(row: &[Value]) -> Result<(), Failure> {
     let mut cells: Vec<JsonValue> = row.iter().map(json).collect();
     for at in [6, 7, 10] {
         let parsed = cells.get(at).and_then(JsonValue::as_str);
@@ -277,7 +280,7 @@ fn say_event(row: &[Value]) -> Result<(), Failure> {
             cells[at] = parsed;
         }
     }
-    say_json(&JsonEvent(&cells))
+    print_json(&JsonEvent(&cells))
 }
 
 /// An event for programs: an object with its members in the order of the table.

@@ -8,7 +8,7 @@ use crate::cells;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::pairs;
 use crate::printable::Printable;
 use crate::statement_hints;
@@ -51,9 +51,9 @@ pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure>
     let explanation =
         explanation.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
     if options.json {
-        return say_json(&explanation);
+        return print_json(&explanation);
     }
-    say(text(Terminal::of_stdout(), &explanation))
+    print_line(text(Terminal::of_stdout(), &explanation))
 }
 
 fn text(terminal: Terminal, explanation: &Explanation) -> Printable {

@@ -83,7 +83,7 @@ impl Failure {
         })
     }
 
-    /// The same with the option that names the file or the server, such as ` --db a.db`, in the commands of its hint.
+    /// Adds the option that names the file or the server, such as ` --db a.db`, to the commands of its hint.
     pub(crate) fn naming(mut self, option: &str) -> Failure {
         if let Failure::Refused(refusal) = &mut self
             && let Some(hint) = &mut refusal.hint

@@ -9,7 +9,7 @@ use abide_schema::{Code, Refusal};
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 
 /// Arguments of `abide init`.
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ pub(crate) async fn run(options: &Options, _: Init) -> Result<(), Failure> {
     check_folder(&file)?;
     Abide::open_with(&file, options.config())?.close().await;
     if options.json {
-        return say_json(&json!({"created": file.display().to_string()}));
+        return print_json(&json!({"created": file.display().to_string()}));
     }
-    say(format!("created {}", file.display()))
+    print_line(format!("created {}", file.display()))
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::{serve, signals};
 use engine_listener::EngineListener;
 use holder::OpenReply;
@@ -70,7 +70,7 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
         Ok(opened) => opened,
         Err(refusal) => {
             if options.json {
-                say_json(&problem(&refusal))?;
+                print_json(&problem(&refusal))?;
             }
             return Err(refusal.into());
         }
@@ -83,9 +83,9 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
 
 /// The engine of a file.
 enum Opened {
-    /// That of another process.
+    /// An engine of another process.
     Found(Holder),
-    /// That of this process.
+    /// An engine of this process.
     Started(Engine, Box<EngineListener>),
 }
 
@@ -200,11 +200,11 @@ fn print(options: &Options, holder: &Holder, started: bool) -> Result<(), Failur
     if options.json {
         let mut line = json!(holder);
         line["started"] = started.into();
-        return say_json(&line);
+        return print_json(&line);
     }
     let Holder { version, pid, socket, url, .. } = holder;
     let address = socket.as_ref().or(url.as_ref()).map_or("", String::as_str);
-    say(format!("abide {version}  ·  process {pid}  ·  {address}"))
+    print_line(format!("abide {version}  ·  process {pid}  ·  {address}"))
 }
 
 /// A failure as the programs that start this command read it.

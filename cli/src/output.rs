@@ -17,7 +17,7 @@ use crate::printable::Printable;
 ///
 /// # Errors
 /// The reader has closed the output, or the disk is full.
-pub(crate) fn say(text: impl Into<Printable>) -> Result<(), Failure> {
+pub(crate) fn print_line(text: impl Into<Printable>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}", text.into())?;
     Ok(stdout.flush()?)
@@ -26,8 +26,8 @@ pub(crate) fn say(text: impl Into<Printable>) -> Result<(), Failure> {
 /// Prints a part of a line.
 ///
 /// # Errors
-/// As [`say`].
-pub(crate) fn say_part(text: impl Into<Printable>) -> Result<(), Failure> {
+/// As [`print_line`].
+pub(crate) fn print_part(text: impl Into<Printable>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "{}", text.into())?;
     Ok(stdout.flush()?)
@@ -36,10 +36,10 @@ pub(crate) fn say_part(text: impl Into<Printable>) -> Result<(), Failure> {
 /// Prints a value as one line of JSON.
 ///
 /// # Errors
-/// As [`say`].
-pub(crate) fn say_json(what: &impl Serialize) -> Result<(), Failure> {
+/// As [`print_line`].
+pub(crate) fn print_json(what: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(what).map_err(io::Error::from)?;
-    say(Printable::json(&text))
+    print_line(Printable::json(&text))
 }
 
 /// Prints a line on stderr. Errors are ignored: there is no other output to report them.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as JsonValue};
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::printable::{Printable, one_line};
 use crate::terminal::Terminal;
 use crate::{call, sql};
@@ -219,7 +219,7 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
 async fn show(options: &Options, named: &str) -> Result<(), Failure> {
     let prompt = find(options, named).await?;
     if options.json {
-        return say_json(&prompt);
+        return print_json(&prompt);
     }
     let labels = prompt["labels"].as_object().into_iter().flatten();
     let labels = labels.map(|(label, version)| format!("  ·  {label} → {version}"));
@@ -231,8 +231,8 @@ async fn show(options: &Options, named: &str) -> Result<(), Failure> {
     if !variables.is_empty() {
         head.push_str(&format!("  ·  variables {}", variables.join(", ")));
     }
-    say(Terminal::of_stdout().dim(one_line(&head)))?;
-    say(text(&prompt))
+    print_line(Terminal::of_stdout().dim(one_line(&head)))?;
+    print_line(text(&prompt))
 }
 
 async fn render(options: &Options, args: &Render) -> Result<(), Failure> {
@@ -252,10 +252,12 @@ async fn render(options: &Options, args: &Render) -> Result<(), Failure> {
             .hint(format!("abide prompt render {} NAME=VALUE", args.prompt))
     })?;
     if options.json {
-        return say_json(&serde_json::json!({"name": prompt["name"], "version": prompt["version"],
-            "text": rendered}));
+        return print_json(
+            &serde_json::json!({"name": prompt["name"], "version": prompt["version"],
+            "text": rendered}),
+        );
     }
-    say(Printable::from(rendered))
+    print_line(Printable::from(rendered))
 }
 
 fn text(prompt: &Map<String, JsonValue>) -> &str {

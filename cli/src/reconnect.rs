@@ -17,7 +17,7 @@ pub(crate) async fn reporting_reconnects<T>(
     reporting_reconnects_unless(is_typing, link, options, command).await
 }
 
-/// The same, but nothing while a person types. A connection that is still lost afterwards is reported then.
+/// Like [`reporting_reconnects`], but reports nothing while a person types. A connection that is still lost afterwards is reported then.
 pub(crate) async fn reporting_reconnects_unless<T>(
     mut is_typing: watch::Receiver<bool>,
     mut link: Link,

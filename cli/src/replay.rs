@@ -11,7 +11,7 @@ use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::log_progress::{drawing, spinner};
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 
 /// Arguments of `abide replay`.
 #[derive(Args, Debug)]
@@ -52,10 +52,10 @@ pub(crate) fn run(options: &Options, args: Replay) -> Result<(), Failure> {
     let events = reached.0.unsigned_abs();
     if options.json {
         let into = args.into.display().to_string();
-        say_json(&json!({"events": events, "file": into}))
+        print_json(&json!({"events": events, "file": into}))
     } else {
         let into = args.into.display();
-        say(format!("{}  ·  the same outcomes  ·  {into}", cells::counted(events, "event")))
+        print_line(format!("{}  ·  the same outcomes  ·  {into}", cells::counted(events, "event")))
     }
 }
 

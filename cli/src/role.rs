@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::allowance;
-use crate::output::say;
+use crate::output::print_line;
 use crate::terminal::Terminal;
 use crate::{call, sql};
 
@@ -102,9 +102,9 @@ async fn list(options: &Options) -> Result<(), Failure> {
                 [] => "nothing; it only reads".to_owned(),
                 reducers => reducers.join(", "),
             };
-            say(terminal.bold(format!("{name:<10}")) + "  " + &may)?;
+            print_line(terminal.bold(format!("{name:<10}")) + "  " + &may)?;
         }
-        say("")?;
+        print_line("")?;
     }
     let roles = "SELECT name, reducers, capabilities, limits, description FROM roles ORDER BY name";
     sql::list(options, roles, "no roles of your own").await

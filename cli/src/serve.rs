@@ -23,7 +23,7 @@ use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_LISTEN, Options};
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::{duration, signals, size};
 
 /// Arguments of `abide serve`.
@@ -53,7 +53,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = buffer_size)]
     buffer_limit: usize,
 
-    /// The same for all connections of one caller, or of all callers of one scope  [default: 96MB, or
+    /// The most memory for unread and unfinished data of one caller, or of all callers of one scope  [default: 96MB, or
     /// 3/8 of --buffer-limit if that is less]
     #[arg(long, value_name = "SIZE", value_parser = buffer_size)]
     buffer_limit_per_caller: Option<usize>,
@@ -165,10 +165,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
-    // Binds the address first: a second server started by mistake must not create a file.
-    let listener = TcpListener::bind(&args.listen).await;
-    let listener = listener.map_err(|why| taken(&args.listen, &db, &why))?;
-    let address = listener.local_addr()?;
+    let (listener, address) = bind(&args.listen, &db).await?;
     check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
@@ -212,7 +209,10 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
     if !options.json {
-        say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
+        print_line(format!(
+            "stopped  ·  {} in the log",
+            cells::counted(head.0.unsigned_abs(), "event")
+        ))?;
     }
     Ok(())
 }
@@ -315,7 +315,7 @@ fn greet(
         if let Some((_, agents)) = agents {
             greeting["agents"] = json!(agents);
         }
-        return say_json(&greeting);
+        return print_json(&greeting);
     }
     let at = match reached(address).to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
@@ -343,7 +343,7 @@ fn greet(
         },
         None => format!("call{at} create_session agent=support"),
     };
-    say(format!(
+    print_line(format!(
         "abide {version}  ·  http://{address}\n  \
            file     {db}, {events}\n  \
            access   {access}{agents}\n  \
@@ -365,6 +365,13 @@ fn reached(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// Binds the address, before a file is created: a second server started by mistake must not create one.
+async fn bind(listen: &str, db: &Path) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = TcpListener::bind(listen).await.map_err(|why| taken(listen, db, &why))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 /// Whether the process that has the file open listens at this address.

@@ -8,7 +8,7 @@ use crate::cells;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::pairs;
 use crate::statement_hints;
 use crate::table::{self, MarkedRow, RenderedTable};
@@ -72,23 +72,23 @@ pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(),
     let answer = abide.sql(sql).rows().await;
     abide.close().await;
     let answer = answer?;
-    if answer.rows.is_empty() && !options.json { say(none) } else { show(options, answer) }
+    if answer.rows.is_empty() && !options.json { print_line(none) } else { show(options, answer) }
 }
 
 fn show(options: &Options, answer: QueryResult) -> Result<(), Failure> {
     let QueryResult { seq, columns, rows } = answer;
     let rows = rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect());
     if options.json {
-        return say_json(&QueryResponse { seq, columns, rows: rows.collect() });
+        return print_json(&QueryResponse { seq, columns, rows: rows.collect() });
     }
     let terminal = Terminal::of_stdout();
     let rows: Vec<MarkedRow> = rows.map(|row| (row, None)).collect();
     let RenderedTable { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
-    say(text)?;
+    print_line(text)?;
     let mut foot = format!("{}  ·  as of {seq}", cells::counted(rows.len() as u64, "row"));
     if left_out > 0 {
         let columns = cells::counted(left_out as u64, "empty column");
         foot.push_str(&format!("  ·  {columns} not shown"));
     }
-    say(terminal.dim(foot))
+    print_line(terminal.dim(foot))
 }

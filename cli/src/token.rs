@@ -12,7 +12,7 @@ use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::GrantOptions;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 use crate::{call, duration, sql};
 
 /// Arguments of `abide token`.
@@ -111,14 +111,14 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         note(no_admin(options));
     }
     if options.json {
-        return say_json(&json!({"token": secret.text(), "row": token}));
+        return print_json(&json!({"token": secret.text(), "row": token}));
     }
     let until = match token["expires_at"].as_i64() {
         Some(at) => format!("valid until {}", crate::cells::moment(abide_schema::Micros(at))),
         None => "without an expiry".to_owned(),
     };
     note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
-    say(secret.text())
+    print_line(secret.text())
 }
 
 /// The hint of an identity that does not exist: an option of this command creates it.

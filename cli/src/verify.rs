@@ -11,7 +11,7 @@ use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::log_progress::{drawing, spinner};
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::replay;
 
 /// Arguments of `abide verify`.
@@ -65,9 +65,12 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
             "events": events,
             "head": head,
         });
-        say_json(&report)
+        print_json(&report)
     } else {
         let replayed = if args.replay { "  ·  rows ok" } else { "" };
-        say(format!("{}  ·  chain ok{replayed}  ·  head {head}", cells::counted(events, "event")))
+        print_line(format!(
+            "{}  ·  chain ok{replayed}  ·  head {head}",
+            cells::counted(events, "event")
+        ))
     }
 }

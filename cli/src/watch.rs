@@ -6,7 +6,7 @@ use clap::Args;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 use crate::pairs;
 use crate::reconnect::{history_notice, reporting_reconnects};
 use crate::signals;
@@ -151,9 +151,9 @@ async fn follow(
                 screen.draw(abide, &subscription)?;
             }
             Display::Lines(lines) => {
-                lines.take(&subscription, &update).into_iter().try_for_each(say)?;
+                lines.take(&subscription, &update).into_iter().try_for_each(print_line)?;
             }
-            Display::Frames(frames) => say_json(&frames.take(&subscription, &update))?,
+            Display::Frames(frames) => print_json(&frames.take(&subscription, &update))?,
         }
         left -= 1;
     }

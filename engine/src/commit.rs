@@ -3,8 +3,9 @@
 //! In reading order: `registry` prepares a call · `queue` and `fair_queue` order callers · `jobs` of the writer's queue · `writer`
 //! commits one `group` of units after the other · `unit` and `run_unit` run the calls of a unit · `execute` runs one call in the
 //! open `transaction`, over the `overlay` · `deferred` moves long work to readers · `outcome` and `request_ids` answer retries ·
-//! `live_queries` makes deltas · `timers` makes due rows into calls · `open_rows` are committed by SQLite later · `durable` syncs · `checkpointer` moves the WAL ·
-//! `retention` of the change log · `table_watchers` reports changed tables.
+//! `live_queries` makes deltas · `timers` makes due rows into calls · `open_rows` are committed by SQLite later ·
+//! `durable` syncs · `checkpointer` moves the WAL · `retention` of the change log · `table_watchers` reports changed
+//! tables.
 
 pub(crate) mod checkpointer;
 pub(crate) mod deferred;
@@ -12,6 +13,7 @@ pub(crate) mod durable;
 pub(crate) mod execute;
 pub(crate) mod fair_queue;
 pub(crate) mod group;
+pub(crate) mod held_subscriptions;
 pub(crate) mod jobs;
 pub(crate) mod live_queries;
 pub(crate) mod open_rows;

@@ -310,7 +310,7 @@ impl Engine {
         self.describe_for(&Caller::local())
     }
 
-    /// The same, restricted to the tables and columns that a caller may see.
+    /// Tables and reducers, restricted to the tables and columns that a caller may see.
     #[must_use]
     pub fn describe_for(&self, caller: &Caller) -> JsonValue {
         let tables = self.inner.queries.policies.describe(caller);

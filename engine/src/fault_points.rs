@@ -176,5 +176,5 @@ pub(crate) fn row_scope<T>(owner: Option<T>) -> Option<T> {
 
 /// Whether policies and scope restrict what a caller sees.
 pub(crate) fn restricts_visibility(is_restricted: bool) -> bool {
-    is_restricted && !makes(SeededBug::SightUnbounded)
+    is_restricted && !makes(SeededBug::VisibilityIgnored)
 }

@@ -15,7 +15,7 @@ use crate::subscriptions::hub::Hub;
 enum Failure {
     /// The storage failed, with its error.
     Storage(String),
-    /// A thread panicked. The message is in the server's log only.
+    /// A thread panicked. The message is in the engine's log only.
     Panic,
     /// A file of the database was removed or replaced: what is written to it is lost when the process ends.
     Displaced,
@@ -69,7 +69,7 @@ impl Health {
         self.refusal().map_or(Ok(()), Err)
     }
 
-    /// The same as an option.
+    /// The refusal of every request once the engine is poisoned, as an option.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.failed.get().map(|failure| match failure {
             Failure::Panic => panicked(),
@@ -106,6 +106,6 @@ impl Health {
 fn panicked() -> Refusal {
     Refusal::new(Code::EngineFailed, "the engine failed internally; all requests are refused").hint(
         "start the server again, then repeat the call with its request id; \
-             see the server's log for the cause",
+             see the engine's log for the cause",
     )
 }

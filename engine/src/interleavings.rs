@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Catalog, Delta, Planner, Router};
+use abide_schema::share::ShareKey;
 use abide_schema::{Caller, Seq, Table as _, Value, limits};
 use abide_store::EventRow;
 use serde_json::Map;
@@ -149,7 +150,7 @@ impl Fixture {
                     }
                 }
                 Some(Job::Attach(connection)) => {
-                    let id = router.attach(binding).expect("there is room");
+                    let id = router.attach(binding, &ShareKey::Operator).expect("there is room");
                     let at = usize::try_from(connection).expect("it is small");
                     self.hub.listen(id, connection, SubscriptionKey(0), &self.outboxes[at]);
                     self.attached.lock().expect("no thread panics")[at] = Some(id);

@@ -14,6 +14,7 @@ use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
+use crate::subscriptions::buffers::Buffers;
 
 /// The stack of a thread. Readers parse SQL and the writer policies, and a syntax tree is printed by recursion.
 const STACK_BYTES: usize = 16 << 20;
@@ -26,6 +27,7 @@ pub(crate) struct Threads {
     pub(crate) commits: Arc<Queue<Commit>>,
     pub(crate) to_publish: Arc<Queue<Publication>>,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
+    pub(crate) buffers: Buffers,
 }
 
 impl Threads {

@@ -219,7 +219,7 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
 /// each.
 ///
 /// # Errors
-/// Those of `delegates`.
+/// The errors of `delegates`.
 pub fn delegation_cycle<E>(
     name: &str,
     mut delegates: impl FnMut(&str) -> Result<Vec<String>, E>,

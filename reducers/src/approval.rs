@@ -230,7 +230,7 @@ pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Re
     request_with(ctx, tool.approval(), call)
 }
 
-/// The same with settings that belong to this call.
+/// Requests a decision on a call, with settings that belong to this call.
 pub(crate) fn request_with(
     ctx: &mut Context<'_>,
     policy: ApprovalPolicy,
@@ -294,7 +294,7 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
         (Some(id), None) => (ctx.get::<Approval>(id)?, id),
         (None, Some(call_id)) => (of_call(ctx, call_id)?, call_id),
         _ => {
-            let detail = "decide_approval: give either id or call_id";
+            let detail = "the call names neither or both of id and call_id";
             let hint = "id is that of the approval, call_id that of the tool call";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }

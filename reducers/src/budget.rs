@@ -25,11 +25,11 @@ pub struct RunBudget {
     pub cost_limit_micros: Option<i64>,
     /// Tokens that the run and the runs below it have consumed. An answer of unknown usage counts as estimated.
     pub tokens: i64,
-    /// The same for the cost.
+    /// The cost that the run and the runs below it have consumed.
     pub cost_micros: i64,
     /// Tokens that are reserved for answers in progress.
     pub reserved_tokens: i64,
-    /// The same for the cost.
+    /// The cost that is reserved for answers in progress.
     pub reserved_cost_micros: i64,
     /// When it last changed.
     pub updated_at: Micros,

@@ -66,7 +66,7 @@ pub(crate) fn capability(
     match required {
         Some(required) if !caller.can(required) => {
             let detail =
-                format!("{what} requires the capability {required}, which you do not have");
+                format!("{what} requires the capability {required}, which the caller lacks");
             let hint = "an admin can grant it: `abide identity change ID --capability …`";
             Err(Refusal::new(Code::Denied, detail).hint(hint))
         }

@@ -420,12 +420,15 @@ impl<'c> Changes<'c> {
         let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
         let before = self.version_of(ctx, &key)?;
         let found = before.map_or(0, |(seq, _)| seq.0);
-        if expected_seq.is_some_and(|expected| expected != found) {
+        if let Some(expected) = expected_seq.filter(|expected| *expected != found) {
             let detail = match found {
-                0 => format!("there is no entry {key}"),
+                0 => format!("entry {key} does not exist; the call expected event {expected}"),
                 found => format!("entry {key} was written by event {found}"),
             };
-            let hint = "read it again and retry the change";
+            let hint = match found {
+                0 => "omit expected_seq, or give 0, to create it",
+                _ => "read it again and retry the change",
+            };
             return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
         }
         if before.is_some() && keep == Some(true) {

@@ -2,6 +2,8 @@
 //! and its messages stay as they happened. A correction is a row of its own, the last one of a run counts, and what it replaces
 //! is in it.
 
+use std::cmp::Ordering;
+
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
@@ -125,9 +127,16 @@ pub fn correct_run(
         let detail = format!("reason has {bytes} bytes; the limit is {}", limits::REASON_BYTES);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
-    if !lines.is_sorted_by(|one, other| one.number < other.number) {
-        let detail = "lines are not in the order of their numbers, or a number is repeated";
-        return Err(Refusal::new(Code::BadArguments, detail).into());
+    for (one, next) in lines.iter().zip(lines.iter().skip(1)) {
+        let detail = match one.number.cmp(&next.number) {
+            Ordering::Less => continue,
+            Ordering::Equal => format!("lines has the number {} twice", one.number),
+            Ordering::Greater => {
+                format!("lines has the number {} after {}", next.number, one.number)
+            }
+        };
+        let hint = "give each line once, in the order of the numbers";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     let run = run::find(ctx, &id)?;
     if !run.status.is_terminal() {

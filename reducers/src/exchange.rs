@@ -106,7 +106,7 @@ pub fn suspend_tool_call(
             call.status = ToolCallStatus::Pending;
         }
         _ => {
-            let detail = "suspend_tool_call: give either inputs or retry_ms";
+            let detail = "the call has neither or both of inputs and retry_ms";
             let hint = "inputs are questions of the server; retry_ms is for a task of the server";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }

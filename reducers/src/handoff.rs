@@ -157,7 +157,7 @@ pub fn request_supervisor_handoff(
     check::name("required_capability", &required_capability)?;
     escalate_to.as_deref().map_or(Ok(()), |name| check::name("escalate_to", name))?;
     if escalate_to.is_some() && escalate_after_ms.is_none() {
-        let detail = "request_supervisor_handoff: escalate_to requires escalate_after_ms";
+        let detail = "escalate_to requires escalate_after_ms";
         let refusal = Refusal::new(Code::BadArguments, detail).hint("give escalate_after_ms too");
         return Err(refusal.into());
     }
@@ -421,7 +421,7 @@ fn claimed(
     .into())
 }
 
-/// The same, if the caller still has the required capability. Without it, the caller can only release the handoff.
+/// A claimed handoff, if the caller still has the required capability. Without it, the caller can only release the handoff.
 fn still_capable(
     ctx: &mut Context<'_>,
     id: &str,

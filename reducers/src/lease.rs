@@ -12,7 +12,8 @@ pub(crate) fn is_holder(ctx: &mut Context<'_>, fencing_token: i64) -> Result<boo
 /// The refusal of a caller that has never held the lease.
 pub(crate) fn not_the_holder(what: &str) -> Refusal {
     let detail = format!("the lease on {what} is held by another identity");
-    Refusal::new(Code::Denied, detail).hint("only the identity that claimed it can do that")
+    Refusal::new(Code::Denied, detail)
+        .hint("claim it with this identity first, when that lease has expired")
 }
 
 /// Removes the token from a result for a restricted caller who is not the holder.

@@ -420,8 +420,10 @@ fn check_holder(
         (None, None) => Ok(()),
         (Some(id), Some(token)) => run::drive::held(ctx, id, token).map(drop),
         _ => {
-            let detail = "run_id and fencing_token belong together";
-            Err(Refusal::new(Code::BadArguments, detail).hint("give both or none").into())
+            let detail = "the call has only one of run_id and fencing_token";
+            Err(Refusal::new(Code::BadArguments, detail)
+                .hint("the driver of a run gives both; other callers omit both")
+                .into())
         }
     }
 }

@@ -106,7 +106,7 @@ fn check_author(
             Err(Refusal::new(Code::Denied, detail).hint(hint).into())
         }
         _ => {
-            let detail = "append_message: run_id and run_fencing_token must be given together";
+            let detail = "the call has only one of run_id and run_fencing_token";
             let hint = "the driver of a run gives both; other callers omit both";
             Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
         }

@@ -2,8 +2,8 @@
 //! history of another one.
 //!
 //! Both copy a conversation, the outcomes of its tool calls, so nothing runs twice, and what else decides what the model
-//! sees: `snapshot/context.rs`. A call without an outcome is not copied: the driver that continues the run requests it again, under the rules of the file that it is in. So nothing in
-//! a snapshot replaces an approval.
+//! sees: `snapshot/context.rs`. A call without an outcome is not copied: the driver that continues the run requests
+//! it again, under the rules of the file that it is in. So nothing in a snapshot replaces an approval.
 //!
 //! The format is in `snapshot/format.rs`, what is read of a conversation in `snapshot/conversation.rs`; then follow
 //! [`mod@export`], [`mod@import`] and [`mod@fork`].

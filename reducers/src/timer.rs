@@ -109,7 +109,7 @@ pub fn set_timer(
     name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
-        let detail = "set_timer: message and resume require session_id";
+        let detail = "message and resume require session_id";
         let hint = "give session_id, or omit message and resume";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }

@@ -4,7 +4,7 @@
 //! There is one row for each key of the session's scope. For a caller with several keys the claim intersects the
 //! lists: the entries that it may claim are in the list of each key.
 
-use abide_schema::{Abort, Context, Value, table};
+use abide_schema::{Abort, Context, Value, limits, table};
 
 use crate::session::Session;
 
@@ -45,7 +45,7 @@ INSERT INTO waiting SELECT 't' || c.tool_name, json_array(j.key, j.value), c.cre
 FROM tool_calls AS c JOIN sessions AS s ON s.id = c.session_id, json_each(s.scope) AS j
 WHERE c.status = 'pending' AND c.retry_at IS NULL AND j.type = 'text'";
 
-/// The same for runs.
+/// Fills the table with the waiting runs.
 pub(crate) const FILL_RUNS: &str = "INSERT INTO waiting
 SELECT 'r', json_array(j.key, j.value), r.created_at, r.id
 FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
@@ -89,8 +89,49 @@ pub(crate) fn part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
 
+/// Finds the longest waiting item of a queue that the caller may claim, among the first
+/// [`limits::ROWS_EXAMINED_PER_CLAIM`].
+///
+/// A caller with a scope reads only entries of its scope. For any other caller `oldest` returns the ids of that many
+/// items. `take` returns an item if it can be claimed.
+pub(crate) fn longest<T>(
+    ctx: &mut Context<'_>,
+    queue: &str,
+    oldest: impl Fn(&mut Context<'_>, usize) -> Result<Vec<String>, Abort>,
+    mut take: impl FnMut(&mut Context<'_>, &str) -> Result<Option<T>, Abort>,
+) -> Result<Option<T>, Abort> {
+    if ctx.caller.scope().is_empty() {
+        let mut examined = 0;
+        // The first is nearly always one that the caller may claim.
+        for max in [1, limits::ROWS_EXAMINED_PER_CLAIM] {
+            let ids = ctx.without_policies(|ctx| oldest(ctx, max))?;
+            for id in ids.iter().skip(examined) {
+                if let Some(found) = take(ctx, id)? {
+                    return Ok(Some(found));
+                }
+            }
+            if ids.len() < max {
+                break;
+            }
+            examined = ids.len();
+        }
+        return Ok(None);
+    }
+    let (mut looks, mut behind) = (limits::ROWS_EXAMINED_PER_CLAIM, None::<(i64, String)>);
+    loop {
+        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
+        let QueueHead::Found(since, id) = next(ctx, queue, place, &mut looks)? else {
+            return Ok(None);
+        };
+        if let Some(found) = take(ctx, &id)? {
+            return Ok(Some(found));
+        }
+        behind = Some((since, id));
+    }
+}
+
 /// The result of a search in a queue.
-pub(crate) enum QueueHead {
+enum QueueHead {
     /// The next entry: since when it waits, and its id.
     Found(i64, String),
     /// None left, or the limit of examined entries was reached on partial matches.
@@ -98,7 +139,7 @@ pub(crate) enum QueueHead {
 }
 
 /// The next entry in the caller's scope after a given one. `looks` is the remaining number of lookups.
-pub(crate) fn next(
+fn next(
     ctx: &mut Context<'_>,
     queue: &str,
     behind: Option<(i64, &str)>,

@@ -221,7 +221,10 @@ pub fn record_delivery(
 ) -> Result<WebhookState, Abort> {
     let mut webhook = find(ctx, &id)?;
     if webhook.set_seq != Seq(set_seq) || webhook.status != WebhookStatus::Active {
-        let detail = format!("webhook {id} was replaced, or is {}", webhook.status);
+        let detail = match webhook.status {
+            WebhookStatus::Active => format!("webhook {id} was replaced"),
+            status => format!("webhook {id} is {status}"),
+        };
         let hint = "read the webhook again before the next delivery";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
@@ -240,8 +243,9 @@ pub fn record_delivery(
     webhook.due_at = check::after("retry_in_ms", ctx.now, retry_in_ms)?;
     match (&error, retry_in_ms) {
         (None, Some(_)) => {
-            let detail = "record_delivery: retry_in_ms requires error";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let detail = "retry_in_ms is valid with error only";
+            let hint = "a delivery is retried only if it failed";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         (None, None) if run.status.is_terminal() && delivered == run.events => {
             webhook.close(WebhookStatus::Done);
@@ -350,8 +354,8 @@ fn check_scheme(scheme: Option<&str>, has_credentials: bool) -> Result<(), Refus
     let is_token = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
     match scheme {
         None if has_credentials => {
-            let detail = "credentials require scheme";
-            Err(Refusal::new(Code::BadArguments, detail).hint("such as Bearer"))
+            let detail = "credentials without scheme";
+            Err(Refusal::new(Code::BadArguments, detail).hint("give scheme, such as Bearer"))
         }
         Some(scheme) if scheme.is_empty() || scheme.len() > 64 || !scheme.bytes().all(is_token) => {
             let detail = "scheme is not the name of an authentication scheme";

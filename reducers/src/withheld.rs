@@ -60,7 +60,7 @@ pub fn withhold_answer(
         if before.original == original {
             return Ok(ReducerResult::Duplicate(before.seq, key));
         }
-        let detail = format!("answer {iteration} of run {id} has another original");
+        let detail = format!("answer {iteration} of run {id} is stored with another original text");
         let hint = "the first original stands; record the next answer under its own number";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }

@@ -5,7 +5,7 @@
 //! SQLite, HTTP, threads or clocks, so every other crate can use it.
 //!
 //! In reading order: [`value`] a table cell · [`mod@table`] table declarations ·
-//! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`event`] log
+//! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`share`] shares of limits · [`event`] log
 //! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`canonical`]
 //! canonical JSON · [`id`] ids · [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of
 //! results · [`template`] texts with variables · [`mod@nearest`] suggestions for misspelled names · [`seeded`] faults that
@@ -28,6 +28,7 @@ mod nullable;
 pub mod reducer;
 pub mod refusal;
 pub mod seeded;
+pub mod share;
 pub mod table;
 pub mod template;
 pub mod value;
@@ -47,7 +48,7 @@ pub use event::Event;
 pub use id::{Micros, Seq};
 pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
-pub use refusal::{Code, Refusal};
+pub use refusal::{Code, Listing, Refusal, SEE_LOG};
 pub use table::{Json, Table, TableSpec};
 pub use value::{Row, Value};
 

@@ -178,7 +178,7 @@ pub const QUERY_MS: u64 = 10_000;
 /// [`QUERY_MS`], so that an endless recursion stops at the same point on such machines.
 pub const QUERY_STEPS: u64 = 500_000_000;
 
-/// Bytes by which the process may grow while one query runs. An interactive query needs no larger sort, and
+/// Bytes by which SQLite's memory may grow while one query runs. An interactive query needs no larger sort, and
 /// a machine with 2 GB has room for it on every reader.
 pub const QUERY_MEMORY_BYTES: usize = 256 << 20;
 
@@ -231,12 +231,31 @@ pub const SNAPSHOT_PART_ROWS: usize = 500;
 /// read, in addition to shared rows.
 pub const SNAPSHOT_PART_BYTES: usize = 128 << 10;
 
+/// Bytes of the parameters of one live query, as JSON: they are held as long as it lives.
+pub const LIVE_PARAMETER_BYTES: usize = 64 << 10;
+
+/// Bytes of the parameters of a live query that are not counted: a live query without parameters takes as much.
+pub const SMALL_LIVE_PARAMETER_BYTES: usize = 1 << 10;
+
+/// Counted bytes of the parameters of all live queries.
+pub const ALL_LIVE_PARAMETER_BYTES: usize = 64 << 20;
+
+/// Counted bytes of the parameters of one caller's live queries.
+pub const LIVE_PARAMETER_BYTES_PER_CALLER: usize = 8 << 20;
+
 /// Subscriptions of one connection.
 pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
 
 /// Live bindings on all connections whose condition has no routing key: each of them is evaluated for
-/// every change of its table.
+/// every change of its table. One tenant can have a quarter of them.
 pub const RESIDUAL_BINDINGS_PER_TABLE: usize = 1_000;
+
+/// Bytes that the subscriptions of restricted callers hold: their texts, and [`SUBSCRIPTION_OVERHEAD_BYTES`] each. One
+/// tenant can have a quarter, for some 60,000 ordinary subscriptions.
+pub const SUBSCRIPTIONS_BYTES: usize = 256 << 20;
+
+/// Memory of a subscription besides its text and large parameters.
+pub const SUBSCRIPTION_OVERHEAD_BYTES: usize = 1 << 10;
 
 /// Bytes of cached state of live queries, which makes deltas cheaper: accumulators of groups,
 /// top-N results. Queries beyond it are evaluated again.
@@ -325,7 +344,7 @@ pub const TOOLS_OF_A_CLAIM: usize = 100;
 
 /// Rows that one claim examines to find one it may take: it skips rows that policies hide, rows being
 /// cancelled, and rows that match only a part of its scope.
-pub const LOOKS_OF_A_CLAIM: usize = 1_000;
+pub const ROWS_EXAMINED_PER_CLAIM: usize = 1_000;
 
 /// Denied attempts of one caller that are recorded individually, each with a row and an event. Further ones
 /// are counted, and one more is recorded every [`DENIAL_EVERY_MS`].

@@ -153,11 +153,11 @@ pub enum RowVisibility {
     Closed,
     /// All: rows that belong to no tenant.
     Open,
-    /// Those within the caller's scope (see [`TableSpec::shared`]): all if the caller has none.
+    /// Rows within the caller's scope (see [`TableSpec::shared`]): all if the caller has none.
     InScope,
     /// Like `InScope`, without these columns.
     InScopeExcept(&'static [&'static str]),
-    /// Those that satisfy the condition, without these columns: SQL over the row and the caller, as in a
+    /// Rows that satisfy the condition, without these columns: SQL over the row and the caller, as in a
     /// policy.
     Where(&'static str, &'static [&'static str]),
 }

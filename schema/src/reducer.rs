@@ -61,7 +61,7 @@ pub trait IdArgument: Sized {
     /// The argument with the stored id, see [`Context::stored_id`].
     ///
     /// # Errors
-    /// Those of [`Context::stored_id`].
+    /// The errors of [`Context::stored_id`].
     fn stored<T: Table>(self, ctx: &mut Context<'_>, naming: IdArgumentKind)
     -> Result<Self, Abort>;
 }
@@ -392,7 +392,7 @@ impl<'a> Context<'a> {
     /// caller's result must not depend on hidden rows.
     ///
     /// # Errors
-    /// Those of `act`.
+    /// The errors of `act`.
     pub fn without_policies<T>(
         &mut self,
         act: impl FnOnce(&mut Context<'a>) -> Result<T, Abort>,

@@ -92,7 +92,7 @@ codes! {
     DiskFull = "disk_full", 507, "Disk full", true;
     /// A write or a sync to disk failed, or the engine panicked; all calls are refused until the file is reopened.
     EngineFailed = "engine_failed", 503, "Engine failed", false;
-    /// A server error. Details are in the server's log.
+    /// An error of the engine or the server. Details are in its log.
     Internal = "internal", 500, "Internal error", false;
 }
 
@@ -132,6 +132,36 @@ impl<'de> Deserialize<'de> for Code {
 
 /// The text around the query in [`Refusal::hint_query`].
 const QUERY_HINT: [&str; 2] = ["the query `", "` lists them"];
+
+/// Names that the schema of a database lists. Each interface shows the schema in its own way, so hints have a neutral
+/// text, which an interface can replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// The tables and views.
+    Tables,
+    /// The columns of each table.
+    Columns,
+    /// The reducers.
+    Reducers,
+}
+
+impl Listing {
+    /// All listings.
+    pub const ALL: [Listing; 3] = [Listing::Tables, Listing::Columns, Listing::Reducers];
+
+    /// The text of a hint.
+    #[must_use]
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Listing::Tables => "the schema lists the tables",
+            Listing::Columns => "the schema lists the columns of every table",
+            Listing::Reducers => "the schema lists the reducers",
+        }
+    }
+}
+
+/// The hint of a failure whose cause is in the log of the process that runs the engine.
+pub const SEE_LOG: &str = "see the engine's log for the cause";
 
 /// A refusal of a request. No row changed, except where the reducer records the refusal (a late result).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -185,6 +215,16 @@ impl Refusal {
     pub fn hinted_query(&self) -> Option<&str> {
         let [before, after] = QUERY_HINT;
         self.hint.as_deref()?.strip_prefix(before)?.strip_suffix(after)
+    }
+
+    /// Replaces each listing in the hint by the text of an interface.
+    #[must_use]
+    pub fn show_listings(self, shown: impl Fn(Listing) -> &'static str) -> Refusal {
+        let replaced = |hint: String| {
+            let all = Listing::ALL.into_iter();
+            all.fold(hint, |hint, listing| hint.replace(listing.hint(), shown(listing)))
+        };
+        Refusal { hint: self.hint.map(replaced), ..self }
     }
 
     /// Adds how long to wait before a retry.

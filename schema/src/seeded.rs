@@ -40,15 +40,15 @@ pub enum SeededBug {
     /// A reducer accesses rows outside its caller's scope.
     ScopeIgnored,
     /// A query returns rows that its caller may not see.
-    SightUnbounded,
+    VisibilityIgnored,
     /// A group is acknowledged whose record is not in the journal.
     GroupNotJournalled,
     /// A segment of the journal is used again before a checkpoint has its groups.
     SegmentRecycledEarly,
     /// The checksum of a journal record is not checked.
-    TornRecordBelieved,
+    ChecksumIgnored,
     /// A record of an earlier use of a segment is applied.
-    OldRoundBelieved,
+    StaleSegmentApplied,
     /// The rows of a refused group stay in the open transaction.
     GroupNotRolledBack,
 }
@@ -72,11 +72,11 @@ impl SeededBug {
         SeededBug::RandomIds,
         SeededBug::GapAfterRefusal,
         SeededBug::ScopeIgnored,
-        SeededBug::SightUnbounded,
+        SeededBug::VisibilityIgnored,
         SeededBug::GroupNotJournalled,
         SeededBug::SegmentRecycledEarly,
-        SeededBug::TornRecordBelieved,
-        SeededBug::OldRoundBelieved,
+        SeededBug::ChecksumIgnored,
+        SeededBug::StaleSegmentApplied,
         SeededBug::GroupNotRolledBack,
     ];
 }

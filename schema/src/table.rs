@@ -199,7 +199,7 @@ impl TableSpec {
         self.describe_columns(&all)
     }
 
-    /// The same, restricted to these columns.
+    /// The table as in `/v1/schema`, restricted to these columns.
     #[must_use]
     pub fn describe_columns(&self, shown: &[&str]) -> JsonValue {
         let columns: Vec<JsonValue> = self

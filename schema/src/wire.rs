@@ -200,7 +200,7 @@ pub struct TableScan {
     /// The index that would avoid the scan, as `#[table]` declares it; absent if none would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declare: Option<String>,
-    /// The same index as SQL.
+    /// The index as SQL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<String>,
 }
@@ -377,7 +377,7 @@ pub enum ServerMessage {
     },
     /// No changes for this connection up to a seq.
     Progress {
-        /// That seq.
+        /// The seq.
         seq: Seq,
     },
     /// The answer to `call` or `batch`.

@@ -1,5 +1,6 @@
 //! Connections: their number, their lifetime, and their resources.
 
+pub(crate) mod authenticated;
 pub(crate) mod descriptors;
 pub(crate) mod lifecycle;
 pub(crate) mod read_limiter;

@@ -1,13 +1,16 @@
 //! The network interfaces: HTTP, SSE and WebSocket for one engine.
 //!
 //! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. The generic
-//! routes (`routes/call`, `routes/sql`, `sse`, `websocket`) know no reducer and no table by name; [`abide_engine::Engine::describe`] lists them.
-//! The REST routes of agents, runs, sessions and prompts and the standard protocols for agents (`routes/protocols`) name what they call and read.
+//! routes (`routes/call`, `routes/sql`, `sse`, `websocket`) know no reducer and no table by name;
+//! [`abide_engine::Engine::describe`] lists them. The REST routes of agents, runs, sessions and prompts and the
+//! standard protocols for agents (`routes/protocols`) name what they call and read.
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine · [`AccessConfig`] authentication ·
-//! `authenticator` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`
-//! one file per family · [`AgentRegistry`] checks agent definitions · [`WebhookSender`] sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem` refusals over HTTP ·
-//! `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine
+//! · [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database,
+//! `jwt` tokens of an issuer · `routes` one file per family · [`AgentRegistry`] checks agent definitions ·
+//! [`WebhookSender`] sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem`
+//! refusals over HTTP · `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` ·
+//! `limits` all limits.
 //!
 //! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
 //! *Invariant:* every unsuccessful response is a problem document with a stable code.

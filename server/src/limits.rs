@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 /// Concurrent connections of any kind. Each may hold an outbox of a megabyte when it does not
-/// read, which is the worst case for a machine with 16 GB.
+/// read, which is the worst case for a machine with 16 GB. One tenant can have a quarter of them.
 pub(crate) const CONNECTIONS: u32 = 10_000;
+
+/// Ended connections after which unused memory is returned to the system: each has held some 30 KB.
+pub(crate) const RECLAIMED_CONNECTIONS: usize = 1_000;
 
 /// Connections over the limit that get a response; the others are closed immediately.
 pub(crate) const REJECTED_CONNECTIONS: usize = 64;

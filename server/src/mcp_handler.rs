@@ -81,7 +81,7 @@ pub struct McpRequest<'a> {
     pub params: &'a Map<String, JsonValue>,
     /// The caller.
     pub caller: &'a Caller,
-    /// The same for a call that the caller repeats with its idempotency key, and different for every other call.
+    /// The id of the request: equal for a call that the caller repeats with its idempotency key, and different for every other call.
     pub id: &'a str,
     /// The id of a session for the caller's calls: always the same for the same caller.
     pub session_id: &'a str,

@@ -1,6 +1,6 @@
 //! Refusals over HTTP: `application/problem+json` (RFC 9457) with stable codes.
 
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Listing, Refusal};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -23,13 +23,14 @@ impl From<Refusal> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (code, wait_ms) = (self.0.code, self.0.retry_after_ms);
-        note(&self.0);
+        let refusal = self.0.show_listings(route_of);
+        let (code, wait_ms) = (refusal.code, refusal.retry_after_ms);
+        note(&refusal);
         let status = StatusCode::from_u16(code.http_status());
         let mut response = (
             status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             [(CONTENT_TYPE, PROBLEM_JSON)],
-            self.0.problem().to_string(),
+            refusal.problem().to_string(),
         )
             .into_response();
         match code {
@@ -47,6 +48,15 @@ impl IntoResponse for Problem {
             _ => {}
         }
         response
+    }
+}
+
+/// The route that shows a listing, as a hint.
+const fn route_of(listing: Listing) -> &'static str {
+    match listing {
+        Listing::Tables => "GET /v1/schema lists the tables",
+        Listing::Columns => "GET /v1/schema lists the columns of every table",
+        Listing::Reducers => "GET /v1/schema lists the reducers",
     }
 }
 

@@ -13,9 +13,8 @@ mod reducer_route;
 mod response;
 mod rows;
 mod runs;
-mod snapshots;
+mod sessions;
 mod sql;
-mod state;
 
 use axum::Router;
 use axum::middleware;
@@ -43,15 +42,15 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/agents/{name}/runs", post(runs::start))
         .route("/v1/agents/{name}/invoke", post(runs::invoke::invoke))
         .route("/v1/runs/{id}", get(runs::get))
-        .route("/v1/runs/{id}/checkpoints", get(state::checkpoints))
-        .route("/v1/sessions/{id}/state", get(state::get))
-        .route("/v1/sessions/{id}/abort", post(state::abort))
+        .route("/v1/runs/{id}/checkpoints", get(sessions::checkpoints))
+        .route("/v1/sessions/{id}/state", get(sessions::get))
+        .route("/v1/sessions/{id}/abort", post(sessions::abort))
         .route("/v1/runs/{id}/abort", post(runs::abort))
-        .route("/v1/runs/{id}/pause", post(snapshots::pause))
-        .route("/v1/runs/{id}/resume", post(snapshots::resume))
-        .route("/v1/runs/{id}/export", post(snapshots::export))
-        .route("/v1/imports", post(snapshots::import))
-        .route("/v1/sessions/{id}/fork", post(snapshots::fork))
+        .route("/v1/runs/{id}/pause", post(runs::pause::pause))
+        .route("/v1/runs/{id}/resume", post(runs::pause::resume))
+        .route("/v1/runs/{id}/export", post(runs::snapshots::export))
+        .route("/v1/imports", post(runs::snapshots::import))
+        .route("/v1/sessions/{id}/fork", post(sessions::fork))
         .route("/v1/runs/{id}/events", get(runs::events::events))
         .route("/v1/prompts", get(prompts::list))
         .route("/v1/prompts/{name}", get(prompts::get).put(prompts::put))

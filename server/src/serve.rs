@@ -66,7 +66,7 @@ pub struct Services {
     pub public_url: Option<PublicUrl>,
 }
 
-/// The same with these services.
+/// Serves the engine with these services.
 ///
 /// # Errors
 /// As [`serve`].
@@ -138,7 +138,7 @@ async fn run(
     let router = routes::router(app);
     tokio::select! {
         () = accept(&listener, &router, lifecycle, shutdown) => {}
-        never = reclaim::run(&buffers) => match never {},
+        never = reclaim::run(&buffers, lifecycle) => match never {},
     }
     drop(listener);
 
@@ -257,6 +257,12 @@ struct ConnectionSlot {
     pending: Arc<UnauthenticatedConnection>,
 }
 
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.place.ended();
+    }
+}
+
 /// HTTP/1, and HTTP/2 for clients that begin with it, as those of gRPC do.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -284,11 +290,10 @@ async fn connection(
 ) {
     let arrivals = Arc::<Arrivals>::default();
     let io = TokioIo::new(WriteTimeoutStream::new(socket, Arc::clone(&arrivals)));
-    let pending = slot.as_ref().map(|slot| Arc::clone(&slot.pending));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
         if let Some(ConnectionSlot { place, pending }) = &slot {
-            request.extensions_mut().insert(Arc::clone(place));
+            request.extensions_mut().insert(place.clone());
             request.extensions_mut().insert(Arc::clone(pending));
         }
         if request.headers().contains_key(UPGRADE) {
@@ -300,15 +305,27 @@ async fn connection(
     let connection = builder.serve_connection_with_upgrades(io, service);
     let mut connection = pin!(connection);
     let overdue = async {
-        match &pending {
-            Some(pending) => pending.overdue().await,
+        match &slot {
+            Some(slot) => slot.pending.overdue().await,
             None => std::future::pending().await,
+        }
+    };
+    let must_finish = async {
+        let replaced = async {
+            match &slot {
+                Some(slot) => slot.place.replaced().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = replaced => {}
+            () = lifecycle.until(Phase::Draining) => {}
         }
     };
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = overdue => return,
-        () = lifecycle.until(Phase::Draining) => {
+        () = must_finish => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = &mut connection => ended,

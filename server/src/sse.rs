@@ -136,7 +136,7 @@ struct Events {
 }
 
 impl Events {
-    fn hear(&mut self, update: &Update) {
+    fn receive(&mut self, update: &Update) {
         match update {
             Update::Snapshot(_) => self.stale = false,
             Update::Rerun { stale, .. } => self.stale = *stale,
@@ -166,7 +166,7 @@ impl Events {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::ResyncRequired);
-                    self.hear(&update);
+                    self.receive(&update);
                     let (stale, timeline) = (self.stale, self.timeline.clone());
                     let encode = move |update: &_| event(update, stale, &timeline);
                     let (text, hold) = unsent::encode(&self.account, update, encode).await?;

@@ -1,8 +1,12 @@
-"""An agent of the A2A SDK for Python: it asks where to, counts slowly, and answers. `remote_agent.py PORT VERSION` serves it."""
+"""An agent of the A2A SDK for Python: it asks where to, counts, and answers. `remote_agent.py VERSION` serves it.
+
+It prints its port. A count stops after ten steps until `POST /continue`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 
 import uvicorn
@@ -15,6 +19,9 @@ from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types.a2a_pb2 import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 
 class Guide(AgentExecutor):
@@ -22,6 +29,7 @@ class Guide(AgentExecutor):
 
     def __init__(self) -> None:
         self.messages = 0
+        self.may_continue = asyncio.Event()
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         self.messages += 1
@@ -38,7 +46,9 @@ class Guide(AgentExecutor):
         for number in range(40):
             piece = Part(text=f"step{number} ")
             await updater.add_artifact([piece], artifact_id="way", append=number > 0, last_chunk=False)
-            await asyncio.sleep(0.02)
+            if number == 9:
+                await self.may_continue.wait()
+                self.may_continue.clear()
         await updater.add_artifact([Part(text=f"to {text} after {self.messages} messages")], artifact_id="end")
         await updater.complete()
 
@@ -46,7 +56,9 @@ class Guide(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-def main(port: int, version: str) -> None:
+def main(version: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/rpc"
     interface = AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=version)
     card = AgentCard(
@@ -59,11 +71,19 @@ def main(port: int, version: str) -> None:
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="guide", name="guide", description="Knows the way", tags=["way"])],
     )
-    handler = DefaultRequestHandlerV2(agent_executor=Guide(), task_store=InMemoryTaskStore(), agent_card=card)
+    guide = Guide()
+
+    async def go_on(_request: Request) -> Response:
+        guide.may_continue.set()
+        return Response()
+
+    handler = DefaultRequestHandlerV2(agent_executor=guide, task_store=InMemoryTaskStore(), agent_card=card)
     rpc = create_jsonrpc_routes(handler, "/rpc", enable_v0_3_compat=version == "0.3")
-    routes = [*create_agent_card_routes(card), *rpc]
-    uvicorn.run(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="warning")
+    routes = [*create_agent_card_routes(card), *rpc, Route("/continue", go_on, methods=["POST"])]
+    # Connections wait in the queue of the socket until the server accepts them.
+    print(port, flush=True)
+    uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="warning")).run(sockets=[listener])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,19 +22,13 @@ PLACES = "SELECT call_id, arguments ->> '$.question' AS question FROM tool_calls
 @pytest.fixture(scope="module", params=["1.0", "0.3"])
 def remote(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a remote agent, with each version of the protocol."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = [sys.executable, str(Path(__file__).with_name("remote_agent.py")), str(port), request.param]
-    with subprocess.Popen(program) as process:
+    program = [sys.executable, str(Path(__file__).with_name("remote_agent.py")), request.param]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        # Ends at the end of the process too.
+        port = process.stdout.readline().strip()
+        assert port, "the remote agent did not start"
         address = f"127.0.0.1:{port}"
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                urllib.request.urlopen(f"http://{address}/.well-known/agent-card.json").close()
-                break
-            except OSError:
-                time.sleep(0.05)
         yield address
         process.kill()
 
@@ -60,7 +52,7 @@ async def until(server: Server, sql: str) -> Any:
     raise AssertionError(sql)
 
 
-async def test_an_agent_of_the_sdk_asks_and_answers(server: Server) -> None:
+async def test_an_agent_of_the_sdk_asks_and_answers(server: Server, remote: str) -> None:
     async with server.client() as abide:
         await abide.call.create_session(agent="guide", id="s1")
         await abide.call.start_run(session_id="s1", id="r1", input="Guide me.")
@@ -74,6 +66,7 @@ async def test_an_agent_of_the_sdk_asks_and_answers(server: Server) -> None:
     await until(server, "SELECT 1 FROM run_events WHERE kind = 'token' AND data ->> '$.content' LIKE '%step9%'")
     server.kill()
     server.start()
+    urllib.request.urlopen(f"http://{remote}/continue", data=b"").close()
     ended = await until(
         server, "SELECT status, output ->> '$.content' AS content FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL"
     )

@@ -306,11 +306,6 @@ async fn delegate(world: &World, run: &str, session: &str, token: i64, nth: usiz
     format!("{call_id}~run")
 }
 
-async fn drive(world: &World, run: &str) -> i64 {
-    let claim = json!({"id": run, "driver": "d", "lease_ms": 60_000});
-    world.call("claim_run", claim).await.unwrap().seq.0
-}
-
 /// A run with 240 descendants, each with a waiting call. Those of the first level have drivers, and delegated to
 /// the others. Returns the token of the top run, and of the last run with a driver.
 async fn tree() -> (World, i64, i64) {
@@ -322,12 +317,12 @@ async fn tree() -> (World, i64, i64) {
         to("start_run", json!({"session_id": "s1", "id": "r1"})),
     ];
     batch(&world, setup).await.unwrap();
-    let top = drive(&world, "r1").await;
+    let top = world.drive("r1").await;
     let (mut last, mut waits) = (0, Vec::new());
     for branch in 0..BRANCHES {
         let run = delegate(&world, "r1", "s1", top, branch).await;
         let session = format!("r1~{branch:02}");
-        last = drive(&world, &run).await;
+        last = world.drive(&run).await;
         waits.push(session.clone());
         for leaf in 0..LEAVES {
             delegate(&world, &run, &session, last, leaf).await;

@@ -23,8 +23,8 @@ const ROWS: &str = r#"
 fn check_raw(statements: &str, expected: expect_test::Expect) {
     let raw = statements.lines().map(str::trim).filter(|line| !line.is_empty());
     let raw: String = raw.map(|line| format!("{line}\n")).collect();
-    let heard = crate::script::play(&format!("{ROWS}{raw}"));
-    let after: String = heard.split_inclusive('\n').skip(8).collect();
+    let received = crate::script::play(&format!("{ROWS}{raw}"));
+    let after: String = received.split_inclusive('\n').skip(8).collect();
     expected.assert_eq(&after);
 }
 
@@ -290,7 +290,10 @@ fn a_long_random_run_leaves_a_sound_file() {
         assert_eq!(count("SELECT count(*) FROM agent_state WHERE NOT json_valid(data)"), 0);
         // Except those that are derived from other rows.
         let derived = ["waiting", "run_lists"];
-        for (table, _) in crate::world::TABLES.into_iter().filter(|it| !derived.contains(&it.0)) {
+        for (table, _) in crate::world::tables() {
+            if derived.contains(&table) {
+                continue;
+            }
             let lost = format!(
                 "SELECT count(*) FROM {table} WHERE seq NOT IN
                 (SELECT seq FROM events)"

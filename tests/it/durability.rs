@@ -155,7 +155,7 @@ fn calls_over_the_queue_limit_are_refused_without_effect() {
         assert!((3..=5).contains(&taken), "{taken} of 12 were accepted");
         for refusal in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
-            assert_eq!(refusal.detail, "too many calls wait for the writer");
+            assert_eq!(refusal.detail, "the queue of calls is full");
         }
         assert_eq!(world.engine().durable_seq().0, 2 + taken as i64);
         say(world.engine(), "the queue has space again").await.unwrap();
@@ -269,8 +269,8 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
         let (journal, last) = grown[grown.len() - 1];
         let mut random = Random::new(5);
         for nth in 0..40 {
-            let cut = random.next() % (journal + 1);
-            let (wal, cut) = if nth % 2 == 0 { (0, cut) } else { (random.next() % wal, journal) };
+            let cut = random.draw() % (journal + 1);
+            let (wal, cut) = if nth % 2 == 0 { (0, cut) } else { (random.draw() % wal, journal) };
             let into = world.folder.path().join(format!("cut{nth}.db"));
             copy_cut(&world, &into, wal, cut);
             let config = world.config(abide_reducers::modules());

@@ -27,16 +27,11 @@ async fn delegate(world: &World, (run, session, token): (&str, &str, i64), nth: 
     call_id
 }
 
-async fn drive(world: &World, run: &str) -> i64 {
-    let claim = json!({"id": run, "driver": "d", "lease_ms": 60_000});
-    world.call("claim_run", claim).await.unwrap().seq.0
-}
-
 /// A run with three child runs, one of which has two; each of their sessions has a waiting call.
 async fn tree(world: &World, name: &str) -> i64 {
     world.call("create_session", json!({"agent": "support", "id": name})).await.unwrap();
     world.call("start_run", json!({"session_id": name, "id": name})).await.unwrap();
-    let token = drive(world, name).await;
+    let token = world.drive(name).await;
     for nth in 1..=3 {
         let session = delegate(world, (name, name, token), nth).await;
         // `~` is reserved for ids that are derived from a run.
@@ -45,7 +40,7 @@ async fn tree(world: &World, name: &str) -> i64 {
         world.call("request_tool_call", wait).await.unwrap();
         if nth == 2 {
             let run = format!("{session}~run");
-            let token = drive(world, &run).await;
+            let token = world.drive(&run).await;
             for nth in 1..=2 {
                 delegate(world, (&run, &session, token), nth).await;
             }

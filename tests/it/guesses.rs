@@ -211,9 +211,9 @@ struct Step {
 
 /// A text of a tenant; that of the hidden one differs in each world.
 fn text(random: &mut Random, by: &str, world: u64) -> String {
-    let drawn = random.next();
+    let drawn = random.draw();
     if by == "acme" {
-        format!("{:x}", Random::new(drawn ^ world).next())
+        format!("{:x}", Random::new(drawn ^ world).draw())
     } else {
         format!("{drawn:x}")
     }
@@ -251,7 +251,7 @@ fn step(random: &mut Random, world: u64) -> Step {
 }
 
 /// All responses and readable data of zeta in a world.
-async fn heard_by_zeta(seed: u64, version: u64) -> Vec<String> {
+async fn received_by_zeta(seed: u64, version: u64) -> Vec<String> {
     let mut world = World::new();
     world.close();
     let mut config = world.config(abide_reducers::modules());
@@ -264,29 +264,29 @@ async fn heard_by_zeta(seed: u64, version: u64) -> Vec<String> {
     for table in &tables {
         client.subscribe(table, &format!("SELECT * FROM {table}"), &Map::new()).await.unwrap();
     }
-    let (mut random, mut heard) = (Random::new(seed), Vec::new());
+    let (mut random, mut received) = (Random::new(seed), Vec::new());
     for _ in 0..60 {
         let Step { by, reducer, args } = step(&mut random, version);
         let done = world.engine().call(&tenant(by), reducer, &args, None).await;
         if by == "zeta" {
-            heard.push(format!("{reducer} {args} {done:?}"));
+            received.push(format!("{reducer} {args} {done:?}"));
         }
         if random.one_in(6) {
             world.pass_ms(1_000).await;
         }
         client.read_to(world.engine().durable_seq()).await;
         for (table, replica) in &client.replicas {
-            heard.push(format!("{table} {} {:?}", Checksum::of(&replica.rows), replica.rows));
+            received.push(format!("{table} {} {:?}", Checksum::of(&replica.rows), replica.rows));
         }
     }
-    heard.push(world.engine().describe_for(&zeta).to_string());
+    received.push(world.engine().describe_for(&zeta).to_string());
     for seq in (1..=world.engine().durable_seq().0).step_by(5) {
         for table in &tables {
             let sql = format!("SELECT * FROM {table}");
-            heard.push(format!("{:?}", ask(&world, &zeta, &sql, Some(Seq(seq))).await));
+            received.push(format!("{:?}", ask(&world, &zeta, &sql, Some(Seq(seq))).await));
         }
     }
-    heard
+    received
 }
 
 /// Two worlds that differ only in what the other tenant writes.
@@ -294,7 +294,7 @@ async fn heard_by_zeta(seed: u64, version: u64) -> Vec<String> {
 fn two_worlds_that_differ_in_hidden_data_read_the_same() {
     for_seeds("guesses::two_worlds", 0..4, |seed| {
         let (one, other) =
-            run(async { (heard_by_zeta(seed, 1).await, heard_by_zeta(seed, 2).await) });
+            run(async { (received_by_zeta(seed, 1).await, received_by_zeta(seed, 2).await) });
         for (one, other) in one.iter().zip(&other) {
             assert_eq!(one, other);
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use abide_engine::{Budget, Engine, Start, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Seq};
+use abide_schema::{Code, Seq, limits};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::replica::{Client, Replica};
@@ -432,7 +432,7 @@ fn a_thousand_subscriptions_on_one_connection() {
 }
 
 #[test]
-fn refused_subscriptions() {
+fn a_refused_subscription_changes_nothing() {
     run(async {
         let world = World::new();
         let mut client = Client::new(world.engine().connect(&Caller::local()));
@@ -454,6 +454,36 @@ fn refused_subscriptions() {
         world.session("s1").await;
         client.read_to(Seq(2)).await;
         hold(&world, &client, "the first one continues").await;
+    });
+}
+
+/// The number of live queries of one tenant, each with a long text, was limited for each connection only.
+#[test]
+fn the_texts_of_live_queries_are_bounded() {
+    run(async {
+        let world = World::new();
+        let ann = crate::visibility::caller("ann", "worker", &[], &[("tenant", "a")]);
+        let bob = crate::visibility::caller("bob", "worker", &[], &[("tenant", "b")]);
+        let sql = format!("SELECT id FROM sessions WHERE id = 's' /* {} */", "x".repeat(60_000));
+        let none = Map::new();
+        let mut connection = world.engine().connect(&ann);
+        let mut open = Vec::new();
+        let refusal = loop {
+            let id = open.len().to_string();
+            match connection.subscribe(&SubscribeRequest::new(&id, &sql, &none)).await {
+                Ok(()) => open.push(id),
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refusal.code, Code::LimitExceeded, "{refusal}");
+        let share = limits::SUBSCRIPTIONS_BYTES / 4;
+        assert!((share / 62_000..share / 61_000).contains(&open.len()), "{}", open.len());
+        let request = SubscribeRequest::new("q", &sql, &none);
+        let mut other = world.engine().connect(&bob);
+        other.subscribe(&request).await.expect("another tenant has its own share");
+        assert_eq!(connection.subscribe(&request).await.unwrap_err().code, Code::LimitExceeded);
+        connection.unsubscribe(&open[7]);
+        connection.subscribe(&request).await.expect("there is room again");
     });
 }
 
@@ -604,7 +634,7 @@ fn no_subscription_blocks_the_writer() {
             world.engine().call(&Caller::local(), "create_session", &boom, None).await.unwrap();
             let steps = world.engine().metrics().live_steps_total.get() - before;
             // A function counts its arguments before it starts, and then does not run.
-            assert!(steps <= 2 * abide_schema::limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
+            assert!(steps <= 2 * limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
         }
     });
 }
@@ -641,5 +671,47 @@ fn one_caller_cannot_use_all_readers() {
             let output = asked.await.unwrap().unwrap_err();
             assert_eq!(output.code, Code::Unavailable, "{output}");
         }
+    });
+}
+
+/// One connection with the least rights held two gigabytes: each live query keeps its parameters, and they were not
+/// counted.
+#[test]
+fn the_parameters_of_live_queries_are_bounded() {
+    run(async {
+        let world = World::new();
+        let caller = Caller::local();
+        let sql = "SELECT id FROM sessions WHERE id = :id AND title = :title";
+        let parameters = |bytes: usize| {
+            let mut params = params(sql, "");
+            params.extend([
+                ("id".to_owned(), "s1".into()),
+                ("title".to_owned(), "x".repeat(bytes).into()),
+            ]);
+            params
+        };
+        let mut connection = world.engine().connect(&caller);
+        let long = parameters(limits::LIVE_PARAMETER_BYTES);
+        let refused = connection.subscribe(&SubscribeRequest::new("long", sql, &long)).await;
+        assert_eq!(refused.unwrap_err().code, Code::LimitExceeded);
+
+        let large = parameters(limits::LIVE_PARAMETER_BYTES - 1_024);
+        let mut held = 0;
+        let refused = loop {
+            let id = format!("q{held}");
+            match connection.subscribe(&SubscribeRequest::new(&id, sql, &large)).await {
+                Ok(()) => held += 1,
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refused.code, Code::Overloaded);
+        let expected = limits::LIVE_PARAMETER_BYTES_PER_CALLER / limits::LIVE_PARAMETER_BYTES;
+        assert!((expected..=expected + 3).contains(&held), "{held}");
+
+        // Ordinary parameters are not counted, and the end of a live query makes room.
+        let small = parameters(100);
+        connection.subscribe(&SubscribeRequest::new("small", sql, &small)).await.unwrap();
+        connection.unsubscribe("q0");
+        connection.subscribe(&SubscribeRequest::new("next", sql, &large)).await.unwrap();
     });
 }

@@ -62,7 +62,7 @@ fn make_sql(path: &Path, sql: &str) {
 }
 
 #[test]
-fn no_database() {
+fn a_file_that_is_no_database_is_refused() {
     check(
         |path| fs::write(path, "This is a letter to my grandmother. ".repeat(100)).unwrap(),
         expect![[r#"
@@ -80,7 +80,7 @@ fn no_database() {
 }
 
 #[test]
-fn another_programs_database() {
+fn another_programs_database_is_refused() {
     check(
         |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
@@ -112,7 +112,7 @@ fn another_programs_database() {
 }
 
 #[test]
-fn a_newer_format() {
+fn a_newer_format_is_refused() {
     check(
         |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 5"),
         expect![[r#"
@@ -123,7 +123,7 @@ fn a_newer_format() {
 }
 
 #[test]
-fn a_folder() {
+fn a_folder_is_refused() {
     check(
         |path| fs::create_dir(path).unwrap(),
         expect![[r#"
@@ -134,7 +134,7 @@ fn a_folder() {
 }
 
 #[test]
-fn no_such_folder() {
+fn a_missing_folder_is_refused() {
     let world = empty();
     let path = world.folder.path().join("nowhere/abide.db");
     expect![[r#"
@@ -154,7 +154,7 @@ fn an_empty_file_becomes_a_new_database() {
 
 /// The path is part of a URI, in which some characters have a special meaning.
 #[test]
-fn a_path_with_special_characters() {
+fn a_path_with_special_characters_opens() {
     let world = empty();
     let folder = world.folder.path().join("50% off? #1 & Grüße");
     fs::create_dir(&folder).unwrap();

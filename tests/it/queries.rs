@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::script::check;
 use crate::traffic::{Traffic, for_seeds};
 use crate::visibility;
-use crate::world::{TABLES, World, run};
+use crate::world::{World, run, tables};
 
 async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<QueryResult, Refusal> {
     world
@@ -57,7 +57,7 @@ fn check_sql(questions: &[&str], expected: Expect) {
 }
 
 #[test]
-fn allowed_queries() {
+fn reading_statements_are_answered() {
     check_sql(
         &[
             "SELECT id, status FROM sessions",
@@ -168,13 +168,13 @@ fn access_to_internals_is_refused() {
             bad_sql: not authorized
             bad_sql: no such function: writefile (hint: at byte 7 of the statement)
             bad_sql: no such function: readfile (hint: at byte 7 of the statement)
-            bad_sql: no such table: pragma_wal_checkpoint (hint: GET /v1/schema lists the tables)
+            bad_sql: no such table: pragma_wal_checkpoint (hint: the schema lists the tables)
         "#]],
     );
 }
 
 #[test]
-fn invalid_statements() {
+fn invalid_statements_are_refused() {
     check_sql(
         &[
             "",
@@ -213,16 +213,16 @@ fn invalid_statements() {
             bad_sql: more than one statement (hint: send one statement at a time)
             bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             [1] (1)
-            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
-            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
-            bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
-            bad_sql: no such table: other.sessions (hint: GET /v1/schema lists the tables)
+            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; the schema lists the columns of every table; write text in single quotes)
+            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; the schema lists the columns of every table; write text in single quotes)
+            bad_sql: no such table: nowhere (hint: the schema lists the tables)
+            bad_sql: no such table: other.sessions (hint: the schema lists the tables)
             bad_sql: no such function: nonsense (hint: at byte 7 of the statement)
             bad_sql: wrong number of arguments to function max() (hint: at byte 7 of the statement)
             bad_sql: integer overflow
             bad_sql: malformed JSON
             bad_sql: datatype mismatch
-            bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
+            bad_sql: no such column: a.id (hint: at byte 7 of the statement; the schema lists the columns of every table; write text in single quotes)
             bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
             bad_sql: the statement contains a NUL character (hint: pass a string with a NUL character as a parameter)
         "#]],
@@ -230,7 +230,7 @@ fn invalid_statements() {
 }
 
 #[test]
-fn parameters() {
+fn parameters_are_bound_by_name_and_number() {
     let world = World::new();
     let questions = [
         ("SELECT :a, @a, $a, ?", json!({"a": 1, "4": "four"})),
@@ -417,10 +417,10 @@ fn errors_of_past_queries() {
             at 2: (1)
             refused bad_request: there is no state 5: the log ends at 4 (hint: use a seq from 0 to 4)
             refused bad_request: there is no state -1: the log ends at 4 (hint: use a seq from 0 to 4)
-            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; GET /v1/schema lists the tables)
-            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; GET /v1/schema lists the tables)
-            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; GET /v1/schema lists the tables)
-            refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; the schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; the schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without `main.`; the schema lists the tables)
+            refused bad_sql: no such table: nowhere (hint: the schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
             refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             refused bad_sql: more than one statement (hint: send one statement at a time)
@@ -463,7 +463,7 @@ fn every_past_state_is_unchanged() {
                 rows.truncate(5);
                 assert!(past == rows, "as of {seq}");
             }
-            for (table, _) in TABLES {
+            for (table, _) in tables() {
                 let sql = format!("SELECT count(*) FROM {table}");
                 assert_eq!(world.rows_as_of(&sql, Some(Seq(0))).await[0][0].to_json(), 0);
             }

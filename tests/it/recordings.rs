@@ -195,7 +195,7 @@ fn taken<'a, T>(next: &AtomicUsize, all: &'a [T]) -> Option<(usize, &'a T)> {
 }
 
 #[test]
-fn the_fixture() {
+fn the_published_recordings_are_stored_unchanged() {
     assert_eq!(there_and_back(conversations(&fixture())), [24, 731, 188]);
 }
 

@@ -57,7 +57,7 @@ impl Client {
         self.subscribe_from(id, sql, params, Start::Now).await
     }
 
-    /// The same, from any start.
+    /// Subscribes from any start, and reads until the first reply is complete.
     pub(crate) async fn subscribe_from(
         &mut self,
         id: &str,
@@ -244,7 +244,7 @@ impl Replica {
         shown(&self.rows, width, ordered || top_n)
     }
 
-    /// The same for rows of a new query.
+    /// The visible cells of rows of a new query, in order; sorted if the query has no order.
     pub(crate) fn shown_of(&self, rows: &[Row]) -> Vec<String> {
         let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
         shown(rows, usize::MAX, ordered || self.sql.contains("LIMIT"))

@@ -39,14 +39,14 @@ pub(crate) fn play(script: &str) -> String {
         Player { world: World::new(), names: Names::default(), callers: BTreeMap::new() };
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     run(async {
-        let mut heard = String::new();
+        let mut received = String::new();
         for line in lines {
             if let Some(answer) = player.line(line).await {
-                heard.push_str(&player.names.shorten(&answer));
-                heard.push('\n');
+                received.push_str(&player.names.shorten(&answer));
+                received.push('\n');
             }
         }
-        heard
+        received
     })
 }
 

@@ -120,7 +120,7 @@ async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
     }
     let agent = json!({"name": "x", "definition": {}, "mode": "all"});
     world.call("register_agent", agent).await.unwrap();
-    let (mut heard, mut tokens) = (Vec::new(), HashMap::new());
+    let (mut received, mut tokens) = (Vec::new(), HashMap::new());
     for step in steps {
         let (by, reducer, mut args) = match step {
             Step::PassMs(ms) => {
@@ -160,10 +160,10 @@ async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
             Err(refusal) => format!("{}: {} {:?}", refusal.code, refusal.detail, refusal.hint),
         };
         if by == 'a' {
-            heard.push(format!("{reducer} {args} → {}", without_made_ids(&answer)));
+            received.push(format!("{reducer} {args} → {}", without_made_ids(&answer)));
         }
     }
-    heard.iter().map(|line| without_tokens(line)).collect()
+    received.iter().map(|line| without_tokens(line)).collect()
 }
 
 fn caller(by: char) -> Caller {

@@ -103,12 +103,12 @@ fn in_the_order_of_their_deadlines() {
         world.pass_ms(69).await;
         let order = "SELECT json_extract(arguments, '$.due_at', '$.done_at') FROM events
             WHERE caller = 'system' ORDER BY seq";
-        let heard: Vec<String> =
+        let received: Vec<String> =
             world.rows(order).await.iter().map(|row| row[0].to_json().to_string()).collect();
         let after = |ms: i64| START.plus_ms(ms).0;
         let (egg, timer) =
             (|ms| format!("\"[null,{}]\"", after(ms)), |ms| format!("\"[{},null]\"", after(ms)));
-        assert_eq!(heard, [egg(10), egg(20), timer(30), egg(50), timer(60)]);
+        assert_eq!(received, [egg(10), egg(20), timer(30), egg(50), timer(60)]);
         assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE NOT boiled").await, [1]);
     });
 }

@@ -4,39 +4,10 @@ use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Refusal, Seq};
+pub(crate) use abide_tests::random::Random;
 use serde_json::{Value as JsonValue, json};
 
 use crate::world::World;
-
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers on every machine.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5DEE_CE66)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
-    }
-
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
-    }
-}
 
 /// The seeds of a random test: those given, or the one in `ABIDE_SEED`. A failure prints the
 /// command to reproduce it.
@@ -117,11 +88,11 @@ impl Traffic {
         let ms = *self.random.pick(&[0, 0, 1, 50, 2_000, 40_000]);
         world.clock.advance_ms(ms);
         let unit = self.unit();
-        let heard = unit.run(world.engine()).await;
-        if let Ok(heard) = &heard {
-            self.learn(heard);
+        let received = unit.run(world.engine()).await;
+        if let Ok(received) = &received {
+            self.learn(received);
         }
-        heard
+        received
     }
 
     pub(crate) fn unit(&mut self) -> Unit {
@@ -137,8 +108,8 @@ impl Traffic {
         unit
     }
 
-    pub(crate) fn learn(&mut self, heard: &UnitResult) {
-        for (_, result, _) in &heard.calls {
+    pub(crate) fn learn(&mut self, received: &UnitResult) {
+        for (_, result, _) in &received.calls {
             let text = |name: &str| result[name].as_str().map(str::to_owned);
             if let Some(call_id) = text("call_id").filter(|_| result["tool_name"].is_string()) {
                 let token = result["fencing_token"].as_i64().unwrap_or(0);

@@ -2,8 +2,8 @@
 //! response and each delta is compared with the same query over a database that contains only what
 //! the caller may see.
 //!
-//! `declared` policies in tables of a user's module · `desk` a user's module · `copy` computes in plain Rust what is visible, and builds that database
-//! · `attack` what a caller might try · `reach` what its reducers can access.
+//! `declared` policies in tables of a user's module · `desk` a user's module · `copy` computes in plain Rust what is
+//! visible, and builds that database · `attack` what a caller might try · `reach` what its reducers can access.
 
 mod attack;
 mod copy;

@@ -13,6 +13,7 @@ use abide_live::{
     AuthorizedViews, Binding, Catalog, OwnerReference, Planner, PolicyVersion, QueryPrincipal,
     Router, ScopeMembership, Sql as _, select_of,
 };
+use abide_schema::share::ShareKey;
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 use abide_schema::{Code, TableSpec, Value};
 use rusqlite::Connection;
@@ -361,7 +362,7 @@ fn follow(fixture: &mut BarrierFixture, bound: &Binding, sql: &str) -> u64 {
     let statements =
         || bound.explain().statements.join(";\n").chars().take(4_000).collect::<String>();
     let mut router = Router::new(Arc::clone(&fixture.catalog));
-    router.attach(bound).unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
+    router.attach(bound, &ShareKey::Operator).unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
     let mut calls = 0;
     for step in 0..4 {
         let before = read_state(&fixture.db.0, &TABLES);

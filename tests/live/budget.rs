@@ -1,13 +1,14 @@
 //! A delta over the budget is unknown, never wrong: the subscriber reads the result again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use abide_live::{
     BackfillRequest, BackfilledGroup, Binding, BindingId, Budget, Changes, LiveError, Planner,
     Router, Sql, SqlError, SqlErrorKind, StatementLimits,
 };
-use abide_schema::Value;
+use abide_schema::share::ShareKey;
+use abide_schema::{Caller, Row, Scope, Value};
 use serde_json::Map;
 
 use crate::client::Client;
@@ -95,7 +96,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
         let rows = world.query(binding.snapshot_sql(), binding.params()).expect("it runs");
         let client = Client::new(&binding, rows);
         listeners.insert(
-            router.attach(&binding).expect("the router has a free slot"),
+            router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot"),
             Listener { binding, client },
         );
     }
@@ -133,7 +134,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
             router.forget();
         }
     }
-    listeners.into_keys().for_each(|id| router.detach(id));
+    listeners.into_keys().for_each(|id| router.detach(id, &ShareKey::Operator));
     assert_eq!(router.remembered_bytes(), 0, "cached state is dropped with its binding");
     assert!(router.templates().is_empty(), "meters are dropped with their binding");
     (known, unknown)
@@ -165,4 +166,38 @@ fn sums(outcomes: Vec<(u64, (usize, usize))>) -> BTreeMap<u64, (usize, usize)> {
 fn without_a_budget_every_delta_is_known() {
     let budget = Budget { average: u64::MAX, max: u64::MAX, commit: u64::MAX };
     assert_eq!(run(1, budget).1, 0);
+}
+
+/// The deltas of one tenant used up the budget of each commit, and all others were run again by readers.
+#[test]
+fn one_tenant_uses_a_share_of_a_commit() {
+    let mut world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let budget = Budget { average: u64::MAX / 8, max: u64::MAX / 8, commit: 40_000 };
+    let mut router = Router::with_budget(Arc::clone(&world.catalog), budget);
+    (0..20).for_each(|_| drop(world.commit()));
+    let tenant = |name: &str| {
+        let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
+        ShareKey::of(&Caller::with("ann", "worker", BTreeSet::new(), scope))
+    };
+    let mut attach = |number: usize, by: &ShareKey| {
+        let sql = format!("SELECT b, count(*), sum(a) FROM r WHERE abs(a) <> {number} GROUP BY b");
+        let binding = planner.bind(&sql, &Map::new()).expect("the query can be live");
+        router.attach(&binding, by).expect("there is room")
+    };
+    let many: Vec<BindingId> = (0..200).map(|number| attach(number, &tenant("b"))).collect();
+    let other = attach(1_000, &tenant("a"));
+    let mut changes = Changes::new();
+    let row = |id: i64| -> Row {
+        let cells = [Value::Integer(id), Value::Integer(7), Value::Integer(2)];
+        cells.into_iter().chain([Value::Null, Value::Null, Value::Null]).collect()
+    };
+    changes.push("r", None, Some(row(1_000)));
+    world.db.run("INSERT INTO r VALUES (?, ?, ?, ?, ?, ?)", &row(1_000), &mut |_| {}).expect("new");
+    let deltas: BTreeMap<BindingId, Result<_, LiveError>> =
+        router.commit(&changes, &mut world.db).into_iter().collect();
+    let over =
+        many.iter().filter(|id| deltas.get(*id) == Some(&Err(LiveError::OverBudget))).count();
+    assert!(over > 0 && over < many.len(), "{over} of {} are over the budget", many.len());
+    assert!(matches!(deltas.get(&other), Some(Ok(_))), "the other tenant has its own share");
 }

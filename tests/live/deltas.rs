@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Delta, LiveError, Planner, Router};
 use abide_schema::Row;
+use abide_schema::share::ShareKey;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::client::{Client, as_set};
@@ -302,7 +303,7 @@ fn subscribe(world: &mut World, planner: &Planner, router: &mut Router, sql: &st
     let binding = planner.bind(sql, &params).unwrap_or_else(|refusal| {
         panic!("{sql} is refused: {refusal}");
     });
-    let id = router.attach(&binding).expect("the router has a free slot");
+    let id = router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot");
     let rows = world.query(binding.snapshot_sql(), binding.params());
     let client = Client::new(&binding, rows.clone().unwrap_or_default());
     let behind = (world.state.clone(), client.clone());
@@ -381,7 +382,7 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
         }
     }
     for subscription in &subscriptions {
-        router.detach(subscription.id);
+        router.detach(subscription.id, &ShareKey::Operator);
     }
     assert!(router.is_empty());
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Changes, Delta, LiveError, Planner, Router, Sql as _};
+use abide_schema::share::ShareKey;
 use abide_schema::{Row, TableSpec, Value};
 use expect_test::Expect;
 use serde_json::{Value as JsonValue, json};
@@ -32,7 +33,10 @@ impl RouterFixture {
         for (sql, params) in queries {
             let params = params.as_object().expect("an object");
             let binding = fixture.planner.bind(sql, params).expect("the query can be live");
-            let id = fixture.router.attach(&binding).expect("the router has a free slot");
+            let id = fixture
+                .router
+                .attach(&binding, &ShareKey::Operator)
+                .expect("the router has a free slot");
             fixture.bindings.push((id, binding));
         }
         fixture

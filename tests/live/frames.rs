@@ -138,10 +138,10 @@ impl LossyClient {
         let fate = if safe { 0 } else { *random.pick(&[0, 0, 0, 0, 0, 1, 2, 3]) };
         self.fates[fate] += 1;
         match fate {
-            0 => self.hear(&frame).await,
+            0 => self.receive(&frame).await,
             1 => {}
             2 => {
-                self.hear(&frame).await;
+                self.receive(&frame).await;
                 self.late.push_back(frame);
             }
             _ => self.late.push_back(frame),
@@ -149,13 +149,13 @@ impl LossyClient {
         if !self.late.is_empty() && (fair || random.below(3) == 0) {
             let at = random.below(self.late.len());
             if let Some(late) = self.late.remove(at) {
-                self.hear(&late).await;
+                self.receive(&late).await;
             }
         }
     }
 
     /// Applies the rule of the protocol.
-    async fn hear(&mut self, frame: &Frame) {
+    async fn receive(&mut self, frame: &Frame) {
         let mut gaps = Vec::new();
         for (id, held) in &mut self.held {
             let named = frame.changes.iter().find(|(of, _)| of == id);

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use abide_live::{BindingId, Planner, Router};
+use abide_schema::share::ShareKey;
 
 use crate::client::{Client, exact};
 use crate::deltas::{SHARE, params};
@@ -62,7 +63,7 @@ fn divide(
         bound.push((binding, client));
     }
     let parts = bound.into_iter().map(|(binding, client)| {
-        let id = router.attach(&binding).expect("the router has a free slot");
+        let id = router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot");
         PartitionClient { id, client }
     });
     let parts: Vec<PartitionClient> = parts.collect();

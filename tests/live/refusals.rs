@@ -34,7 +34,7 @@ fn answer(sql: &str, params: &JsonValue) -> String {
 }
 
 #[test]
-fn invalid_statements() {
+fn invalid_statements_are_refused() {
     check(
         &[
             "",
@@ -70,22 +70,22 @@ fn invalid_statements() {
                 bad_sql: unterminated string literal
             DELETE FROM r
                 bad_sql: only a SELECT can be watched
-                change data through a reducer: POST /v1/call/{reducer}
+                to change data, call a reducer
             PRAGMA user_version
                 bad_sql: only a SELECT can be watched
-                change data through a reducer: POST /v1/call/{reducer}
+                to change data, call a reducer
             EXPLAIN SELECT id FROM r
                 bad_sql: only a SELECT can be watched
-                change data through a reducer: POST /v1/call/{reducer}
+                to change data, call a reducer
             ATTACH 'x' AS y
                 bad_sql: only a SELECT can be watched
-                change data through a reducer: POST /v1/call/{reducer}
+                to change data, call a reducer
         "#]],
     );
 }
 
 #[test]
-fn unknown_names() {
+fn unknown_names_are_refused() {
     check(
         &[
             "SELECT id FROM nowhere",
@@ -104,21 +104,21 @@ fn unknown_names() {
         expect![[r#"
             SELECT id FROM nowhere
                 bad_sql: no such table: nowhere
-                GET /v1/schema lists the tables
+                the schema lists the tables
             SELECT id FROM sqlite_schema
                 bad_sql: no such table: sqlite_schema
-                GET /v1/schema lists the tables
+                the schema lists the tables
             SELECT id FROM temp.d_r
                 bad_sql: unknown database temp
             SELECT absent FROM r
                 bad_sql: no such column: absent
-                GET /v1/schema lists the columns of every table
+                the schema lists the columns of every table
             SELECT r.absent FROM r
                 bad_sql: no such column: r.absent
-                GET /v1/schema lists the columns of every table
+                the schema lists the columns of every table
             SELECT q.id FROM r
                 bad_sql: no such column: q.id
-                GET /v1/schema lists the columns of every table
+                the schema lists the columns of every table
             SELECT id FROM r WHERE c = "text"
                 bad_sql: no such column: text
                 write text in single quotes: 'text'
@@ -133,7 +133,7 @@ fn unknown_names() {
                 use BINARY, NOCASE or RTRIM
             SELECT rowid FROM p
                 bad_sql: no such column: rowid
-                GET /v1/schema lists the columns of every table
+                the schema lists the columns of every table
         "#]],
     );
 }
@@ -281,7 +281,7 @@ fn groups_must_have_one_value() {
                 run it once with `abide sql`
             SELECT max(c COLLATE NOCASE) FROM r
                 unsupported_sql: min() or max() with COLLATE cannot be live
-                the result is arbitrary among equal texts: aggregate lower(…) instead
+                a collation treats different texts as equal: use min(lower(…)) or max(lower(…))
         "#]],
     );
 }
@@ -346,7 +346,7 @@ fn invalid_joins_and_subqueries() {
                 run it once with `abide sql`
             SELECT id FROM r LIMIT a
                 bad_sql: no such column: a
-                GET /v1/schema lists the columns of every table
+                the schema lists the columns of every table
         "#]],
     );
 }

@@ -1,9 +1,11 @@
 //! The router's counted work: an unrelated binding costs a commit nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Changes, Planner, Router, Sql as _, WorkCounters};
-use abide_schema::{Code, Row, Value};
+use abide_schema::share::ShareKey;
+use abide_schema::{Caller, Code, Row, Scope, Value};
 use serde_json::{Map, json};
 
 use crate::world::World;
@@ -18,7 +20,7 @@ fn work_with(others: i64) -> WorkCounters {
         let binding = planner.bind("SELECT * FROM r WHERE a = :v AND b = 1", &params);
         attached.push(
             router
-                .attach(&binding.expect("the query can be live"))
+                .attach(&binding.expect("the query can be live"), &ShareKey::Operator)
                 .expect("the router has a free slot"),
         );
     }
@@ -28,7 +30,7 @@ fn work_with(others: i64) -> WorkCounters {
     changes.push("r", None, Some(row));
     assert_eq!(router.commit(&changes, &mut world.db).len(), 1);
     let after = router.counters();
-    attached.into_iter().for_each(|id| router.detach(id));
+    attached.into_iter().for_each(|id| router.detach(id, &ShareKey::Operator));
     assert!(router.is_empty());
     assert!(router.commit(&changes, &mut world.db).is_empty());
     WorkCounters {
@@ -54,7 +56,7 @@ fn bindings_without_a_key_are_limited() {
     let mut bind = |n: usize| {
         let params = Map::from_iter([("v".to_owned(), json!(n))]);
         let binding = planner.bind("SELECT * FROM r WHERE abs(a) = :v", &params);
-        router.attach(&binding.expect("the query can be live"))
+        router.attach(&binding.expect("the query can be live"), &ShareKey::Operator)
     };
     let cap = abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
     let last = (0..cap)
@@ -64,12 +66,12 @@ fn bindings_without_a_key_are_limited() {
         .expect("the router has a free slot");
     assert_eq!(bind(cap).expect_err("the cap is reached").code, Code::LimitExceeded);
     assert_eq!(bind(cap - 1), Ok(last), "an equal binding needs no further slot");
-    router.detach(last);
-    router.detach(last);
+    router.detach(last, &ShareKey::Operator);
+    router.detach(last, &ShareKey::Operator);
     let params = Map::from_iter([("v".to_owned(), json!(cap))]);
     let binding =
         planner.bind("SELECT * FROM r WHERE abs(a) = :v", &params).expect("the query can be live");
-    router.attach(&binding).expect("a slot is free again");
+    router.attach(&binding, &ShareKey::Operator).expect("a slot is free again");
 }
 
 fn bind(planner: &Planner, sql: &str, params: serde_json::Value) -> Binding {
@@ -85,6 +87,116 @@ fn inserted(a: i64, c: &str) -> Changes {
     changes
 }
 
+/// The share of a tenant, of the limit of queries without a key.
+fn tenant(name: &str) -> ShareKey {
+    let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
+    ShareKey::of(&Caller::with("ann", "worker", BTreeSet::new(), scope))
+}
+
+/// Attaches queries of a caller until one is refused: their number, and the refusal.
+fn attach_all(
+    router: &mut Router,
+    by: &ShareKey,
+    bindings: impl Iterator<Item = Binding>,
+) -> (Vec<BindingId>, Option<Code>) {
+    let mut attached = Vec::new();
+    for binding in bindings {
+        match router.attach(&binding, by) {
+            Ok(id) => attached.push(id),
+            Err(refusal) => return (attached, Some(refusal.code)),
+        }
+    }
+    (attached, None)
+}
+
+/// One caller attached as many queries without a key as the router has room for, and all live queries of other
+/// tenants, of the operator and of the server itself were refused.
+#[test]
+fn one_tenant_leaves_room_for_others_and_for_the_operator() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    let queries = |of: usize| {
+        let planner = &planner;
+        let sql = "SELECT * FROM r WHERE abs(a) = :v";
+        (0..).map(move |n: usize| bind(planner, sql, json!({"v": of * 10_000 + n})))
+    };
+    let cap = abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
+    let (own, why) = attach_all(&mut router, &tenant("b"), queries(0));
+    assert_eq!((own.len(), why), (cap / 4, Some(Code::LimitExceeded)), "its share");
+    let (more, why) = attach_all(&mut router, &tenant("b"), queries(0).take(cap / 4));
+    assert_eq!((more.len(), why), (cap / 4, None), "equal queries are no further ones");
+    more.into_iter().for_each(|id| router.detach(id, &tenant("b")));
+    for other in ["c", "d"].into_iter().enumerate() {
+        let (number, why) = attach_all(&mut router, &tenant(other.1), queries(other.0 + 1));
+        assert_eq!((number.len(), why), (cap / 4, Some(Code::LimitExceeded)));
+    }
+    let (last, why) = attach_all(&mut router, &tenant("a"), queries(3));
+    assert_eq!((last.len(), why), (cap / 8, Some(Code::Overloaded)), "others caused it");
+    let (operator, why) = attach_all(&mut router, &ShareKey::Operator, queries(4));
+    assert_eq!((operator.len(), why), (cap / 8, Some(Code::Overloaded)), "the reserve");
+    own.into_iter().for_each(|id| router.detach(id, &tenant("b")));
+    let (more, why) = attach_all(&mut router, &tenant("a"), queries(5));
+    assert_eq!((last.len() + more.len(), why), (cap / 4, Some(Code::LimitExceeded)));
+}
+
+/// Lookups and key sets were counted for all callers together too. A query that has neither is checked at every change, and
+/// these are limited.
+#[test]
+fn one_tenant_leaves_lookups_and_key_sets_for_others() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    let conditions = |n: usize| " AND r.a <> 1".repeat(n);
+    let lookup = |n: usize| {
+        let sql = "SELECT p.g, r.c FROM p JOIN r ON r.id = p.r_id WHERE r.c = :c";
+        bind(&planner, &format!("{sql}{}", conditions(n)), json!({"c": "x"}))
+    };
+    let (own, why) = attach_all(&mut router, &tenant("b"), (0..80).map(lookup));
+    assert_eq!((own.len(), why, router.residual()), (80, None, 80 - 16));
+    let (other, why) = attach_all(&mut router, &tenant("a"), (80..96).map(lookup));
+    assert_eq!((other.len(), why, router.residual()), (16, None, 80 - 16), "it has lookups");
+    other.into_iter().for_each(|id| router.detach(id, &tenant("a")));
+    own.into_iter().for_each(|id| router.detach(id, &tenant("b")));
+    assert_eq!((router.residual(), router.len()), (0, 0));
+
+    let columns = ["id", "a", "b", "c", "x", "z"];
+    let key_set = |n: usize| {
+        let terms = (0..6).filter(|bit| n >> bit & 1 == 1).map(|bit| columns[bit]);
+        let terms: Vec<String> = terms.map(|column| format!("{column} = 1")).collect();
+        bind(&planner, &format!("SELECT id FROM r WHERE {}", terms.join(" AND ")), json!({}))
+    };
+    let (own, why) = attach_all(&mut router, &tenant("b"), (1..40).map(key_set));
+    assert_eq!((own.len(), why), (39, None));
+    let of_own = router.residual();
+    assert!(of_own > 0, "it has used its key sets");
+    let (other, why) = attach_all(&mut router, &tenant("a"), (48..60).map(key_set));
+    assert_eq!((other.len(), why, router.residual()), (12, None, of_own), "it has key sets");
+}
+
+/// A query that two tenants have is counted for the other one when the first one ends it.
+#[test]
+fn a_shared_query_is_counted_once() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    let sql = "SELECT * FROM r WHERE abs(a) = :v";
+    let shared = bind(&planner, sql, json!({"v": -1}));
+    let queries = || (0..).map(|n: usize| bind(&planner, sql, json!({"v": n})));
+    let first = router.attach(&shared, &tenant("a")).expect("there is room");
+    assert_eq!(router.attach(&shared, &tenant("b")), Ok(first));
+    let cap = abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
+    let (own, _) = attach_all(&mut router, &tenant("b"), queries());
+    assert_eq!(own.len(), cap / 4, "the shared one is counted for the other tenant");
+    router.detach(first, &tenant("a"));
+    router.detach(own[0], &tenant("b"));
+    let (more, _) = attach_all(&mut router, &tenant("b"), queries().take(1));
+    assert!(more.is_empty(), "it is counted now");
+    router.detach(first, &tenant("b"));
+    let (more, _) = attach_all(&mut router, &tenant("b"), queries().take(1));
+    assert_eq!(more.len(), 1);
+}
+
 #[test]
 fn a_change_finds_exactly_the_ranges_that_contain_it() {
     let mut world = World::new(1);
@@ -95,10 +207,14 @@ fn a_change_finds_exactly_the_ranges_that_contain_it() {
         let (low, high) = (n * 7_919 % 1_000, n * 7_919 % 1_000 + n * 31 % 50);
         let sql = "SELECT id FROM r WHERE a BETWEEN :low AND :high";
         let binding = bind(&planner, sql, json!({"low": low, "high": high}));
-        ranges.push((router.attach(&binding).expect("ranges need no slot"), low, high));
+        ranges.push((
+            router.attach(&binding, &ShareKey::Operator).expect("ranges need no slot"),
+            low,
+            high,
+        ));
     }
     for detached in ranges.split_off(1_500) {
-        router.detach(detached.0);
+        router.detach(detached.0, &ShareKey::Operator);
     }
     for a in [-1, 0, 3, 500, 777, 1_049, 2_000] {
         let before = router.counters().bindings_probed;
@@ -128,9 +244,9 @@ fn prefixes_and_open_ranges_are_not_residual() {
     for n in 0..5_000 {
         let like =
             bind(&planner, "SELECT id FROM r WHERE c LIKE ?", json!({"1": format!("P{n}x%")}));
-        router.attach(&like).expect("a prefix needs no slot");
+        router.attach(&like, &ShareKey::Operator).expect("a prefix needs no slot");
         let above = bind(&planner, "SELECT id FROM r WHERE a > ?", json!({"1": n + 100}));
-        router.attach(&above).expect("a range needs no slot");
+        router.attach(&above, &ShareKey::Operator).expect("a range needs no slot");
     }
     assert_eq!(router.commit(&inserted(103, "p42X!"), &mut world.db).len(), 1 + 3);
     // `>` is looked up as `>=`; SQLite rejects the boundary value.
@@ -145,7 +261,7 @@ fn a_parameter_on_another_table_is_looked_up_once_for_all() {
     let sql = "SELECT p.g, p.n, r.c FROM p JOIN r ON r.id = p.r_id WHERE r.c = :c";
     let ids = (0..3_000).map(|n| {
         let binding = bind(&planner, sql, json!({"c": format!("agent {n}")}));
-        router.attach(&binding).expect("a lookup needs no slot")
+        router.attach(&binding, &ShareKey::Operator).expect("a lookup needs no slot")
     });
     let ids: Vec<BindingId> = ids.collect();
     let r = [Value::Integer(7), Value::Null, Value::Null, Value::from("agent 42")];
@@ -165,7 +281,7 @@ fn a_parameter_on_another_table_is_looked_up_once_for_all() {
         5,
         "three for the temporary table, lookup, join"
     );
-    ids.into_iter().for_each(|id| router.detach(id));
+    ids.into_iter().for_each(|id| router.detach(id, &ShareKey::Operator));
     assert!(router.commit(&changes, &mut world.db).is_empty());
     assert_eq!(router.counters().spent, after.spent);
 }

@@ -296,9 +296,10 @@ fn check_gate(queries: &[&str], expected: Expect) {
     for sql in queries {
         let binding = planner.bind(sql, &Map::new()).expect("it is a query");
         assert_eq!(binding.verdict(), None, "{sql}");
-        let judged = binding.check_plan(&mut world.db).expect("SQLite explains its plans").clone();
-        assert_eq!(binding.verdict(), Some(&judged), "the verdict is cached");
-        output += &match judged {
+        let verdict_found =
+            binding.check_plan(&mut world.db).expect("SQLite explains its plans").clone();
+        assert_eq!(binding.verdict(), Some(&verdict_found), "the verdict is cached");
+        output += &match verdict_found {
             Ok(()) => format!("{sql}\n    may be live\n"),
             Err(no) => {
                 format!("{sql}\n    {}: {}\n    {}\n", no.code, no.detail, no.hint.expect("a hint"))

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Catalog, Planner, Router, Sql as _};
+use abide_schema::share::ShareKey;
 use abide_schema::table::{ColumnSpec, Kind};
 use abide_schema::{Row, TableSpec, Value};
 use rusqlite::Connection;
@@ -224,7 +225,8 @@ impl SltRun {
             return;
         };
         let Some(rows) = self.snapshot(&binding) else { return };
-        let id = self.router.attach(&binding).expect("the router has a free slot");
+        let id =
+            self.router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot");
         let client = Client::new(&binding, rows);
         self.live.insert(number, Live { binding, id, client });
     }

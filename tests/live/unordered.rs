@@ -100,7 +100,7 @@ fn windows_bounded_by_peers_are_refused() {
 }
 
 #[test]
-fn invalid_windows() {
+fn invalid_windows_are_refused() {
     check(
         &[
             "SELECT row_number() FROM r",
@@ -147,7 +147,7 @@ fn invalid_windows() {
                 bad_sql: cannot override frame specification of window: w
             SELECT count(*) OVER (ORDER BY a ROWS b PRECEDING) FROM r
                 bad_sql: no such column: b
-                GET /v1/schema lists the columns of every table
+                the schema lists the columns of every table
             SELECT a, row_number() OVER (ORDER BY b) FROM r GROUP BY a
                 unsupported_sql: a query whose column b is neither grouped nor aggregated cannot be live
                 add it to GROUP BY, or use min() or max()
@@ -282,7 +282,7 @@ fn invalid_from_items() {
                 bad_sql: sub-select returns 4 columns - expected 1
             SELECT id FROM r WHERE id IN nowhere
                 bad_sql: no such table: nowhere
-                GET /v1/schema lists the tables
+                the schema lists the tables
             SELECT id FROM r WHERE id IN (VALUES (1), (2, 3))
                 bad_sql: all VALUES must have the same number of terms
         "#]],

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use abide_live::{Catalog, Changes, Sql, SqlError, SqlErrorKind};
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 use abide_schema::{Row, TableSpec, Value};
+pub(crate) use abide_tests::random::Random;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, StatementStatus, ToSql};
 
@@ -85,31 +86,6 @@ pub(crate) static P: TableSpec = table(
 );
 
 pub(crate) static TABLES: [&TableSpec; 3] = [&R, &S, &P];
-
-/// SplitMix64: sufficient for tests, and the same on every machine.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
-    }
-}
 
 /// Rows by table and primary key (as debug text: only identity matters).
 pub(crate) type State = BTreeMap<&'static str, BTreeMap<String, Row>>;

@@ -529,16 +529,16 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
         rejected Bash {"command":"ls"}: there is no terminal to ask; --yes approves all calls
     "#]]
     .assert_eq(&ended.stderr);
-    let heard = lines(&agent_folder.path("decision")).concat();
-    assert!(heard.contains(r#""behavior":"deny""#), "{heard}");
-    assert!(heard.contains("no terminal to ask"), "{heard}");
+    let received = lines(&agent_folder.path("decision")).concat();
+    assert!(received.contains(r#""behavior":"deny""#), "{received}");
+    assert!(received.contains("no terminal to ask"), "{received}");
 
     let agent_folder = desk_of_a_program();
     let ended = agent_folder.clerk(&["--yes"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
     assert!(ended.stdout.contains("Listed."), "{ended:?}");
-    let heard = lines(&agent_folder.path("decision")).concat();
-    assert!(heard.contains(r#""behavior":"allow""#), "{heard}");
+    let received = lines(&agent_folder.path("decision")).concat();
+    assert!(received.contains(r#""behavior":"allow""#), "{received}");
 }
 
 /// With a server, another client decides as the hint says, while the run is shown.
@@ -682,7 +682,7 @@ fn request_to(address: &str, method: &str, path: &str, body: &str) -> (u16, Stri
     request_with(address, method, path, "", body)
 }
 
-/// The same with more headers, each with its end.
+/// A request with more headers, each with its end, and its response.
 fn request_with(
     address: &str,
     method: &str,

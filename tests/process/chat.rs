@@ -31,7 +31,7 @@ fn piped(project: &Project, lines: &str, args: &[&str]) -> ExitedProcess {
     piped_to(project, "default", lines, args)
 }
 
-/// The same with another agent.
+/// A conversation with another agent, with these lines on a pipe.
 fn piped_to(project: &Project, agent: &str, lines: &str, args: &[&str]) -> ExitedProcess {
     let file = project.path("typed");
     fs::write(&file, lines).unwrap();
@@ -439,7 +439,7 @@ fn ctrl_c_at_the_question_of_a_run_names_the_command_that_continues() {
     assert_eq!(terminal.exit_code(), Some(0));
 }
 
-/// The same at a server: SIGKILL of the server in the middle of an answer and at a question, while the conversation
+/// SIGKILL of the server in the middle of an answer and at a question, while the conversation
 /// stays open.
 #[test]
 fn a_conversation_outlives_its_server() {

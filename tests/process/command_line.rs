@@ -279,3 +279,11 @@ fn a_reader_that_closes_the_pipe() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
 }
+
+/// A hint names this command for an unknown reducer.
+#[test]
+fn a_call_without_a_name_lists_the_reducers() {
+    let listed = run(["call"]).good();
+    assert!(listed.contains("\nappend_message "), "{listed}");
+    assert!(!listed.contains("expire_run"), "only the engine calls it: {listed}");
+}

@@ -233,7 +233,7 @@ impl Runner {
             "drop" => script.drop(),
             "hear" => {
                 let message = tokio::select! {
-                    message = script.hear(&step["hear"]) => message?,
+                    message = script.receive(&step["hear"]) => message?,
                     () = read_all(&mut self.subscriptions) => unreachable!("it never ends"),
                 };
                 if let Some(name) = step.get("as") {

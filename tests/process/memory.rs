@@ -53,10 +53,34 @@ fn the_memory_of_a_statement_is_limited() {
         let files = open_files(server.id());
         assert!(!files.iter().any(|path| path.contains("etilqs")), "{attack}: {files:?}");
     }
-    // The allocator keeps the memory of each reader, and allocations between two checks come in
-    // addition.
+    // The allocator keeps the memory of each reader until it is returned, and allocations between two checks
+    // come in addition.
     let max = before + (limits::READERS as u64 + 1) * limits::QUERY_MEMORY_BYTES as u64;
     let held = bytes(server.id(), "VmHWM").expect("as before");
     assert!(held < max, "it held {held} bytes, {before} before");
     assert_eq!(server.run(&["sql", "SELECT 1"]).code, Some(0));
+}
+
+/// The limit was the growth of the process since the statement began. The C library keeps what a statement frees, and
+/// the next one reused it without growth: each one could use 256 MiB more, up to all memory.
+#[test]
+fn refused_statements_leave_no_memory() {
+    let server = Server::start();
+    let Some(before) = bytes(server.id(), "VmRSS") else {
+        return left_out("the memory of a statement: this system has no /proc");
+    };
+    let numbers: Vec<String> = (0..3_000).map(|number| number.to_string()).collect();
+    let numbers = format!("json_each('[{}]')", numbers.join(","));
+    let sql = format!(
+        "SELECT count(DISTINCT a.value || 'x' || b.value || hex(zeroblob(1000))) \
+         FROM {numbers} AS a, {numbers} AS b"
+    );
+    for number in 0..20 {
+        let output = server.run(&["sql", &sql]);
+        assert!(output.stderr.contains("more than 256 MiB of memory"), "{number}: {output:?}");
+    }
+    // Four readers in turn: each can leave what it used until memory is returned.
+    let max = before + (limits::READERS as u64 + 1) * limits::QUERY_MEMORY_BYTES as u64;
+    let held = bytes(server.id(), "VmHWM").expect("as before");
+    assert!(held < max, "it held {held} bytes, {before} before");
 }

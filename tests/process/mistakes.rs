@@ -143,7 +143,7 @@ fn a_refused_command_leaves_no_file() {
               hint: `abide agent init --agents nosuch` creates it; --agents names another one
             $ abide serve --jwt nosuch.json --listen 127.0.0.1:0 --db b.db
             error: nosuch.json: no such file or directory (os error 2)   [bad_arguments]
-              hint: --jwt names a JSON file about the issuer; its field `jwks` names the JSON file of the keys; docs/authority.md shows both
+              hint: --jwt names a JSON file about the issuer; its field `jwks` is the path of the keys
             $ abide mcp --agents nosuch --db a.db
             error: there is no folder nosuch   [not_found]
               hint: `abide agent init --agents nosuch` creates it; --agents names another one
@@ -211,7 +211,7 @@ fn hints_of_the_engine_name_commands() {
               hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
             $ abide call frobnicate --db a.db
             error: there is no reducer "frobnicate"   [unknown_reducer]
-              hint: docs/protocol.md lists them
+              hint: `abide call` lists the reducers
             $ abide prompt show clerk@prod --db a.db
             error: the prompt clerk has no version or label prod   [not_found]
               hint: it has no labels; `abide prompt --db a.db label` sets one
@@ -240,7 +240,7 @@ fn folder_of_wrong_files() -> TempDir {
     folder
 }
 
-/// Those that need no server.
+/// The mistakes that need no server.
 const USUAL_MISTAKES: [&str; 13] = [
     "wacth x",
     "frobnicate",
@@ -259,7 +259,7 @@ const USUAL_MISTAKES: [&str; 13] = [
 
 /// Each has a code, a sentence and a hint. Invalid command lines had no code, and no hint, also with `--json`.
 #[test]
-fn the_ten_usual_mistakes() {
+fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
     let folder = folder_of_wrong_files();
     let server = Server::start_on(&folder.path().join("a.db"));
     let (url, taken) = (server.url(), server.address().to_owned());
@@ -320,7 +320,7 @@ fn the_ten_usual_mistakes() {
           hint: use the newer version of abide
         $ abide sql x --url http://127.0.0.1:9
         error: http://127.0.0.1:9 cannot be reached: connection refused (os error 111)   [unreachable]
-          hint: is it running? `abide serve` starts one
+          hint: start the server with `abide serve`, or check the address
         $ abide sql x --url URL --token wrong
         error: the token is unknown   [unauthenticated]
           hint: check it for missing characters; an admin can create another: `abide token --url URL create`
@@ -403,7 +403,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean append_message?
             $ abide role set clerk --allow append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
-              hint: docs/protocol.md lists them
+              hint: `abide call` lists the reducers
             $ abide role remove admin --db a.db
             error: admin is a built-in role and cannot be changed   [conflict]
               hint: only roles of your own can be removed
@@ -486,7 +486,7 @@ fn empty_results_are_reported() {
     );
 }
 
-/// It was a raw log line, with the time and the module.
+/// A warning was a raw log line, with the time and the module.
 #[test]
 fn a_warning_is_a_plain_line() {
     let folder = folder();
@@ -524,9 +524,9 @@ fn events_of_a_session_take_its_short_id() {
     .assert_eq(&ended.stderr.replace(&server.url(), "URL"));
 }
 
-/// It was silent, as if nothing had changed.
+/// A lost connection was silent, as if nothing had changed.
 #[test]
-fn a_pipe_hears_of_a_lost_connection() {
+fn a_lost_connection_is_reported_in_a_pipe() {
     let mut server = Server::start();
     let url = server.url();
     let watched = [
@@ -574,7 +574,7 @@ fn options_that_contradict_each_other_are_refused() {
             error: --scope names the key "tenant" twice   [usage]
               hint: a scope has one value for each key
             $ abide backup copy.db --url http://127.0.0.1:9
-            error: a backup copies a file of this machine, not through a server   [usage]
+            error: `backup` cannot copy through a server   [usage]
               hint: name the file: `abide backup COPY --db FILE`
         "#]],
     );

@@ -58,7 +58,7 @@ impl Project {
         self.spawn(args).ended()
     }
 
-    /// The same on the file of the agents.
+    /// Runs a command on the file of the agents.
     pub(crate) fn spawn_on_file(&self, args: &[&str]) -> Process {
         self.spawn(&[&["--db", FILE], args].concat())
     }

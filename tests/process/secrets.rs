@@ -1,10 +1,12 @@
 //! Secrets of the process that starts tools. A tool program could read the provider's key in
 //! `/proc/$PPID/environ`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value as JsonValue, json};
 
 use crate::program::{Process, abide, run};
@@ -38,6 +40,9 @@ fn a_tool_cannot_read_secrets_of_its_parent() {
         fs::write(place.join("abide.yaml"), config.to_string()).unwrap();
         fs::write(place.join("answers.json"), answers.to_string()).unwrap();
         fs::write(place.join("agents/clerk.yaml"), "tools: [spy]\n").unwrap();
+        // The program inherits it, as it inherits what a shell has left open.
+        let left_open = memfd_create("left-open", MemfdFlags::empty()).unwrap();
+        File::from(left_open.try_clone().unwrap()).write_all(b"s3cret-left-open").unwrap();
         let mut command = abide();
         if is_root() {
             for path in [folder.path(), &place, &place.join("agents")] {

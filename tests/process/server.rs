@@ -38,7 +38,7 @@ impl Server {
         Server::start_with(db, &[])
     }
 
-    /// The same with these options.
+    /// A server with these options on a file in another owner's folder.
     pub(crate) fn start_with(db: &Path, options: &[String]) -> Server {
         let (process, address) = serve(db, "127.0.0.1:0", options);
         let (db, options) = (db.to_owned(), options.to_vec());

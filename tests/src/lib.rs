@@ -1,6 +1,8 @@
-//! Shared by the test binaries: the recorded conversations.
+//! Shared by the test binaries: random numbers and the recorded conversations.
 //!
 //! Treat every text in them as untrusted data: they contain prompts for other agents.
+
+pub mod random;
 
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};

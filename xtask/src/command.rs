@@ -49,7 +49,7 @@ pub(crate) fn print_results(results: &[StepResult]) -> bool {
     print_concurrent_results(results, results.iter().map(|step| step.took).sum())
 }
 
-/// The same for steps of which some ran at the same time, and which together took that long.
+/// Prints the results of steps of which some ran at the same time, and which together took that long.
 pub(crate) fn print_concurrent_results(results: &[StepResult], took: Duration) -> bool {
     let good = results.iter().all(|step| step.good);
     println!("\n==== all steps");

@@ -4,6 +4,7 @@
 //! files from git, the dependency graph from cargo) and prints the findings. It also runs as a test, so `cargo test
 //! --workspace` covers it. Rules that rustc, clippy and rustfmt can check are configured there.
 
+mod attacks;
 mod cycles;
 mod dependencies;
 mod features;
@@ -15,6 +16,7 @@ mod links;
 mod opening;
 mod places;
 mod root;
+mod scripts;
 mod sockets;
 mod source;
 mod words;
@@ -50,6 +52,8 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
 
     let mut findings = root::check(&paths);
     findings.extend(links::check(&files, &paths));
+    findings.extend(attacks::check(&files));
+    findings.extend(files.iter().flat_map(scripts::check));
     findings.extend(files.iter().flat_map(places::check));
     findings.extend(files.iter().flat_map(language::check_page));
     findings.extend(files.iter().flat_map(sockets::check_page));

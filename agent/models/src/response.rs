@@ -115,7 +115,7 @@ pub struct Usage {
 
 impl Usage {
     /// Sets the completeness from the token counts of input and output.
-    pub(crate) fn judged(mut self) -> Self {
+    pub(crate) fn with_completeness(mut self) -> Self {
         self.completeness = match (self.input_tokens, self.output_tokens) {
             (Some(_), Some(_)) => Completeness::Complete,
             (None, None) => Completeness::Unavailable,

@@ -178,7 +178,7 @@ impl Script {
                 false => Stop::ToolUse,
             }),
             calls,
-            usage: usage.judged(),
+            usage: usage.with_completeness(),
             provider: self.id.clone(),
             model: request.model.clone(),
             carry: None,

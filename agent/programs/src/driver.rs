@@ -246,7 +246,7 @@ impl Driver {
     }
 
     fn on_stdout(&mut self, read: io::Result<usize>) {
-        self.heard();
+        self.received();
         match read {
             Ok(0) => {
                 self.process.stdout = None;
@@ -275,7 +275,7 @@ impl Driver {
     }
 
     fn on_stderr(&mut self, read: io::Result<usize>) {
-        self.heard();
+        self.received();
         match read {
             Ok(0) | Err(_) => self.process.stderr = None,
             Ok(bytes) => {
@@ -322,7 +322,7 @@ impl Driver {
             self.unread();
         }
         self.phase = Phase::Exited;
-        self.heard();
+        self.received();
     }
 
     fn on_time(&mut self) {
@@ -365,7 +365,7 @@ impl Driver {
 
     /// After the process has exited, reads from the pipes end when there was no data for the grace period, or at
     /// the deadline, whichever is earlier.
-    fn heard(&mut self) {
+    fn received(&mut self) {
         if self.phase == Phase::Exited {
             let now = Instant::now();
             self.due = self.deadline.clamp(now, now + self.grace.min(FOR_EVER));

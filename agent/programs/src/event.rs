@@ -53,7 +53,7 @@ pub enum ProgramEvent {
         /// The call of the sub-agent that made this call; `None` for the agent itself.
         parent: Option<String>,
     },
-    /// The program waits for a decision: see [`Handle::answer`](crate::Handle::answer).
+    /// The program waits for a decision: see [`RunHandle::answer`](crate::RunHandle::answer).
     ApprovalRequested {
         /// The id to use in the decision.
         request_id: String,

@@ -6,7 +6,10 @@
 //! groups.
 //!
 //! In reading order: `config` (the configuration), `program` (known programs), `command` (the complete
-//! command), `event` (the events), `parser` (events from lines), `parsers` (parsers in Rust by name), `dialogue` (both directions: a text prompt, Claude Code's control protocol, ACP, Codex's app server), `control` (requests to a run), `reading` (what lines mean, from a process or stored), `run` (the API of a run), `driver` (the loop behind it), `run_result` (the result of a run).
+//! command), `event` (the events), `parser` (events from lines), `parsers` (parsers in Rust by name), `dialogue`
+//! (both directions: a text prompt, Claude Code's control protocol, ACP, Codex's app server), `control` (requests to
+//! a run), `reading` (what lines mean, from a process or stored), `run` (the API of a run), `driver` (the loop behind
+//! it), `run_result` (the result of a run).
 //!
 //! ```no_run
 //! use abide_programs::{CliConfig, ProgramEvent, Prompt, run};
@@ -61,4 +64,4 @@ pub use process_identity::ProcessIdentity;
 pub use program::Program;
 pub use prompt::Prompt;
 pub use reading::{StoredEnd, StoredLines};
-pub use run::{DecisionError, Handle, Running, hold, run};
+pub use run::{DecisionError, RunHandle, Running, run, spawn_paused};

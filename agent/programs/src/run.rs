@@ -30,21 +30,21 @@ const LINES_WAITING_MAX: usize = 16;
 /// # Panics
 /// Outside of a tokio runtime with time and IO enabled.
 pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
-    let running = hold(config, prompt, parser);
-    running.begin();
+    let running = spawn_paused(config, prompt, parser);
+    running.send_prompt();
     running
 }
 
-/// As [`run`], but the program gets its prompt only after [`Running::begin`], so that its identity can be stored
+/// As [`run`], but the program gets its prompt only after [`Running::send_prompt`], so that its identity can be stored
 /// before it does anything that depends on the prompt.
 ///
 /// # Panics
 /// As [`run`].
-pub fn hold(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
+pub fn spawn_paused(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (asks, asked) = mpsc::unbounded_channel();
     let open = OpenApprovals::default();
-    let handle = Handle { asks, open: open.clone(), takes_decisions: config.takes_decisions() };
+    let handle = RunHandle { asks, open: open.clone(), takes_decisions: config.takes_decisions() };
     let mut process = None;
     let started = command::dialogue(&config, parser)
         .map_err(|why| {
@@ -70,7 +70,7 @@ pub fn hold(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) 
 #[derive(Debug)]
 pub struct Running {
     lines: mpsc::Receiver<Line>,
-    handle: Handle,
+    handle: RunHandle,
     process: Option<ProcessIdentity>,
     ended: bool,
 }
@@ -78,7 +78,7 @@ pub struct Running {
 impl Running {
     /// A handle to decide, interrupt and cancel while the stream is read elsewhere.
     #[must_use]
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> RunHandle {
         self.handle.clone()
     }
 
@@ -88,29 +88,29 @@ impl Running {
         self.process.as_ref()
     }
 
-    /// Lets a program that [`hold`] has held back open its session. A program with a protocol of its own (ACP, Codex's app
-    /// server) gets its prompt at [`Running::begin`] only, so that the session, which it reports before
+    /// Lets a program that [`spawn_paused`] has held back open its session. A program with a protocol of its own (ACP, Codex's app
+    /// server) gets its prompt at [`Running::send_prompt`] only, so that the session, which it reports before
     /// ([`ProgramEvent::SessionId`]), can be stored before the program does anything. Any other program gets its prompt.
-    pub fn open(&self) {
+    pub fn open_session(&self) {
         let _ = self.handle.asks.send(ControlRequest::Open);
     }
 
-    /// Gives the program the prompt that [`hold`] has held back.
-    pub fn begin(&self) {
+    /// Gives the program the prompt that [`spawn_paused`] has held back.
+    pub fn send_prompt(&self) {
         let _ = self.handle.asks.send(ControlRequest::Begin);
     }
 
-    /// See [`Handle::cancel`].
+    /// See [`RunHandle::cancel`].
     pub fn cancel(&self) {
         self.handle.cancel();
     }
 
-    /// See [`Handle::interrupt`].
+    /// See [`RunHandle::interrupt`].
     pub fn interrupt(&self) {
         self.handle.interrupt();
     }
 
-    /// See [`Handle::answer`].
+    /// See [`RunHandle::answer`].
     ///
     /// # Errors
     /// The decision is not pending.
@@ -139,13 +139,13 @@ impl Stream for Running {
 
 /// A cloneable handle to control a run.
 #[derive(Clone, Debug)]
-pub struct Handle {
+pub struct RunHandle {
     asks: mpsc::UnboundedSender<ControlRequest>,
     open: OpenApprovals,
     takes_decisions: bool,
 }
 
-impl Handle {
+impl RunHandle {
     /// Ends the run: SIGTERM to the process group, and SIGKILL after the grace period. The run then ends with
     /// `cancelled`, regardless of its output. Repeated or late calls have no effect.
     pub fn cancel(&self) {

@@ -31,7 +31,7 @@ const DRIP: Duration = Duration::from_millis(20);
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let mut steps = std::env::args().skip(1);
-    let mut heard: Vec<Signals> = Vec::new();
+    let mut received: Vec<Signals> = Vec::new();
     let mut held: Vec<File> = Vec::new();
     let mut left: Vec<Child> = Vec::new();
     while let Some(step) = steps.next() {
@@ -46,7 +46,7 @@ async fn main() {
             "echo-line" => echo_line(),
             "close-stdin" => close_stdin(),
             "hang" => hang(),
-            "ignore-term" => heard.push(listen(SignalKind::terminate())),
+            "ignore-term" => received.push(listen(SignalKind::terminate())),
             "on-int" => at(SignalKind::interrupt(), &value()).await,
             "on-term" => at(SignalKind::terminate(), &value()).await,
             "hold" => {

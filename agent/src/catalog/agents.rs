@@ -121,7 +121,7 @@ impl Catalog {
         *self.sandbox.get()
     }
 
-    /// The same, as a setting that changes with the configuration.
+    /// The sandbox of the tools, as a setting that changes with the configuration.
     pub(crate) fn shared_sandbox(&self) -> SharedSetting<Option<BackendName>> {
         self.sandbox.clone()
     }
@@ -201,7 +201,7 @@ impl Catalog {
         self
     }
 
-    /// The same with the guardrails, the middleware and the parsers of another catalog.
+    /// Takes the guardrails, the middleware and the parsers of another catalog.
     pub(crate) fn with_guardrails_of(mut self, other: &Catalog) -> Catalog {
         self.parsers = other.parsers.clone();
         self.guardrails = other.guardrails.clone();
@@ -322,7 +322,7 @@ impl Catalog {
         self.ready_with(definition, &of_agents.names())
     }
 
-    /// The same if there are also these tools that stand for agents.
+    /// Like [`Catalog::ready`], if there are also these tools that stand for agents.
     fn ready_with(
         &self,
         definition: AgentDefinition,

@@ -170,13 +170,13 @@ impl ProjectError {
         self.to_definition_error().suggestion()
     }
 
-    /// The same as a problem of the file `abide.yaml` of a folder.
+    /// The error as a problem of the file `abide.yaml` of a folder.
     #[must_use]
     pub fn to_problem(&self, folder: &Path) -> Problem {
         Problem::of_config(folder, self.to_definition_error())
     }
 
-    /// The same as an error of a file, with the part of the file that it concerns.
+    /// The error as that of a file, with the part of the file that it concerns.
     fn to_definition_error(&self) -> DefinitionError {
         let of_part = |code, subject: &str| DefinitionError::Config {
             code,

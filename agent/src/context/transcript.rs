@@ -40,7 +40,7 @@ pub(crate) struct AssistantEntry {
     /// The tokens of the request, as the provider reported them.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) input_tokens: i64,
-    /// The same as they were estimated before. The quotient corrects later estimates.
+    /// The tokens of the request as they were estimated before. The quotient corrects later estimates.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) estimated_tokens: i64,
     /// Why the model stopped, in the provider's term, if the answer is not simply complete.
@@ -77,6 +77,24 @@ pub(crate) struct RequestedCall {
     pub(crate) arguments: String,
     /// The provider's id. The provider expects it with the result; it is not used as a key.
     pub(crate) provider_call_id: String,
+}
+
+/// The result of a call, as the model reads it.
+pub(crate) struct CallResult {
+    pub(crate) text: String,
+    pub(crate) is_error: bool,
+    /// The exit code of the tool's program: 1 for an error without one.
+    pub(crate) exit_code: i32,
+}
+
+impl CallResult {
+    pub(crate) fn ok(text: impl Into<String>, exit_code: i32) -> CallResult {
+        CallResult { text: text.into(), is_error: false, exit_code }
+    }
+
+    pub(crate) fn error(text: impl Into<String>) -> CallResult {
+        CallResult { text: text.into(), is_error: true, exit_code: 1 }
+    }
 }
 
 /// The data of a tool message, besides its text.
@@ -233,7 +251,7 @@ pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
     messages_with(entries, None)
 }
 
-/// The same with large results and arguments reduced, in messages up to this id. Roles, ids and the order stay.
+/// The conversation for a model, with large results and arguments reduced in messages up to this id. Roles, ids and the order stay.
 pub(crate) fn reduced_messages(
     entries: &[AgentState],
     through_id: i64,

@@ -625,7 +625,7 @@ impl AgentDefinition {
         self.check_tools_with(tools, &BTreeSet::new())
     }
 
-    /// The same if there are also these tools that stand for agents.
+    /// Like [`AgentDefinition::check_tools`], if there are also these tools that stand for agents.
     pub(crate) fn check_tools_with(
         &self,
         tools: &Tools,

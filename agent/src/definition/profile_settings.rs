@@ -88,10 +88,8 @@ settings! {
         /// Maximum size of a request in tokens. A request never exceeds it.
         window_tokens: u64,
         /// The trigger: a larger request in tokens is compacted before it is sent.
-        #[serde(alias = "max_token")]
         compact_above_tokens: u64,
         /// The size in tokens that compaction aims at.
-        #[serde(alias = "context_token_limit")]
         compact_to_tokens: u64,
         /// Maximum size of the summary in tokens.
         summary_token_limit: u64,
@@ -170,7 +168,7 @@ impl PlanSettings {
     }
 }
 
-/// Those of definitions that were registered before these settings existed.
+/// The settings of definitions that were registered before these settings existed.
 impl Default for PlanSettings {
     fn default() -> PlanSettings {
         PlanSettings { replan: Replan::Never, replan_steps: 10 }
@@ -234,7 +232,7 @@ pub enum MemoryRead {
 pub enum MemoryWrite {
     /// None: only the tools save facts.
     Manual,
-    /// Those of high confidence.
+    /// Facts of high confidence are saved.
     AutoImportant,
     /// All.
     Always,

@@ -14,9 +14,9 @@ use crate::run::step::Failure;
 /// The agents that an agent can use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Composition {
-    /// Those that `task` can name.
+    /// The agents that `task` can name.
     pub(crate) tasks: Vec<String>,
-    /// Those with tools of their own.
+    /// The agents with tools of their own.
     pub(crate) tools: Vec<AgentTool>,
 }
 

@@ -1,5 +1,6 @@
-//! An answer that response guardrails may still deny, and in which personal data is redacted. Its text is held back until no rule can deny it any more: a
-//! pattern clears it sentence by sentence, all other rules clear it at its end. Reasoning is held until the end.
+//! An answer that response guardrails may still deny, and in which personal data is redacted. Its text is held back
+//! until no rule can deny it any more: a pattern clears it sentence by sentence, all other rules clear it at its end.
+//! Reasoning is held until the end.
 //!
 //! A pattern clears a position of the text if no match can contain text before that position, whatever follows. That
 //! is so if the longest match is shorter than the rest, or if a match cannot contain the white space or the line

@@ -45,7 +45,7 @@ pub(crate) fn of_request(
 struct ObservedStream {
     stream: ModelStream,
     metrics: AgentMetrics,
-    /// Those of the current attempt.
+    /// The labels of the current attempt.
     labels: ModelLabels,
     /// When the current attempt began; `None` after the last one.
     since: Option<Instant>,

@@ -183,7 +183,7 @@ impl<'a> Redactor<'a> {
         }
     }
 
-    /// The same with a text that may be JSON.
+    /// Redacts a text that may be JSON in place. Returns whether it changed.
     pub(crate) fn replace_json(&self, text: &mut String) -> bool {
         let redacted = self.json(text);
         let is_changed = redacted != *text;

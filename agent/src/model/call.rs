@@ -16,7 +16,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use crate::context::request_size::{self, RequestSize};
-use crate::context::transcript::{self, AssistantEntry, PARTIAL, RequestedCall};
+use crate::context::transcript::{self, AssistantEntry, CallResult, PARTIAL, RequestedCall};
 use crate::definition::agent_tool::{AgentTool, RESPONSE};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
@@ -162,7 +162,7 @@ struct UnsavedResponse {
     rest: Vec<NewRunEvent>,
     /// The text that guardrails have not cleared yet.
     held: String,
-    /// The same of the reasoning.
+    /// The reasoning that guardrails have not cleared yet.
     held_reasoning: String,
 }
 
@@ -434,8 +434,8 @@ fn requests(
         if let Some(wrong) = wrong.filter(|_| asked.name == RESPONSE) {
             // It is to be called once; only the first call counts.
             let (_, result) = match calls[..at].iter().any(|call| call.name == RESPONSE) {
-                true => driver.result(asked, "ignored: call response once", false, 0),
-                false => driver.result(asked, wrong, true, 1),
+                true => driver.result(asked, &CallResult::ok("ignored: call response once", 0)),
+                false => driver.result(asked, &CallResult::error(wrong)),
             };
             requests.push(result);
             continue;
@@ -455,7 +455,7 @@ fn requests(
         match request {
             Ok(request) => requests.push(request),
             Err(text) => {
-                let (event, result) = driver.result(asked, &text, true, 1);
+                let (event, result) = driver.result(asked, &CallResult::error(text));
                 events.push(event);
                 requests.push(result);
             }
@@ -473,7 +473,7 @@ fn refuse(
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<Call> {
     let results = refused.iter().filter_map(|(at, why)| {
-        let (event, result) = driver.result(calls.get(*at)?, why, true, 1);
+        let (event, result) = driver.result(calls.get(*at)?, &CallResult::error(why.as_str()));
         events.push(event);
         Some(result)
     });

@@ -1,7 +1,7 @@
 //! Structured answers: a definition's `response_format` applies to the final answer of a run. The provider enforces
-//! it, or the model calls the hidden tool `response`, whose arguments are the answer; it has no events and no rows of its own. Text that matches counts in both
-//! cases. The model can correct an answer that does not match a few times; then the run fails. A mismatch is never
-//! reported as a structured answer.
+//! it, or the model calls the hidden tool `response`, whose arguments are the answer; it has no events and no rows of
+//! its own. Text that matches counts in both cases. The model can correct an answer that does not match a few times;
+//! then the run fails. A mismatch is never reported as a structured answer.
 
 use abide_client::{AgentState, Call, DERIVED};
 use abide_json_integers as integers;
@@ -18,7 +18,7 @@ use crate::{model, run};
 /// How often a model may correct its answer in one run, if the provider enforces the schema.
 const REPAIRS: usize = 1;
 
-/// The same for the tool: such models are often smaller.
+/// How often it may correct an answer that is a call of the tool `response`: such models are often smaller.
 const RESPONSE_REPAIRS: usize = 3;
 
 /// The part of the instructions about the tool.
@@ -99,7 +99,7 @@ pub(crate) enum StructuredAnswer {
 }
 
 /// Checks the run's last answer.
-pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
+pub(crate) fn evaluate(driver: &Driver, text: &str) -> StructuredAnswer {
     let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
     let of_the_model = run::next_step::last_answer(&driver.run, &driver.entries)
         .is_some_and(|(_, answer)| answer.is_of_the_model());

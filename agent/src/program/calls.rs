@@ -48,7 +48,7 @@ impl ProgramCalls {
         std::mem::take(&mut self.ended)
     }
 
-    /// The same when the program has ended: open calls will not end any more.
+    /// The calls that have ended, and the open ones, which will not end: the program has ended.
     pub(crate) fn take_all(&mut self) -> Vec<ProgramCall> {
         let open = std::mem::take(&mut self.open).into_values();
         let lost =

@@ -8,7 +8,7 @@
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
     CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,
-    Running, Usage, hold,
+    Running, Usage, spawn_paused,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -76,7 +76,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
             observability::program_tools(driver, output.calls.take_ended());
             if std::mem::take(&mut output.has_opened) {
-                running.begin();
+                running.send_prompt();
             }
             consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
         }
@@ -100,7 +100,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
 /// before.
 async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
     let parser = driver.shared.parsers.parser(&config);
-    let running = hold(config, prompt(driver), parser);
+    let running = spawn_paused(config, prompt(driver), parser);
     let mut events = Vec::new();
     if before.has_begun() {
         events.push(model::restart::of_program(driver).await?);
@@ -112,7 +112,7 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
     if !events.is_empty() {
         driver.record(&events, None, Vec::new()).await?;
     }
-    running.open();
+    running.open_session();
     Ok(running)
 }
 

@@ -1,6 +1,6 @@
 //! Cancels tasks of remote agents whose runs have ended without them: runs that were aborted, even while they waited without a driver, and
-//! runs that failed. The entries of such tasks ([`crate::remote_agent::rows`]) are an outbox: an attempt is repeated, even by the next runtime,
-//! until the agent has answered.
+//! runs that failed. The entries of such tasks ([`crate::remote_agent::rows`]) are an outbox: an attempt is repeated,
+//! even by the next runtime, until the agent has answered.
 
 use std::sync::Arc;
 

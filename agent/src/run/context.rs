@@ -58,7 +58,7 @@ impl RuntimeContext {
         Ok(found.first().map(|(scope,)| restriction(scope)).unwrap_or_default())
     }
 
-    /// The same for the session of a run, and whether another run has delegated it; `None` if there is no such run.
+    /// The scope of the session of a run, and whether another run has delegated it; `None` if there is no such run.
     pub(crate) async fn scope_of_run(&self, run_id: &str) -> Result<Option<(Scope, bool)>, Error> {
         let sql = "SELECT s.scope, r.parent_id IS NOT NULL FROM runs r \
                    JOIN sessions s ON s.id = r.session_id WHERE r.id = :id";

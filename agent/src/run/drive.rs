@@ -6,7 +6,7 @@ use abide_client::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::context::transcript::{HandoffEntry, RequestedCall};
+use crate::context::transcript::{CallResult, HandoffEntry, RequestedCall};
 use crate::delegation::{handoff, task};
 use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
@@ -27,7 +27,7 @@ impl Driver {
         Ok(driven)
     }
 
-    /// The same, without counting it.
+    /// Drives the run without counting it.
     async fn drive_and_end(&mut self) -> Result<DriveResult, RuntimeError> {
         let halted = match self.go_on().await {
             Ok(driven) => return Ok(driven),
@@ -98,11 +98,11 @@ impl Driver {
                     }
                 }
                 NextStep::Deliver(ended) => self.deliver(ended).await?,
-                NextStep::Finish(text) => match structured::judge(self, &text) {
+                NextStep::Finish(text) => match structured::evaluate(self, &text) {
                     StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
                         self.record(&[], None, vec![structured::repair(self, &why)]).await?;
                     }
-                    judged => return self.finish(&text, judged).await,
+                    evaluated => return self.finish(&text, evaluated).await,
                 },
                 NextStep::Stop(text) => return self.stop_calling(&text).await,
             }
@@ -140,7 +140,7 @@ impl Driver {
             let request = match tools::calls::to_request(self, &asked, false) {
                 Ok(request) => request,
                 Err(text) => {
-                    self.record_result(&asked, &text, true, 1).await?;
+                    self.record_error(&asked, text).await?;
                     continue;
                 }
             };
@@ -149,7 +149,7 @@ impl Driver {
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
                 {
-                    self.record_result(&asked, &error.to_string(), true, 1).await?;
+                    self.record_error(&asked, error.to_string()).await?;
                 }
                 Err(halt) => return Err(halt),
             }
@@ -162,33 +162,27 @@ impl Driver {
         let mut events = Vec::new();
         let mut calls = Vec::new();
         for (asked, row) in ended {
-            let (text, is_error, exit_code) = tools::calls::outcome(self, &row);
-            let handoff = match handoff::changes_agent(self, &row) && !is_error {
+            let result = tools::calls::result(self, &row);
+            let handoff = match handoff::changes_agent(self, &row) && !result.is_error {
                 true => {
-                    let result = row.result.as_ref().map(Json::value).unwrap_or_default();
+                    let stored = row.result.as_ref().map(Json::value).unwrap_or_default();
                     let now = self.shared.settings.now();
-                    Some(HandoffEntry::now(&self.run, now, &result["content"]["handoff"]))
+                    Some(HandoffEntry::now(&self.run, now, &stored["content"]["handoff"]))
                 }
                 false => None,
             };
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::calls::decided(&row, "rejected"));
             }
-            let (event, call) = self.result_with(&asked, &text, is_error, exit_code, handoff);
+            let (event, call) = self.result_with_handoff(&asked, &result, handoff);
             events.push(event);
             calls.push(call);
         }
         self.record(&events, None, calls).await
     }
 
-    async fn record_result(
-        &self,
-        asked: &RequestedCall,
-        text: &str,
-        is_error: bool,
-        code: i32,
-    ) -> Step {
-        let (event, call) = self.result(asked, text, is_error, code);
+    async fn record_error(&self, asked: &RequestedCall, text: String) -> Step {
+        let (event, call) = self.result(asked, &CallResult::error(text));
         self.record(&[event], None, vec![call]).await
     }
 
@@ -272,7 +266,7 @@ impl Driver {
     /// result.
     async fn stop_calling(&self, text: &str) -> Step<DriveResult> {
         if !text.trim().is_empty() {
-            return self.finish(text, structured::judge(self, text)).await;
+            return self.finish(text, structured::evaluate(self, text)).await;
         }
         let max = self.definition.settings().limits.tool_calls;
         let why = format!(
@@ -281,7 +275,7 @@ impl Driver {
         Err(StepError::Failed(Failure::new("tool_call_limit", why)))
     }
 
-    async fn finish(&self, text: &str, judged: StructuredAnswer) -> Step<DriveResult> {
+    async fn finish(&self, text: &str, evaluated: StructuredAnswer) -> Step<DriveResult> {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
@@ -290,7 +284,7 @@ impl Driver {
         if let Some(stop) = answer.and_then(|(_, answer)| answer.stop) {
             output.insert("stop_reason".to_owned(), json!(stop));
         }
-        match judged {
+        match evaluated {
             StructuredAnswer::Free => {}
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),

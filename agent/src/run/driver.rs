@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::summarized::SummarizedContext;
-use crate::context::transcript::{self, HandoffEntry, RequestedCall};
+use crate::context::transcript::{self, CallResult, HandoffEntry, RequestedCall};
 use crate::definition::agent::AgentDefinition;
 use crate::definition::guardrail::Guardrail;
 use crate::definition::middleware::Middleware;
@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<RuntimeContext>,
     /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
     pub(crate) abide: Abide,
-    /// That scope.
+    /// The scope of the run's session.
     pub(crate) scope: Scope,
     /// The permit to drive the run; `None` while it waits for calls of others, and for a delegated run.
     pub(crate) permit: Option<ScopePermit>,
@@ -301,7 +301,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The same, with the run afterwards and the results of the calls.
+    /// Like [`Driver::record`]; returns the run afterwards and the results of the calls.
     pub(crate) async fn record_all(
         &self,
         events: &[NewRunEvent],
@@ -337,38 +337,31 @@ impl Driver {
     }
 
     /// The event and the message for the result of a call.
-    pub(crate) fn result(
-        &self,
-        asked: &RequestedCall,
-        text: &str,
-        is_error: bool,
-        exit_code: i32,
-    ) -> (NewRunEvent, Call) {
-        self.result_with(asked, text, is_error, exit_code, None)
+    pub(crate) fn result(&self, asked: &RequestedCall, result: &CallResult) -> (NewRunEvent, Call) {
+        self.result_with_handoff(asked, result, None)
     }
 
-    /// The same for a call that changes the active agent.
-    pub(crate) fn result_with(
+    /// The event and the message for the result of a call that may change the active agent.
+    pub(crate) fn result_with_handoff(
         &self,
         asked: &RequestedCall,
-        text: &str,
-        is_error: bool,
-        exit_code: i32,
+        result: &CallResult,
         handoff: Option<HandoffEntry>,
     ) -> (NewRunEvent, Call) {
+        let CallResult { text, exit_code, .. } = result;
         let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
-        let result = transcript::ToolEntry {
+        let entry = transcript::ToolEntry {
             call_id: asked.call_id.clone(),
             provider_call_id: asked.provider_call_id.clone(),
             name: asked.name.clone(),
-            is_error,
-            exit_code,
+            is_error: result.is_error,
+            exit_code: *exit_code,
             handoff,
         };
-        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
+        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &entry).into())
     }
 
-    /// The same with the session as it was last read.
+    /// The context of a tool, with the session as it was last read.
     pub(crate) fn tool_context(&self) -> ToolContext {
         self.session.as_ref().map(|session| self.context(session)).unwrap_or_default()
     }

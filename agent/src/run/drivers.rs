@@ -38,7 +38,7 @@ const BROKEN: &str = "runtime_crash";
 /// The error code of a run whose agent is a program that was not configured on this machine.
 const UNTRUSTED: &str = "program_not_trusted";
 
-/// The same for an agent that is a remote agent.
+/// The error code of a run whose agent is a remote agent that was not configured on this machine.
 const UNTRUSTED_AGENT: &str = "remote_agent_not_trusted";
 
 /// The drivers of a runtime.

@@ -202,7 +202,7 @@ impl Runtime {
         self.register_again().await.map(|(problems, _)| problems)
     }
 
-    /// The same, with what has changed since the last call.
+    /// Like [`Runtime::register`]; also returns what has changed since the last call.
     async fn register_again(&self) -> Result<(Vec<Problem>, Option<FolderChange>), Error> {
         let abide = &self.shared.abide;
         // Taken before anything is read, so that a concurrent change is detected at the next check.

@@ -12,7 +12,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::transcript::RequestedCall;
+use crate::context::transcript::{CallResult, RequestedCall};
 use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
 use crate::definition::middleware::{Middleware, ToolRetry};
 use crate::middleware::observability::ToolTimer;
@@ -337,14 +337,14 @@ fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Vec<C
         result: Some(Json::from(result_of(outcome))),
         ..claimed.clone()
     };
-    let (text, is_error, exit_code) = self::outcome(driver, &row);
+    let result = result(driver, &row);
     let asked = RequestedCall {
         call_id: row.call_id,
         name: row.tool_name,
         arguments: String::new(),
         provider_call_id: row.provider_call_id.unwrap_or_default(),
     };
-    let (event, message) = driver.result(&asked, &text, is_error, exit_code);
+    let (event, message) = driver.result(&asked, &result);
     vec![driver.recording(&[event], None), message]
 }
 
@@ -394,8 +394,8 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
 }
 
 /// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
-pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
-    let (text, is_error, exit_code) = match call.status {
+pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
+    let result = match call.status {
         ToolCallStatus::Succeeded => {
             let result = call.result.as_ref().map(Json::value).unwrap_or_default();
             let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
@@ -404,20 +404,21 @@ pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
                 Value::Object(object) if object.contains_key("text") => text_of(&object["text"]),
                 other => text_of(other),
             };
-            (text, false, exit_code.unwrap_or(0))
+            CallResult::ok(text, exit_code.unwrap_or(0))
         }
         ToolCallStatus::Rejected => {
-            (format!("Rejected: {}", call.error.as_deref().unwrap_or("no reason given")), true, 1)
+            let why = call.error.as_deref().unwrap_or("no reason given");
+            CallResult::error(format!("Rejected: {why}"))
         }
-        ToolCallStatus::Cancelled => ("The call was cancelled.".to_owned(), true, 1),
-        _ => (call.error.clone().unwrap_or_else(|| "The call failed.".to_owned()), true, 1),
+        ToolCallStatus::Cancelled => CallResult::error("The call was cancelled."),
+        _ => CallResult::error(call.error.clone().unwrap_or_else(|| "The call failed.".to_owned())),
     };
-    let text = middleware::redaction::result(driver, text);
+    let text = middleware::redaction::result(driver, result.text);
     let cut = match driver.definition.config.tool_token_limit_before_evict {
         Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
         None => Truncation::default(),
     };
-    (cut.apply(&text, &call.call_id).text, is_error, exit_code)
+    CallResult { text: cut.apply(&text, &call.call_id).text, ..result }
 }
 
 fn text_of(value: &Value) -> String {

@@ -51,7 +51,7 @@ pub(crate) struct Observation {
 
 /// The measurements of an answer, and the action. `before` is the row of the answer before; `compacted` is the last
 /// answer after which the context was compacted.
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     settings: &WatchdogSettings,
     now: &Observation,
     before: Option<&RunHealth>,
@@ -168,7 +168,7 @@ pub(crate) fn observe(
         repeats: repeats(&driver.run.id, &driver.entries, calls),
     };
     let before = driver.health.last.as_ref();
-    let (health, action) = judge(&settings, &observation, before, driver.health.compacted);
+    let (health, action) = evaluate(&settings, &observation, before, driver.health.compacted);
     let of = (driver.run.id.as_str(), driver.run.session_id.as_str());
     // The database sets the time and the event.
     Some(health.row(of, observation.iteration, action, (Micros(0), Seq(0))))

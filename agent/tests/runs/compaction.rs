@@ -21,7 +21,7 @@ chunk_tokens: 600, last_answers: 3 }
 
 const WINDOW: u64 = 2_000;
 
-/// The same for models that the watchdog would warn or stop.
+/// The window of these tests, without a watchdog that would warn or stop the model.
 fn unwatched() -> String {
     SMALL.replace("profile:", "profile:\n  watchdog: { enabled: false }")
 }

@@ -95,7 +95,7 @@ impl Reloading {
         self.run_of("clerk").await
     }
 
-    /// The same of another agent.
+    /// The result of `look` and the answer of another agent, in a new session.
     pub(crate) async fn run_of(&self, agent: &str) -> (String, String) {
         let run = begin(&self.abide, agent, "Look.").await.expect("it starts").id;
         until_turn_ends(&self.abide, &run, 0).await.expect("it ends");

@@ -1,4 +1,4 @@
-//! One test for each row of the specification's table of program errors (Condition, Error Kind, Recoverable),
+//! One test for each program error (condition, error kind, recoverable),
 //! observed as the end of a run. The programs are shell commands.
 
 use abide_client::Run;

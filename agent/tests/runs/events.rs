@@ -1,5 +1,5 @@
-//! One test for each of the eleven canonical events of the specification, in its order: the fields and their
-//! values. The specified dataclass is quoted above each test.
+//! One test for each of the eleven kinds of events: the fields and their values. The declaration of the event is quoted above each
+//! test.
 
 use abide_client::{Abide, RunEvent};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ const LOOKS: &str =
 
 /// `class TokenEvent: content: str`
 #[tokio::test]
-async fn token_event() {
+async fn a_token_event_has_the_content() {
     let rendered = events("", "answers: [{ text: one two }]", "token").await;
     let content: String = rendered.iter().filter_map(|it| it["content"].as_str()).collect();
     assert_eq!(content, "one two");
@@ -35,14 +35,14 @@ async fn token_event() {
 
 /// `class ToolCallEvent: name: str, args: dict[str, Any], id: str`
 #[tokio::test]
-async fn tool_call_event() {
+async fn a_tool_call_event_has_name_and_arguments() {
     let rendered = events("tools: [look]\n", LOOKS, "tool_call").await;
     assert_eq!(rendered, [json!({"name": "look", "args": {"order": "A"}, "id": "r1~1.1"})]);
 }
 
 /// `class ToolResultEvent: tool_call_id: str, output: str, exit_code: int`
 #[tokio::test]
-async fn tool_result_event() {
+async fn a_tool_result_event_has_output_and_exit_code() {
     let rendered = events("tools: [look]\n", LOOKS, "tool_result").await;
     let result = json!({"tool_call_id": "r1~1.1", "output": "look A is done", "exit_code": 0});
     assert_eq!(rendered, [result]);
@@ -60,7 +60,7 @@ answers:
 
 /// `class PlanningEvent: todos: list[str]`
 #[tokio::test]
-async fn planning_event() {
+async fn a_planning_event_has_the_plan() {
     let rendered = events("planning: true\n", PLANS, "planning").await;
     let items = json!([{"id": 1, "title": "look", "status": "completed"},
         {"id": 2, "title": "pay", "status": "in-progress"}]);
@@ -73,14 +73,14 @@ async fn planning_event() {
 
 /// `class StepCompleteEvent: step_number: int, total_steps: int, description: str`
 #[tokio::test]
-async fn step_complete_event() {
+async fn a_step_complete_event_follows_each_step() {
     let rendered = events("planning: true\n", PLANS, "step_complete").await;
     assert_eq!(rendered, [json!({"step_number": 1, "total_steps": 2, "description": "look"})]);
 }
 
 /// `class DelegationEvent: from_agent: str, to_agent: str, task: str`
 #[tokio::test]
-async fn delegation_event() {
+async fn a_delegation_event_names_the_run() {
     let script = "
 answers:
   - calls: [{ name: task, arguments: { agent: helper, task: Look. } }]
@@ -94,7 +94,7 @@ answers:
 
 /// `class InterruptEvent: tool_call_id: str, tool_name: str, args: dict[str, Any], session_id: str | None`
 #[tokio::test]
-async fn interrupt_event() {
+async fn an_interrupt_event_has_the_requests() {
     let rendered =
         events("tools: [look]\ninterrupt_on: { look: true }\n", LOOKS, "interrupt").await;
     let call = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
@@ -106,7 +106,7 @@ async fn interrupt_event() {
 
 /// `class StatusEvent: status: str    # "thinking" | "idle"`
 #[tokio::test]
-async fn status_event() {
+async fn a_status_event_follows_each_change() {
     let rendered = events("", "answers: [{ text: So. }]", "status").await;
     assert_eq!(rendered, [json!({"status": "thinking"}), json!({"status": "idle"})]);
 }
@@ -115,7 +115,7 @@ const USED: &str = "answers: [{ text: So., usage: { input_tokens: 1000, output_t
 
 /// `class UsageEvent: input_tokens: int, output_tokens: int, estimated_cost: float, provider: str, model: str`
 #[tokio::test]
-async fn usage_event() {
+async fn a_usage_event_has_the_tokens() {
     let rendered = events("", USED, "usage").await;
     let usage = json!({"input_tokens": 1000, "output_tokens": 100, "estimated_cost": null,
         "provider": "script", "model": "scripted", "completeness": "complete",
@@ -125,14 +125,14 @@ async fn usage_event() {
 
 /// `class DoneEvent: assistant_data: dict[str, Any]`
 #[tokio::test]
-async fn done_event() {
+async fn a_done_event_has_the_answer() {
     let rendered = events("", "answers: [{ text: So. }]", "done").await;
     assert_eq!(rendered, [json!({"assistant_data": {"content": "So.", "message_id": 2}})]);
 }
 
 /// `class ErrorEvent: message: str, code: str`
 #[tokio::test]
-async fn error_event() {
+async fn an_error_event_has_code_and_message() {
     let rendered = events("", "answers: []", "error").await;
     let message = "the script has 0 answers, but number 1 is requested";
     assert_eq!(rendered, [json!({"message": message, "code": "no_recording"})]);

@@ -146,7 +146,7 @@ pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str) -> Runtime {
     runtime_of(abide, folder, scripted(script))
 }
 
-/// The same with other models.
+/// The runtime that all tests use, with other models.
 pub(crate) fn runtime_of(abide: &Abide, folder: &Path, models: Models) -> Runtime {
     let tools = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, tools.clone()).middleware("marks", Marks);
@@ -205,13 +205,13 @@ impl FixtureOptions {
         self.open_with(catalog).await
     }
 
-    /// The same with another catalog.
+    /// Opens the file and starts the runtime with another catalog.
     pub(crate) async fn open_with(self, catalog: Catalog) -> RuntimeFixture {
         let abide = Abide::open(self.folder.path().join("abide.db")).expect("the file opens");
         self.start(abide, catalog).await
     }
 
-    /// The same with a file that is open.
+    /// Starts the runtime on a file that is open.
     pub(crate) async fn open_file(self, abide: Abide) -> RuntimeFixture {
         let catalog = Catalog::new(self.folder.path(), self.tools.clone());
         self.start(abide, catalog).await

@@ -34,7 +34,7 @@ const FOR_EVER: &str =
     "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }] }]\n";
 
 #[tokio::test]
-async fn recursion_limit() {
+async fn the_recursion_limit_ends_a_run() {
     let (output, ledger) = ends("tools: [look]\nconfig: { recursion_limit: 3 }\n", FOR_EVER).await;
     assert_eq!(
         output,
@@ -44,7 +44,7 @@ async fn recursion_limit() {
 }
 
 #[tokio::test]
-async fn token_limit() {
+async fn the_token_limit_ends_a_run() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 5, output_tokens: 5 } }]\n";
     let (output, ledger) = ends("tools: [look]\nlimits: { tokens: 20 }\n", script).await;
@@ -67,7 +67,7 @@ fn priced(plan: &FixtureOptions, script: &str) -> Models {
 
 /// Regression: without configured prices, the limit had no effect.
 #[tokio::test]
-async fn cost_limit() {
+async fn the_cost_limit_ends_a_run() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 1000, output_tokens: 100 } }]\n";
     let plan = FixtureOptions::of("tools: [look]\nlimits: { cost_usd: 0.005 }\n", "answers: []");

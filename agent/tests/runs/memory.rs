@@ -207,7 +207,7 @@ async fn an_agent_without_a_profile_has_no_memory() {
 }
 
 #[tokio::test]
-async fn search_memories() {
+async fn search_memories_finds_facts() {
     let folder = temporary_folder();
     let script = r#"
 answers:
@@ -237,7 +237,7 @@ answers:
 }
 
 #[tokio::test]
-async fn forget_memory() {
+async fn forget_memory_deletes_a_fact() {
     let folder = temporary_folder();
     let script = r#"
 answers:
@@ -259,7 +259,7 @@ answers:
 
 /// Failures are texts for the model, and the run continues.
 #[tokio::test]
-async fn save_memory() {
+async fn a_failed_save_memory_is_a_text_for_the_model() {
     let folder = temporary_folder();
     let script = r#"
 answers:
@@ -368,7 +368,7 @@ async fn no_tenant_reads_the_facts_of_another() {
     life.end().await;
 }
 
-/// The same through SQL, live queries and reducers, by ids that exist.
+/// Tenants do not see each other's facts through SQL, live queries and reducers, even by ids that exist.
 #[tokio::test]
 async fn another_tenant_sees_no_fact_in_sql_and_live_queries() {
     let folder = temporary_folder();

@@ -12,7 +12,7 @@ use abide_client::arguments::{
     AbortRun, ClaimRun, CreateSession, DecideApproval, RecordRun, RegisterAgent, StartRun,
 };
 use abide_client::{Abide, CorrectedLine, Decision, NewRunEvent, RunEventKind, Scope};
-use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, hold};
+use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, spawn_paused};
 use abide_schema::reducer::Caller;
 use expect_test::expect;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn script(folder: &Path, text: &str, more: &str) -> String {
     script_of("claude", folder, text, more)
 }
 
-/// The same with the format of another program.
+/// The definition of an agent that runs a script with the format of another program.
 fn script_of(program: &str, folder: &Path, text: &str, more: &str) -> String {
     std::fs::write(folder.join("agent.sh"), text).expect("the file can be written");
     let folder = folder.display();
@@ -298,8 +298,9 @@ const VICTIM: &str = "programs::victim";
 
 /// The process that is killed.
 #[test]
+#[ignore = "a process that other tests start"]
 fn victim() {
-    let Some(folder) = victim::folder() else { return };
+    let folder = victim::folder();
     victim::work(work(&folder));
 }
 
@@ -586,9 +587,9 @@ async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
         fixture.abide.call(decide).await.expect("the decision succeeds");
         let (rendered, _) = fixture.output(&run.id, 0).await;
         assert!(rendered.contains(r#""todos":["List"]"#), "{rendered}");
-        let heard = std::fs::read_to_string(fixture.folder.path().join("decision"));
-        let heard: Value = serde_json::from_str(&heard.expect("it was heard")).expect("JSON");
-        assert_eq!(heard["result"]["outcome"]["optionId"], option);
+        let received = std::fs::read_to_string(fixture.folder.path().join("decision"));
+        let received: Value = serde_json::from_str(&received.expect("it was heard")).expect("JSON");
+        assert_eq!(received["result"]["outcome"]["optionId"], option);
         fixture.close().await;
     }
 }
@@ -604,7 +605,7 @@ async fn a_recorded_process_of_another_driver_is_not_ended() {
     fixture.register().await.expect("it is registered");
     abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");
-    let victim = hold(CliConfig::new(["sleep", "600"]), Prompt::user("Sleep."), None);
+    let victim = spawn_paused(CliConfig::new(["sleep", "600"]), Prompt::user("Sleep."), None);
     let process = victim.process().expect("the system shows it").clone();
     let eve = Caller::with("eve", "agent", BTreeSet::new(), Scope::new());
     let engine = abide.engine().expect("it is embedded");
@@ -728,7 +729,7 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
 "#;
 
 /// The decision that the program receives.
-async fn hears(decision: Decision, comment: Option<&str>) -> Value {
+async fn decision_received(decision: Decision, comment: Option<&str>) -> Value {
     let fixture = fixture(ASKS, ", input_format: stream-json").await;
     let run = fixture.begin("List.").await;
     fixture.until("SELECT call_id FROM approvals WHERE status = 'pending'").await;
@@ -747,22 +748,22 @@ async fn hears(decision: Decision, comment: Option<&str>) -> Value {
     let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{rendered}");
     assert!(rendered.contains("waiting_for_approval"), "{rendered}");
-    let heard = std::fs::read_to_string(fixture.folder.path().join("decision"))
+    let received = std::fs::read_to_string(fixture.folder.path().join("decision"))
         .expect("the program received a decision");
     fixture.close().await;
-    let heard: Value = serde_json::from_str(&heard).expect("it is JSON");
-    heard["response"]["response"].clone()
+    let received: Value = serde_json::from_str(&received).expect("it is JSON");
+    received["response"]["response"].clone()
 }
 
 #[tokio::test]
 async fn a_program_request_can_be_approved() {
-    let heard = hears(Decision::Approve, None).await;
-    assert_eq!(heard, json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
+    let received = decision_received(Decision::Approve, None).await;
+    assert_eq!(received, json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
 }
 
 #[tokio::test]
 async fn a_program_request_can_be_rejected_with_a_reason() {
-    let heard = hears(Decision::Reject, Some("not here")).await;
-    assert_eq!(heard["behavior"], "deny");
-    assert_eq!(heard["message"], "not here");
+    let received = decision_received(Decision::Reject, Some("not here")).await;
+    assert_eq!(received["behavior"], "deny");
+    assert_eq!(received["message"], "not here");
 }

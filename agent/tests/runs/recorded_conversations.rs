@@ -374,7 +374,7 @@ async fn held(path: &Path, every: usize) -> ReplayCounts {
     held_with(path, every, &[]).await
 }
 
-/// The same with rules that pause every run. Each pause ends at once.
+/// Like [`held`], with rules that pause every run. Each pause ends at once.
 async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCounts {
     let conversations = read(path, every);
     let folder = temporary_folder();

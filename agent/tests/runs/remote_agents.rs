@@ -149,8 +149,9 @@ const ADDRESS: &str = "ABIDE_REMOTE_ADDRESS";
 
 /// The process that is killed.
 #[test]
+#[ignore = "a process that other tests start"]
 fn victim() {
-    let Some(folder) = victim::folder() else { return };
+    let folder = victim::folder();
     let address = std::env::var(ADDRESS).expect("the address is set");
     victim::work(work(&folder, &address));
 }
@@ -250,7 +251,7 @@ async fn no_message_is_repeated_after_a_kill_at_every_step() {
     check_at_every_step(true).await;
 }
 
-/// The same with an agent that has no streams: its tasks are polled.
+/// No message is repeated to an agent that has no streams: its tasks are polled.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_is_repeated_to_an_agent_without_streams() {
     check_at_every_step(false).await;

@@ -36,7 +36,7 @@ async fn ends(definition: &str, script: &str) -> (String, String) {
     outcome(plan.open().await).await
 }
 
-/// The same with a provider that does not.
+/// The run's last event, and the transcript, with a provider that does not enforce the schema.
 async fn ends_by_tool(definition: &str, script: &str) -> (String, String) {
     outcome(RuntimeFixture::of(definition, script).await).await
 }

@@ -41,7 +41,7 @@ async fn traced(folder: &Path, config: &TraceConfig) -> Vec<(String, String, Opt
     traced_by(folder, tracer).await
 }
 
-/// The same with a tracer.
+/// Runs the agents with a tracer, and returns the status of each trace with its error.
 async fn traced_by(folder: &Path, tracer: Tracer) -> Vec<(String, String, Option<String>)> {
     for (name, text) in AGENTS {
         define(folder, &format!("{name}.yaml"), &format!("name: {name}\n{text}"));

@@ -39,7 +39,7 @@ impl Victim {
     /// The process, for a folder.
     pub(crate) fn command(&self, folder: &Path, dies_at: Option<i64>) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("it has a path"));
-        command.args(["--exact", self.test]).env(FOLDER, folder).env_remove(DIES_AT);
+        command.args(["--ignored", "--exact", self.test]).env(FOLDER, folder).env_remove(DIES_AT);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.envs(dies_at.map(|seq| (DIES_AT, seq.to_string())));
         command
@@ -76,7 +76,7 @@ impl Victim {
         killed.into_inner()
     }
 
-    /// The same at one event. Returns whether the process was killed; otherwise it had finished before.
+    /// Kills the process at one event. Returns whether the process was killed; otherwise it had finished before.
     pub(crate) fn kill_at(&self, origin: &Path, seq: i64, check: impl Fn(&Path, i64)) -> bool {
         let folder = temporary_folder();
         copy(origin, folder.path());
@@ -103,9 +103,9 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The folder of this process, if it is a victim.
-pub(crate) fn folder() -> Option<PathBuf> {
-    std::env::var_os(FOLDER).map(PathBuf::from)
+/// The folder of this process, which is a victim.
+pub(crate) fn folder() -> PathBuf {
+    std::env::var_os(FOLDER).map(PathBuf::from).expect("another test starts it")
 }
 
 /// Does the work of a victim.

@@ -23,7 +23,7 @@ pub use config::A2aConfig;
 pub use events::A2aEvents;
 pub use failure::A2aFailure;
 pub use response::A2aEvent;
-use response::{host, result_of};
+use response::{ProtocolVersion, host, result_of};
 
 /// The version of the protocol.
 const VERSION: &str = "1.0";
@@ -42,7 +42,7 @@ pub struct A2aClient {
     streams: bool,
     reads_data: bool,
     /// The agent speaks version 0.3 only.
-    is_legacy: bool,
+    version: ProtocolVersion,
 }
 
 /// Bounded requests to permitted hosts.
@@ -115,9 +115,12 @@ impl A2aClient {
         let reads_data = modes.is_some_and(|all| all.iter().any(|it| it == "application/json"));
         let tenant = interface.and_then(|interface| interface["tenant"].as_str());
         let tenant = tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned);
-        let is_legacy = interface.is_none();
+        let version = match interface {
+            Some(_) => ProtocolVersion::V1_0,
+            None => ProtocolVersion::V0_3,
+        };
         let streams = card["capabilities"]["streaming"] == true;
-        Ok(A2aClient { http, url, headers, tenant, streams, reads_data, is_legacy })
+        Ok(A2aClient { http, url, headers, tenant, streams, reads_data, version })
     }
 
     /// Whether the agent can stream the events of a task.
@@ -145,7 +148,7 @@ impl A2aClient {
     pub async fn call(&self, method: &str, params: Value) -> Result<A2aEvent, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
         let text = self.http.text(response, self.http.max_bytes).await?;
-        result_of(&self.url, text, self.is_legacy)
+        result_of(&self.url, text, self.version)
     }
 
     /// Performs an operation with a stream of results.
@@ -156,25 +159,25 @@ impl A2aClient {
         let response = self.http.send(self.request(method, params)?).await?;
         if is_event_stream(&response) {
             let (url, max) = (self.url.clone(), self.http.max_bytes);
-            return Ok(A2aEvents::new(url, response, max, self.is_legacy));
+            return Ok(A2aEvents::new(url, response, max, self.version));
         }
         // An error, or the result of an agent that does not stream it.
         let text = self.http.text(response, self.http.max_bytes).await?;
-        Ok(A2aEvents::of(result_of(&self.url, text, self.is_legacy)?))
+        Ok(A2aEvents::of(result_of(&self.url, text, self.version)?))
     }
 
     fn request(&self, method: &str, mut params: Value) -> Result<Request, A2aFailure> {
         if let Some(tenant) = &self.tenant {
             params["tenant"] = json!(tenant);
         }
-        let (method, version) = match self.is_legacy {
-            true => {
+        let (method, version) = match self.version {
+            ProtocolVersion::V0_3 => {
                 params = legacy::params(params);
                 let method = legacy::method(method);
                 let method = method.ok_or_else(|| A2aFailure::unsupported(self.host()))?;
                 (method, legacy::VERSION)
             }
-            false => (method, VERSION),
+            ProtocolVersion::V1_0 => (method, VERSION),
         };
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let mut request = Request::new(Method::POST, self.url.clone());

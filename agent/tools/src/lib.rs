@@ -35,10 +35,11 @@
 //!
 //! **Outcomes are complete.** They are shortened only for the model.
 //!
-//! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request · `registry` all tools, and those that an
-//! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents · `public_address` which addresses can be used · `webhook`
-//! requests to them that the server makes · `scope_limiter` how much runs at a time · `truncate` shortening of long results for the model.
+//! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request ·
+//! `registry` all tools, and those that an agent may use · `arguments` validation of a model's arguments · the kinds
+//! of tools: `function`, `http`, `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents ·
+//! `public_address` which addresses can be used · `webhook` requests to them that the server makes · `scope_limiter`
+//! how much runs at a time · `truncate` shortening of long results for the model.
 
 mod a2a;
 mod arguments;

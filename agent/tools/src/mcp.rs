@@ -49,7 +49,7 @@ pub struct McpServerConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// The working directory; the default is that of the worker.
-    #[serde(default, alias = "folder", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<PathBuf>,
     /// Environment variables to set, in addition to the inherited ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -88,7 +88,7 @@ pub(crate) fn failure(host: &str, error: &reqwest::Error) -> String {
     if is_refusal(&last) { last } else { format!("{host}: {last}") }
 }
 
-/// The same for an address that a model or a client has chosen: a name that does not exist and one with a private address
+/// Why a request to an address that a model or a client has chosen failed: a name that does not exist and one with a private address
 /// have one text, so that the names of the server's network cannot be listed.
 pub(crate) fn failure_of_chosen(host: &str, error: &reqwest::Error) -> String {
     let mut cause = std::error::Error::source(error);

@@ -50,7 +50,7 @@ struct RegistryState {
     sources: BTreeMap<String, SourceState>,
     /// Names and patterns whose calls are denied to all agents.
     blocked: Vec<String>,
-    /// The same of the configuration, which can change.
+    /// Names and patterns that the configuration denies, which can change.
     configured_blocked: Vec<String>,
 }
 

@@ -173,7 +173,7 @@ impl Sandbox {
         self.shared.workspaces.of(&context.scope)
     }
 
-    /// The same folder, for file tools.
+    /// The folder that the file tools of a call can change.
     pub(crate) fn files_of(&self, context: &ToolContext) -> Result<Workspace, WorkspaceError> {
         let root = self.workspace_of(context).map_err(|why| WorkspaceError::io("", &why))?;
         self.files_at(&root)

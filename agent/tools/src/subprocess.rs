@@ -53,7 +53,7 @@ pub struct SubprocessToolConfig {
     #[serde(default)]
     pub stdin: Stdin,
     /// The working directory; the default is that of the worker, or the workspace if there is a sandbox.
-    #[serde(default, alias = "folder", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<PathBuf>,
     /// Further paths that the program can read and execute, if there is a sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     LocalSet::new().block_on(&runtime.expect("a tokio runtime"), async {
-        let heard = Rc::new(Received {
+        let received = Rc::new(Received {
             deltas: Cell::new(0),
             at: Cell::new((usize::MAX, Instant::now())),
             answers: Arc::default(),
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) {
             if opening.len() >= OPENED_AT_A_TIME {
                 writers.extend(opening.join_next().await);
             }
-            opening.spawn_local(begin(options.address, number, Rc::clone(&heard)));
+            opening.spawn_local(begin(options.address, number, Rc::clone(&received)));
         }
         writers.extend(opening.join_all().await.into_iter().map(Ok));
         let mut writers: Vec<(usize, Writer)> =
@@ -88,32 +88,32 @@ pub(crate) fn run(options: &Options) {
         writers.sort_by_key(|(number, _)| *number);
         let caller = &mut writers[0].1;
         if options.calls > 0 {
-            one_by_one(options, caller, &heard).await;
+            one_by_one(options, caller, &received).await;
         } else {
-            in_flight(options, caller, &heard).await;
+            in_flight(options, caller, &received).await;
         }
     });
 }
 
 /// Connects, subscribes, and starts a task that reads.
-async fn begin(address: SocketAddr, number: usize, heard: Rc<Received>) -> (usize, Writer) {
+async fn begin(address: SocketAddr, number: usize, received: Rc<Received>) -> (usize, Writer) {
     let (mut reader, mut writer) = socket::connect(address).await;
     writer.send(SUBSCRIBE, 1).await;
     let snapshot = reader.next().await;
     let prefix = br#"{"op":"snapshot","id":"q","seq":"#;
     let seq = snapshot.strip_prefix(prefix).map(|rest| leading_number(rest).0);
-    heard.output.borrow_mut()[number] =
+    received.output.borrow_mut()[number] =
         seq.unwrap_or_else(|| panic!("no snapshot: {}", String::from_utf8_lossy(snapshot)));
-    tokio::task::spawn_local(listen(reader, number, heard));
+    tokio::task::spawn_local(listen(reader, number, received));
     (number, writer)
 }
 
-async fn listen(mut reader: Reader, number: usize, heard: Rc<Received>) {
+async fn listen(mut reader: Reader, number: usize, received: Rc<Received>) {
     loop {
         while let Some(message) = reader.buffered() {
-            heard.take(number, message);
+            received.take(number, message);
         }
-        heard.changed.notify_one();
+        received.changed.notify_one();
         reader.fill().await;
     }
 }
@@ -162,38 +162,41 @@ fn leading_number(text: &[u8]) -> (i64, &[u8]) {
     (number.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')), rest)
 }
 
-async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Received) {
+async fn one_by_one(options: &Options, caller: &mut Writer, received: &Received) {
     let (mut answer_ms, mut last_ms) = (Vec::new(), Vec::new());
     let warm_up = options.calls / 10 + 1;
     for call in 0..warm_up + options.calls {
-        let (answers, deltas) = (heard.answered() + 1, heard.deltas.get() + options.listeners);
-        heard.at.set((deltas, Instant::now()));
+        let (answers, deltas) =
+            (received.answered() + 1, received.deltas.get() + options.listeners);
+        received.at.set((deltas, Instant::now()));
         let started = Instant::now();
         caller.send(CALL, 1).await;
-        heard.until(|heard| heard.answered() == answers && heard.deltas.get() == deltas).await;
+        received
+            .until(|received| received.answered() == answers && received.deltas.get() == deltas)
+            .await;
         if call >= warm_up {
             let ms = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
-            answer_ms.push(ms(heard.last_answer.get().1));
-            last_ms.push(ms(heard.at.get().1));
+            answer_ms.push(ms(received.last_answer.get().1));
+            last_ms.push(ms(received.at.get().1));
         }
     }
     println!("{}", json!({"answer_ms": answer_ms, "last_ms": last_ms}));
 }
 
-async fn in_flight(options: &Options, caller: &mut Writer, heard: &Received) {
+async fn in_flight(options: &Options, caller: &mut Writer, received: &Received) {
     let started = Instant::now();
     let ends = started + Duration::from_secs_f64(options.seconds);
     let called = if options.rate > 0.0 {
-        call_evenly(options, caller, heard, ends).await
+        call_evenly(options, caller, received, ends).await
     } else {
-        call_when_answered(options, caller, heard, ends).await
+        call_when_answered(options, caller, received, ends).await
     };
-    heard.until(|heard| heard.answered() == called).await;
+    received.until(|received| received.answered() == called).await;
     let called_s = started.elapsed().as_secs_f64();
-    let last = heard.last_answer.get().0;
-    heard.until(|heard| heard.all_received(last)).await;
+    let last = received.last_answer.get().0;
+    received.until(|received| received.all_received(last)).await;
     let seconds = started.elapsed().as_secs_f64();
-    let deltas = heard.deltas.get();
+    let deltas = received.deltas.get();
     let found =
         json!({"calls": called, "called_s": called_s, "deltas": deltas, "seconds": seconds});
     println!("{found}");
@@ -203,17 +206,17 @@ async fn in_flight(options: &Options, caller: &mut Writer, heard: &Received) {
 async fn call_when_answered(
     options: &Options,
     caller: &mut Writer,
-    heard: &Received,
+    received: &Received,
     ends: Instant,
 ) -> usize {
     let mut called = 0;
     while Instant::now() < ends {
-        let room = options.in_flight - (called - heard.answered());
+        let room = options.in_flight - (called - received.answered());
         if room > 0 {
             caller.send(CALL, room).await;
             called += room;
         }
-        heard.changed.notified().await;
+        received.changed.notified().await;
     }
     called
 }
@@ -222,10 +225,10 @@ async fn call_when_answered(
 async fn call_evenly(
     options: &Options,
     caller: &mut Writer,
-    heard: &Received,
+    received: &Received,
     ends: Instant,
 ) -> usize {
-    let (mut writer, answers) = (caller.for_thread(), Arc::clone(&heard.answers));
+    let (mut writer, answers) = (caller.for_thread(), Arc::clone(&received.answers));
     let (in_flight, period) = (options.in_flight, Duration::from_secs_f64(1.0 / options.rate));
     let call = move || {
         let (mut called, mut due) = (0, Instant::now());

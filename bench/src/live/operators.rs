@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use abide_live::{Binding, Planner, Router};
+use abide_schema::share::ShareKey;
 use serde_json::{Value as JsonValue, json};
 
 use super::help_desk::{AGENT, HelpDesk, ROLE, TEAM};
@@ -113,7 +114,7 @@ fn tables(messages: i64, scope: &Scope) -> Tables {
         };
         let binding = planner.bind(operator.sql, &params).expect("the query can be live");
         let mut router = Router::new(help_desk.catalog.clone());
-        router.attach(&binding).expect("the limit is not reached");
+        router.attach(&binding, &ShareKey::Operator).expect("the limit is not reached");
         Watched {
             operator,
             router,

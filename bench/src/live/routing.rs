@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use abide_live::{BindingId, Planner, Router, WorkCounters};
+use abide_schema::share::ShareKey;
 use clap::Args;
 use serde_json::{Value as JsonValue, json};
 
@@ -125,7 +126,7 @@ fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> S
             let kind = KINDS.get(kind).unwrap_or(&KINDS[n % KINDS.len()]);
             let JsonValue::Object(params) = (kind.params)(n) else { return None };
             let binding = planner.bind(kind.sql, &params).ok()?;
-            router.attach(&binding).ok()
+            router.attach(&binding, &ShareKey::Operator).ok()
         })
         .collect::<Option<_>>()
         .expect("the queries can be live");
@@ -160,7 +161,7 @@ fn tell(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
     let scattered = (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]);
     let scattered: Vec<BindingId> = scattered.collect();
     let started = Instant::now();
-    scattered.into_iter().for_each(|id| crowd.router.detach(id));
+    scattered.into_iter().for_each(|id| crowd.router.detach(id, &ShareKey::Operator));
     let unregister_s = started.elapsed().as_secs_f64();
     assert!(crowd.router.is_empty(), "all are detached");
     json!({

@@ -61,7 +61,7 @@ impl Fixture {
         Fixture::open_with(dir, way, sessions, Config::new(abide_reducers::modules())).await
     }
 
-    /// The same with this configuration.
+    /// Opens a new file with this configuration, and creates the sessions.
     pub(crate) async fn open_with(
         dir: &Path,
         way: Way,

@@ -68,7 +68,7 @@ enum Verdict<T> {
 }
 
 impl Decider<'_> {
-    /// That of a command with the option `--yes`.
+    /// The decider of a command with the option `--yes`.
     pub(super) fn of_option(yes: bool) -> Decider<'static> {
         if yes { Decider::All } else { Decider::Stdin(None) }
     }

@@ -24,7 +24,7 @@ use super::view::View;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say, say_json, say_part};
+use crate::output::{note, print_json, print_line, print_part};
 use crate::printable::Printable;
 use crate::reconnect::reporting_reconnects_unless;
 use crate::terminal::Terminal;
@@ -159,7 +159,7 @@ impl Conversation<'_> {
         }
         loop {
             if self.is_for_people() {
-                say_part(Terminal::of_stdout().bold("› "))?;
+                print_part(Terminal::of_stdout().bold("› "))?;
             }
             let message = match self.input.message().await? {
                 Typed::Line(message) => message,
@@ -169,7 +169,7 @@ impl Conversation<'_> {
                 }
                 Typed::End => {
                     if self.is_for_people() {
-                        say("")?;
+                        print_line("")?;
                     }
                     return Ok(());
                 }
@@ -283,7 +283,7 @@ impl Conversation<'_> {
         let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
         self.session = Some(text("session_id"));
         if self.options.json {
-            say_json(&json!({"session_id": text("session_id"), "agent": self.agent}))?;
+            print_json(&json!({"session_id": text("session_id"), "agent": self.agent}))?;
         }
         Ok(text("id"))
     }

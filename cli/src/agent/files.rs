@@ -11,7 +11,7 @@ use super::host::agents_file;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 use crate::printable::one_line;
 
 /// Arguments of `abide agent files`.
@@ -73,11 +73,11 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
     rows.truncate(LISTED);
     for (call_id, tool, action, path, sha256, _) in &rows {
         if options.json {
-            say_json(&json!({"call_id": call_id, "tool": tool, "action": action, "path": path,
+            print_json(&json!({"call_id": call_id, "tool": tool, "action": action, "path": path,
                 "sha256": sha256}))?;
         } else {
             let digest = sha256.as_deref().unwrap_or("-").chars().take(12).collect::<String>();
-            say(one_line(&format!("{action:<8}  {path}  {tool}  {call_id}  {digest}")))?;
+            print_line(one_line(&format!("{action:<8}  {path}  {tool}  {call_id}  {digest}")))?;
         }
     }
     if is_cut || rows.iter().any(|(.., is_complete)| *is_complete == 0) {

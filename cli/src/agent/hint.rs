@@ -38,14 +38,14 @@ impl HintContext {
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
-    /// The same for a run of an existing session.
+    /// The context of a run of an existing session.
     pub(super) fn in_session(self, session: Option<&str>) -> HintContext {
         let option = session.map(|id| format!(" --session {} --id ", quoted(id)));
         let again = option.map(|option| self.again.replacen(" --id ", &option, 1));
         HintContext { again: again.unwrap_or(self.again), ..self }
     }
 
-    /// The same for a conversation.
+    /// The context of a conversation.
     pub(super) fn of_chat(
         options: &Options,
         folder: &Path,
@@ -63,7 +63,7 @@ impl HintContext {
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
-    /// The same with the option that approves each call.
+    /// The context of a command with the option that approves each call.
     pub(super) fn approving(self, yes: bool) -> HintContext {
         let again = match yes {
             true => ["run", "chat", "import"].iter().fold(self.again, |again, command| {
@@ -80,7 +80,7 @@ impl HintContext {
         &self.again
     }
 
-    /// The same for a run that was imported.
+    /// The context of a run that was imported.
     pub(super) fn of_import(
         options: &Options,
         folder: &Path,
@@ -140,7 +140,7 @@ impl HintContext {
         format!("{} {id} decision=approve", self.call("decide_approval"))
     }
 
-    /// The same for a run that waits for its session.
+    /// The command that ends the wait of a session, and the command that continues its run.
     pub(super) fn of_session(&self, session_id: &str, reason: &str) -> String {
         let decide = match reason {
             "handoff" => {

@@ -24,7 +24,7 @@ use crate::cells::counted;
 use crate::connect::connect_named;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::printable::one_line;
 
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
@@ -32,7 +32,7 @@ pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProjec
     opened(options, folder).await.map_err(unusable)
 }
 
-/// The same without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
+/// Opens a folder without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
 pub(super) async fn open_offline(
     options: &Options,
     folder: &Path,
@@ -172,7 +172,7 @@ impl AgentHost {
         AgentHost::over(options, project, Abide::embed(engine.clone())).await
     }
 
-    /// The same, and says on stdout what it has read again because the folder has changed.
+    /// Drives the runs of an engine in this process, and prints on stdout what it has read again because the folder has changed.
     ///
     /// # Errors
     /// The runtime cannot be registered.
@@ -310,9 +310,11 @@ fn tell(json: bool, report: &FolderChanges) {
             });
             let changes: Vec<_> = changes.collect();
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            say_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": problems}}))
+            print_json(
+                &json!({"reloaded": {"changes": changes, "notes": notes, "errors": problems}}),
+            )
         }
-        false => say(lines_of(report)),
+        false => print_line(lines_of(report)),
     };
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::hint::of_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 
 /// Arguments of `abide agent init`.
 #[derive(Args, Debug)]
@@ -143,25 +143,28 @@ fn report(
         paths.iter().map(|path| path.display().to_string()).collect()
     };
     if options.json {
-        return say_json(&json!({"created": names(created), "kept": names(kept)}));
+        return print_json(&json!({"created": names(created), "kept": names(kept)}));
     }
     for name in names(created) {
-        say(format!("created  {name}"))?;
+        print_line(format!("created  {name}"))?;
     }
     for name in names(kept) {
-        say(format!("exists   {name}"))?;
+        print_line(format!("exists   {name}"))?;
     }
     let of_folder = of_folder(folder);
-    say("\nnext:")?;
+    print_line("\nnext:")?;
     let config = folder.join(CONFIG.0);
     if !kept.contains(&config) {
         match provider.settings().1 {
             Some(key) if options.environment.value(key).is_none() => {
-                say(format!("  export {key}=…   # or another provider in {}", config.display()))?;
+                print_line(format!(
+                    "  export {key}=…   # or another provider in {}",
+                    config.display()
+                ))?;
             }
             _ => {}
         }
     }
-    say(format!("  abide agent check{of_folder}"))?;
-    say(format!("  abide agent chat{of_folder} default"))
+    print_line(format!("  abide agent check{of_folder}"))?;
+    print_line(format!("  abide agent chat{of_folder} default"))
 }

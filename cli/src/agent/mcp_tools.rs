@@ -16,6 +16,8 @@ use abide_server::{
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use crate::connect::LIST_REDUCERS;
+
 /// The agent name of the sessions with calls of MCP clients.
 pub(super) const AGENT: &str = "mcp";
 
@@ -66,7 +68,7 @@ impl McpTools {
             let detail = format!("abide.yaml: mcp: there is no reducer {name}");
             let hint = match abide_schema::nearest(name, known.iter().copied()) {
                 Some(name) => format!("did you mean {name}?"),
-                None => "GET /v1/schema lists the reducers".to_owned(),
+                None => LIST_REDUCERS.to_owned(),
             };
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
@@ -254,7 +256,7 @@ impl McpHandler for McpTools {
         Box::pin(async move {
             match request.method {
                 "tools/call" => self.call(request).await,
-                method => Err(McpFailure::invalid(format!("{method} has no response"))),
+                method => Err(McpFailure::invalid(format!("the method {method} is not supported"))),
             }
         })
     }

@@ -8,7 +8,7 @@ use crate::cells::counted;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::sql;
 
 /// Arguments of `abide agent memory`.
@@ -87,7 +87,7 @@ async fn delete(options: &Options, Forget { space, keys, all }: Forget) -> Resul
     }
     abide.close().await;
     match options.json {
-        true => say_json(&serde_json::json!({"forgotten": forgotten})),
-        false => say(format!("{} forgotten", counted(forgotten as u64, "fact"))),
+        true => print_json(&serde_json::json!({"forgotten": forgotten})),
+        false => print_line(format!("{} forgotten", counted(forgotten as u64, "fact"))),
     }
 }

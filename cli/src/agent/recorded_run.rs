@@ -14,7 +14,7 @@ use crate::cells::counted;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json, say_part};
+use crate::output::{print_json, print_line, print_part};
 use crate::printable::{Printable, one_line};
 
 /// Arguments of `abide agent record`.
@@ -53,7 +53,7 @@ pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failur
     let recorded = RecordedRun::record(&abide, &args.run, name).await;
     abide.close().await;
     for line in recorded.map_err(refused)?.to_text().lines() {
-        say(Printable::json(line))?;
+        print_line(Printable::json(line))?;
     }
     Ok(())
 }
@@ -155,20 +155,20 @@ fn show(
                 "after": it.after, "note": it.kind.is_note()})
         });
         let changes: Vec<_> = changes.collect();
-        return say_json(&json!({"recording": name, "same": is_same, "changes": changes}));
+        return print_json(&json!({"recording": name, "same": is_same, "changes": changes}));
     }
     let status = match (is_same, accepted) {
         (true, _) => "ok      ",
         (false, true) => "accepted",
         (false, false) => "changed ",
     };
-    say(one_line(&format!("{status}  {name}")))?;
+    print_line(one_line(&format!("{status}  {name}")))?;
     for change in changes {
         let note = if change.kind.is_note() { "note: " } else { "" };
         for (at, line) in change.to_string().lines().enumerate() {
             let prefix = if at == 0 { note } else { "" };
-            say_part("  ")?;
-            say(one_line(&format!("{prefix}{line}")))?;
+            print_part("  ")?;
+            print_line(one_line(&format!("{prefix}{line}")))?;
         }
     }
     Ok(())
@@ -176,8 +176,8 @@ fn show(
 
 fn show_failure(options: &Options, name: &str, why: &RecordingError) -> Result<(), Failure> {
     match options.json {
-        true => say_json(&json!({"recording": name, "error": why.to_string()})),
-        false => say(one_line(&format!("error     {name}: {why}"))),
+        true => print_json(&json!({"recording": name, "error": why.to_string()})),
+        false => print_line(one_line(&format!("error     {name}: {why}"))),
     }
 }
 
@@ -193,7 +193,7 @@ fn summary(
     }
     if !options.json {
         let of_all = counted(same + changed + failed, "recording");
-        say(format!("{of_all}: {same} same, {changed} changed, {failed} failed"))?;
+        print_line(format!("{of_all}: {same} same, {changed} changed, {failed} failed"))?;
     }
     if failed > 0 || (changed > 0 && !args.accept) {
         let detail =

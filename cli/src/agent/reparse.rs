@@ -11,7 +11,7 @@ use crate::cells::counted;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{print_json, print_line};
 use crate::printable::one_line;
 
 /// Arguments of `abide agent reparse`.
@@ -51,8 +51,8 @@ pub(super) async fn reparse(
     show(options, &reparsed.map_err(refused)?, correction)?;
     match (options.json, correction) {
         (true, _) => Ok(()),
-        (false, Some(number)) => say(format!("stored as correction {number} of the run")),
-        (false, None) if args.store => say("nothing to store"),
+        (false, Some(number)) => print_line(format!("stored as correction {number} of the run")),
+        (false, None) if args.store => print_line("nothing to store"),
         (false, None) => Ok(()),
     }
 }
@@ -64,12 +64,12 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
             json!({"number": number, "before": before, "after": after})
         });
         let changes: Vec<_> = changes.collect();
-        return say_json(&json!({"run": run, "agent": agent, "definition":
+        return print_json(&json!({"run": run, "agent": agent, "definition":
             if *is_current { "folder" } else { "run" }, "lines": lines, "changes": changes,
             "correction": correction}));
     }
     for ReparsedChange { number, before, after } in changes {
-        say(match number {
+        print_line(match number {
             Some(number) => format!("line {number}"),
             None => "result".to_owned(),
         })?;
@@ -78,10 +78,10 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
             count(before) != count(after)
         };
         for text in before.iter().filter(differs) {
-            say(one_line(&format!("  - {text}")))?;
+            print_line(one_line(&format!("  - {text}")))?;
         }
         for text in after.iter().filter(differs) {
-            say(one_line(&format!("  + {text}")))?;
+            print_line(one_line(&format!("  + {text}")))?;
         }
     }
     let with = match is_current {
@@ -90,7 +90,7 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
     };
     let lines = counted(*lines as u64, "line");
     let differences = counted(changes.len() as u64, "difference");
-    say(one_line(&format!("{run}: {lines} of {agent} with {with}, {differences}")))
+    print_line(one_line(&format!("{run}: {lines} of {agent} with {with}, {differences}")))
 }
 
 fn refused(error: ReparseError) -> Failure {

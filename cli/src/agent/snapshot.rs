@@ -17,7 +17,7 @@ use crate::connect::{Access, connect};
 use crate::events::stored_session;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say_json};
+use crate::output::{note, print_json};
 use crate::reconnect::reporting_reconnects;
 
 /// Arguments of `abide agent export`.
@@ -83,7 +83,7 @@ pub(super) async fn export(options: &Options, args: Export) -> Result<(), Failur
     let exported = abide.call(export).await;
     abide.close().await;
     let snapshot = exported?.into_inner();
-    say_json(&snapshot)?;
+    print_json(&snapshot)?;
     if !args.copy {
         note(format!(
             "run {} has ended here; continue it with: `abide agent import FILE`",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::markdown::Markdown;
 use crate::cells::counted;
 use crate::failure::Failure;
-use crate::output::{say, say_json, say_part};
+use crate::output::{print_json, print_line, print_part};
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// That of a conversation: on a terminal, answers are styled.
+    /// The view of a conversation: on a terminal, answers are styled.
     pub(super) fn of_chat(json: bool) -> View {
         let view = View::new(json);
         View { markdown: view.terminal.styled.then(Markdown::default), ..view }
@@ -69,7 +69,7 @@ impl View {
     /// Shows an event, as one line of JSON or as text.
     pub(super) fn show(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         if self.json {
-            return say_json(&json!({"id": event.id, "number": event.number, "turn": event.turn,
+            return print_json(&json!({"id": event.id, "number": event.number, "turn": event.turn,
                 "event": event.kind.as_str(), "data": event.data}));
         }
         let data = &event.data;
@@ -151,8 +151,8 @@ impl View {
     /// Writes a part of the answer.
     fn write(&mut self, text: &str) -> Result<(), Failure> {
         match &mut self.markdown {
-            Some(markdown) => say_part(markdown.push(text)),
-            None => say_part(text),
+            Some(markdown) => print_part(markdown.push(text)),
+            None => print_part(text),
         }
     }
 
@@ -223,7 +223,7 @@ impl View {
         let output = data["output"].as_str().unwrap_or_default();
         let result = result(output, data["exit_code"].as_i64().unwrap_or(0));
         self.line()?;
-        say(result.shown(self.terminal))
+        print_line(result.shown(self.terminal))
     }
 
     /// Ends the output of a turn.
@@ -238,7 +238,7 @@ impl View {
     /// A separate line that is not part of the answer.
     fn aside(&mut self, text: &str) -> Result<(), Failure> {
         self.line()?;
-        say(self.terminal.dim(Printable::line(text)))
+        print_line(self.terminal.dim(Printable::line(text)))
     }
 
     fn line(&mut self) -> Result<(), Failure> {
@@ -246,8 +246,8 @@ impl View {
             return Ok(());
         }
         match &mut self.markdown {
-            Some(markdown) => say(markdown.end()),
-            None => say(""),
+            Some(markdown) => print_line(markdown.end()),
+            None => print_line(""),
         }
     }
 }

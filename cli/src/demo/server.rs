@@ -98,7 +98,8 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
         read.map_err(|why| broken("started", &why))?;
     }
     let greeting: Greeting = serde_json::from_str(&line).map_err(|_| {
-        Refusal::new(Code::Internal, "the server did not start").hint("its error is above")
+        Refusal::new(Code::Internal, "the server process ended before it listened")
+            .hint("its error is above, on stderr")
     })?;
     Ok((process, greeting.listening))
 }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::agent::{FOLDER, check_named, unusable};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, say, say_json};
+use crate::output::{note, print_json, print_line};
 
 /// Maximum time for a login.
 const LOGIN: Duration = Duration::from_secs(600);
@@ -78,9 +78,9 @@ pub(super) async fn login(
     let login = config.login(&options.environment, &redirect_uri).await;
     let login = login.map_err(failed)?;
     if options.json {
-        say_json(&json!({ "url": login.url(), "scopes": login.scopes() }))?;
+        print_json(&json!({ "url": login.url(), "scopes": login.scopes() }))?;
     } else {
-        say(format!("Open this URL in a browser, and log in:\n\n  {}\n", login.url()))?;
+        print_line(format!("Open this URL in a browser, and log in:\n\n  {}\n", login.url()))?;
     }
     tokio::select! {
         done = complete(&login, listener) => done?,
@@ -91,8 +91,8 @@ pub(super) async fn login(
         }
     }
     match options.json {
-        true => say_json(&json!({ "logged_in": args.name })),
-        false => say(format!("Logged in to {}.", args.name)),
+        true => print_json(&json!({ "logged_in": args.name })),
+        false => print_line(format!("Logged in to {}.", args.name)),
     }
 }
 
@@ -108,8 +108,8 @@ pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
         return Err(Refusal::new(Code::NotFound, why).into());
     }
     match options.json {
-        true => say_json(&json!({ "logged_out": args.name })),
-        false => say(format!("The tokens of {} are removed.", args.name)),
+        true => print_json(&json!({ "logged_out": args.name })),
+        false => print_line(format!("The tokens of {} are removed.", args.name)),
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::setsid;
 
 use crate::failure::Failure;
-use crate::output::say_part;
+use crate::output::print_part;
 
 /// Makes this process the leader of a new session, so that the signals of a terminal (Ctrl-C, its end) do not reach an
 /// engine that others share. A process group leader cannot call setsid, so it starts itself
@@ -39,7 +39,7 @@ fn start_child() -> Result<Result<(), Failure>, Failure> {
     if let Some(stdout) = &mut child.stdout {
         stdout.read_to_string(&mut line).map_err(|why| failed(&why))?;
     }
-    say_part(line.as_str())?;
+    print_part(line.as_str())?;
     if !line.is_empty() && !line.starts_with("{\"error\"") {
         return Ok(Ok(()));
     }

@@ -152,7 +152,7 @@ impl Abide {
         self.link().connected()
     }
 
-    /// The same as [`Abide::connected`], as a value to wait on.
+    /// Whether the client is connected ([`Abide::connected`]), as a value to wait on.
     #[must_use]
     pub fn link(&self) -> Link {
         Link(match &self.inner.backend {

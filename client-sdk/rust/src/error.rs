@@ -116,7 +116,9 @@ impl Error {
             Error::Unreachable { why, .. } if why.starts_with(NOT_ABIDE) => Some(
                 "check the URL: another program listens there; `abide serve --listen` names another port",
             ),
-            Error::Unreachable { .. } => Some("is it running? `abide serve` starts one"),
+            Error::Unreachable { .. } => {
+                Some("start the server with `abide serve`, or check the address")
+            }
             Error::EngineNotFound { .. } => {
                 Some("install it with `cargo install --path cli`, or set ABIDE_BINARY to its path")
             }
@@ -127,7 +129,7 @@ impl Error {
                 Some("retry with the same request id: the call takes effect at most once")
             }
             Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
-            Error::Decode { .. } => Some("compare the type with the schema at GET /v1/schema"),
+            Error::Decode { .. } => Some("compare the type with the columns in the schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
             Error::UnknownOutcome { .. } => Some(
                 "find out whether it ran, then record the outcome with `abide call settle_tool_call`",

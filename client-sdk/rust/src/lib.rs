@@ -61,7 +61,8 @@
 //!
 //! In reading order: [`Abide`] · [`OpenShared`] · `request` calls and batches · [`arguments`] the built-in reducers ·
 //! [`Secret`] a new token · `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
-//! Rust types · `steps` durable steps, workers and supervisors · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
+//! Rust types · `steps` durable steps, workers and supervisors · `link` connection state · `backend` the interface of
+//! both backends, `embedded` and `remote` them.
 
 mod abide;
 mod backend;

@@ -445,11 +445,11 @@ export interface BuiltinTables {
     cost_limit_micros: number | null;
     /** Tokens that the run and the runs below it have consumed. An answer of unknown usage counts as estimated. */
     tokens: number;
-    /** The same for the cost. */
+    /** The cost that the run and the runs below it have consumed. */
     cost_micros: number;
     /** Tokens that are reserved for answers in progress. */
     reserved_tokens: number;
-    /** The same for the cost. */
+    /** The cost that is reserved for answers in progress. */
     reserved_cost_micros: number;
     /** When it last changed. */
     updated_at: number;
@@ -1314,7 +1314,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
+  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, or if the oldest are being cancelled; with `rate_limited` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
   claim_next_tool_call: {
     args: {
       lease_ms?: number | bigint | null | undefined;
@@ -1575,7 +1575,7 @@ export interface BuiltinReducers {
         agent: string;
         /** When it began. */
         began_at: number;
-        /** The same for the cost. */
+        /** The cost that counts against its budget, with that of delegated runs. */
         budget_cost_micros: number;
         /** Tokens that count against its budget, with those of delegated runs. */
         budget_tokens: number;
@@ -1881,7 +1881,7 @@ export interface BuiltinReducers {
           agent: string;
           /** When it began. */
           began_at: number | bigint;
-          /** The same for the cost. */
+          /** The cost that counts against its budget, with that of delegated runs. */
           budget_cost_micros: number | bigint;
           /** Tokens that count against its budget, with those of delegated runs. */
           budget_tokens: number | bigint;

@@ -75,6 +75,7 @@ test("a killed program leaves its data, and no process behind", async () => {
   await kill(program);
   // It ends without its last user.
   const ended = (async () => {
+    // tidy: the system has no event for the end of a process that is not a child
     while (isRunning(pid)) await new Promise((resolve) => setTimeout(resolve, 50));
   })();
   await within("the end of the engine", ended);

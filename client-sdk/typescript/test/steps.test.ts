@@ -157,8 +157,18 @@ test("heartbeats extend the lease, and a cancelled call stops its tool", async (
       key: "slow",
       effect: "at_most_once",
       leaseMs: 600,
-      // Twice as long as the lease.
-      run: () => new Promise((resolve) => setTimeout(resolve, 1_200, "done")),
+      run: async (_args, { callId }) => {
+        const sql = "SELECT lease_expires_at FROM tool_calls WHERE call_id = :id";
+        const lease = await client.subscribe(sql, { id: callId });
+        const ends = new Set<string>();
+        await until(
+          "two heartbeats",
+          () => ends.add(String(lease.rows[0]?.["lease_expires_at"])).size > 2,
+          (changed) => lease.on("update", changed),
+        );
+        lease.close();
+        return "done";
+      },
     },
   );
   assert.equal(slow, "done");
@@ -259,12 +269,16 @@ test("a worker runs calls of its tools, with concurrency, and stops gracefully",
   const session = await client.session({ agent: "a" });
   const worker = client.worker({ name: "w1", ...quiet });
   let [running, most] = [0, 0];
+  let allRun = () => {};
+  const together = new Promise<void>((resolve) => (allRun = resolve));
   const serving = worker.serve(
     {
       add: async ({ n }: { n: number }) => {
         running += 1;
         most = Math.max(most, running);
-        await new Promise((resolve) => setTimeout(resolve, 20));
+        if (running === 3) allRun();
+        await together;
+        await client.sql("SELECT 1");
         running -= 1;
         return n + 1;
       },
@@ -301,7 +315,7 @@ test("a worker runs calls of its tools, with concurrency, and stops gracefully",
     ],
   );
   assert.deepEqual([done.rows[count]?.["status"], done.rows[count]?.["error"]], ["failed", "boom"]);
-  assert.ok(most > 1 && most <= 3, `${most} at once`);
+  assert.equal(most, 3);
   const last = request("e", "add", 41);
   await last;
   await until(
@@ -322,7 +336,7 @@ test("a worker finishes what runs when it is stopped, and ends with the client's
     const hold = async () => {
       resolve();
       worker.stop();
-      await new Promise((later) => setTimeout(later, 50));
+      await client.sql("SELECT 1");
       return "finished";
     };
     void worker.serve({ hold }).then(() => {});

@@ -1,11 +1,12 @@
-/** Waits with a limit: a test that waits in vain says for what. */
+/** Waits with a limit: a test that reaches it names what it waits for. */
 
 const LIMIT_MS = 20_000;
 
 export async function within<T>(what: string, promise: Promise<T>, limitMs = LIMIT_MS): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`waited in vain for ${what}`)), limitMs);
+    // tidy: a bound, which a test that passes does not reach
+    timer = setTimeout(() => reject(new Error(`${what} did not happen in time`)), limitMs);
   });
   try {
     return await Promise.race([promise, late]);

@@ -61,7 +61,7 @@ impl Scan {
         (!self.columns.is_empty()).then(|| format!("index({})", self.columns.join(", ")))
     }
 
-    /// The same index as SQL.
+    /// The index as SQL.
     #[must_use]
     pub fn create(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| create(self.table, &self.columns))
@@ -117,15 +117,15 @@ impl Binding {
     /// [`SqlError`] when a statement cannot be explained.
     pub fn check_plan(&self, sql: &mut dyn Sql) -> Result<&Result<(), Refusal>, SqlError> {
         let template = self.template();
-        let mut judged = Ok(());
+        let mut verdict_found = Ok(());
         for (part, statement) in template.every_commit() {
             let scans = template.scans_of(part, statement, sql)?;
             if let Some(refusal) = scans.iter().find_map(Scan::refusal) {
-                judged = Err(refusal);
+                verdict_found = Err(refusal);
                 break;
             }
         }
-        Ok(template.advice.verdict.get_or_init(|| judged))
+        Ok(template.advice.verdict.get_or_init(|| verdict_found))
     }
 
     /// The tables that the statements would scan. If there are none, a commit costs as much as the

@@ -96,7 +96,7 @@ impl Planner {
         self.bind_bounded(sql, params, RestrictedQuery { principal, once: false })
     }
 
-    /// The same for a query that runs once. Only [`Binding::snapshot_sql`] may be used.
+    /// Binds a query of a restricted caller that runs once. Only [`Binding::snapshot_sql`] may be used.
     ///
     /// # Errors
     /// As [`Planner::bind`]; fewer queries are `unsupported_sql`.
@@ -254,7 +254,7 @@ fn no_select(once: bool) -> Refusal {
             .hint("one SELECT, VALUES or WITH; to change data, call a reducer");
     }
     Refusal::new(Code::BadSql, "only a SELECT can be watched")
-        .hint("change data through a reducer: POST /v1/call/{reducer}")
+        .hint("to change data, call a reducer")
 }
 
 impl Parsed {

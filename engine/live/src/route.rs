@@ -8,6 +8,8 @@
 pub(crate) mod binding_index;
 pub(crate) mod interval;
 pub(crate) mod lookup;
+pub(crate) mod payers;
+pub(crate) mod table_routes;
 
 use std::hash::{Hash, Hasher};
 

@@ -6,28 +6,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use abide_schema::limits::{self, RESIDUAL_BINDINGS_PER_TABLE};
+use abide_schema::limits;
+use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey};
 use abide_schema::{Code, Refusal, Row, Value};
 
 use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::accumulator::BackfilledGroup;
-use crate::delta::changes::{Changes, RowChange};
+use crate::delta::changes::Changes;
 use crate::delta::meter::{Budget, Cost, Meters, TemplateWork};
 use crate::delta::state::RuleState;
-use crate::plan::collation::canonical;
 use crate::plan::conjunct::{Comparison, Equality};
 use crate::route::binding_index::{BindingId, BindingIndex, IdMap};
-use crate::route::interval::{Interval, Intervals, Point};
+use crate::route::payers::{Holders, Released};
+use crate::route::table_routes::{KeySet, RouteEntry, TableRoutes};
 use crate::route::{KeyColumn, hash_key, interval_of};
 use crate::sql::{LiveError, Sql};
 use crate::template::{Binding, Template};
-
-/// Sets of columns by which one table is probed. Each costs every change a probe.
-const KEY_SETS: usize = 64;
-/// Templates that look up through one table. Each costs every commit that changes the table a
-/// statement.
-const LOOKUPS: usize = 64;
 
 /// Counted work, for tests and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +48,8 @@ pub struct Router {
     ids: BindingIndex,
     next: u64,
     tables: Vec<TableRoutes>,
+    /// Of all subscribers.
+    common: CommonScopeKeys,
     hasher: RandomState,
     work: WorkCounters,
     meters: Meters,
@@ -65,7 +62,7 @@ pub struct Router {
 #[derive(Debug)]
 struct AttachedBinding {
     binding: Binding,
-    count: usize,
+    holders: Holders,
     places: Vec<RouteEntry>,
     meter: usize,
     /// Created when a commit first affects the binding.
@@ -78,43 +75,18 @@ struct AttachedBinding {
 pub struct BackfillRequest {
     /// The binding.
     pub id: BindingId,
-    /// The same as a value.
+    /// The binding as a value.
     pub binding: Binding,
     /// The group's values.
     pub group: Row,
 }
 
-/// Where a binding is indexed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum RouteEntry {
-    Key { table: usize, set: usize, key: u64 },
-    Range { table: usize, column: KeyColumn, interval: Interval },
-    Lookup { table: usize, template: Arc<str>, source: usize, key: u64 },
-    Residual { table: usize },
-}
-
-#[derive(Debug, Default)]
-struct TableRoutes {
-    sets: Vec<KeySet>,
-    ranges: BTreeMap<KeyColumn, Intervals>,
-    /// By template and source: the bindings whose parameter restricts another table.
-    lookups: BTreeMap<(Arc<str>, usize), LookupRoutes>,
-    residual: BTreeSet<BindingId>,
-}
-
-/// The bindings of one template by the parameters that a lookup finds.
-#[derive(Debug)]
-struct LookupRoutes {
-    /// One of them, to access the template.
-    binding: Binding,
-    index: BindingIndex,
-}
-
-/// All keys over one set of columns.
-#[derive(Debug)]
-struct KeySet {
-    columns: Vec<KeyColumn>,
-    index: BindingIndex,
+/// The subscriber of a binding that is about to be indexed, and what it is about to use.
+struct NewPlaces<'a> {
+    by: &'a ShareKey,
+    places: BTreeSet<RouteEntry>,
+    /// Tables and key sets, and whether the set is new.
+    sets: Vec<(usize, usize, bool)>,
 }
 
 impl Router {
@@ -128,6 +100,7 @@ impl Router {
             ids: BindingIndex::default(),
             next: 0,
             tables,
+            common: CommonScopeKeys::default(),
             hasher: RandomState::new(),
             work: WorkCounters::default(),
             meters: Meters::default(),
@@ -167,25 +140,30 @@ impl Router {
         self.remembered = 0;
     }
 
-    /// Attaches a binding. Equal bindings share one id, which must be detached as many times.
+    /// Attaches a binding for a subscriber. Equal bindings share one id, which must be detached as
+    /// many times.
     ///
     /// # Errors
-    /// `limit_exceeded` if the query has no key and too many such queries are attached.
-    pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
+    /// The query has no key, and too many such queries are attached: `limit_exceeded` if they are
+    /// the subscriber's, `overloaded` if they are those of others.
+    pub fn attach(&mut self, binding: &Binding, by: &ShareKey) -> Result<BindingId, Refusal> {
+        self.common.include(by);
         let hash = self.hasher.hash_one(binding);
         if let Some(id) = self.find(hash, binding) {
-            self.bindings.get_mut(&id).expect("an id in use is attached").count += 1;
+            let attached = self.bindings.get_mut(&id).expect("an id in use is attached");
+            attached.holders.add(by);
             return Ok(id);
         }
-        let places = self.places(binding)?;
+        let places = self.places(binding, by)?;
         let id = BindingId(self.next);
         self.next += 1;
         for place in &places {
-            self.list(place, id, binding);
+            self.tables[place.table()].add(place, id, binding, by);
         }
         self.ids.add(hash, id);
         let (binding, meter) = (binding.clone(), self.meters.enter(binding.template().text()));
-        self.bindings.insert(id, AttachedBinding { binding, count: 1, places, meter, state: None });
+        let holders = Holders::new(by.clone());
+        self.bindings.insert(id, AttachedBinding { binding, holders, places, meter, state: None });
         Ok(id)
     }
 
@@ -200,19 +178,29 @@ impl Router {
         found
     }
 
-    /// Detaches a binding once. The cost does not depend on other bindings.
-    pub fn detach(&mut self, id: BindingId) {
+    /// Detaches a binding once, for a subscriber that it was attached for. The cost does not depend
+    /// on other bindings.
+    pub fn detach(&mut self, id: BindingId, by: &ShareKey) {
         let MapEntry::Occupied(mut attached) = self.bindings.entry(id) else { return };
-        attached.get_mut().count -= 1;
-        if attached.get().count > 0 {
-            return;
+        match attached.get_mut().holders.release(by) {
+            Released::Kept => return,
+            Released::PaidByOther => return self.move_to_payer(id, by),
+            Released::Unused => {}
         }
         let attached = attached.remove();
         self.ids.remove(self.hasher.hash_one(&attached.binding), id);
         self.meters.leave(attached.meter);
         self.remembered -= attached.state.as_ref().map_or(0, |state| state.bytes());
         for place in &attached.places {
-            self.unlist(place, id);
+            self.tables[place.table()].remove(place, id, by);
+        }
+    }
+
+    /// Counts the places of a binding for its new payer.
+    fn move_to_payer(&mut self, id: BindingId, from: &ShareKey) {
+        let attached = &self.bindings[&id];
+        for place in &attached.places {
+            self.tables[place.table()].move_use(place, from, attached.holders.payer());
         }
     }
 
@@ -269,24 +257,54 @@ impl Router {
             Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
         }
         let mut deltas = Vec::new();
+        let mut spent_for: BTreeMap<ShareKey, u64> = BTreeMap::new();
         for (id, numbers) in hits {
+            let payer = self.bindings[&id].holders.payer().clone();
+            let own = spent_for.entry(payer.clone()).or_default();
             let spent = self.work.spent.steps - before;
-            if unknown.contains(&id) || self.budget.is_some_and(|budget| spent > budget.commit) {
+            let is_over = |budget: Budget| spent > budget.commit || budget.is_over(&payer, *own);
+            if unknown.contains(&id) || self.budget.is_some_and(is_over) {
                 deltas.push((id, Err(LiveError::OverBudget)));
                 self.forget_one(id);
                 continue;
             }
             let seen = Changes::clone(seen_of(&self.bindings[&id].binding));
-            match self.delta(id, &seen, &numbers, sql) {
+            let delta = self.delta(id, &seen, &numbers, sql);
+            *own += self.work.spent.steps - before - spent;
+            match delta {
                 Ok(delta) if delta.is_empty() => {}
                 other => deltas.push((id, other)),
             }
         }
         self.work.deltas_made += deltas.len() as u64;
         if self.remembered > limits::LIVE_STATE_BYTES {
-            self.forget();
+            self.forget_most();
         }
         deltas
+    }
+
+    /// Drops the cached state of those callers that have the most, until the rest is within the
+    /// limit.
+    fn forget_most(&mut self) {
+        let mut held: BTreeMap<ShareKey, usize> = BTreeMap::new();
+        self.bindings.values().for_each(|attached| {
+            let bytes = attached.state.as_ref().map_or(0, |state| state.bytes());
+            if bytes > 0 {
+                *held.entry(attached.holders.payer().clone()).or_default() += bytes;
+            }
+        });
+        let mut held: Vec<(usize, ShareKey)> =
+            held.into_iter().map(|(key, bytes)| (bytes, key)).collect();
+        held.sort_unstable();
+        let mut most = BTreeSet::new();
+        while self.remembered > limits::LIVE_STATE_BYTES {
+            let Some((bytes, key)) = held.pop() else { break };
+            self.remembered -= bytes;
+            most.insert(key);
+        }
+        let dropped = self.bindings.values_mut();
+        let dropped = dropped.filter(|attached| most.contains(attached.holders.payer()));
+        dropped.for_each(|attached| attached.state = None);
     }
 
     /// Drops the cached state of a result that missed a commit.
@@ -475,31 +493,38 @@ impl Router {
     }
 
     /// Where to index a binding: for every source under each of its keys, or among the residual.
-    fn places(&mut self, binding: &Binding) -> Result<Vec<RouteEntry>, Refusal> {
+    fn places(&mut self, binding: &Binding, by: &ShareKey) -> Result<Vec<RouteEntry>, Refusal> {
         let template = binding.template();
-        let mut places = BTreeSet::new();
-        let mut taken = Vec::new();
+        let mut new = NewPlaces { by, places: BTreeSet::new(), sets: Vec::new() };
         for (at, source) in template.query.sources.iter().enumerate() {
-            if let Some(place) = self.better_place(binding, at) {
-                places.extend(place);
+            if let Some(place) = self.better_place(binding, at, &new) {
+                new.places.extend(place);
                 continue;
             }
             let alternatives = template.query.routes[at].of_source(at);
             let keyed = alternatives.and_then(|alternatives| {
-                self.keys(source.table, &alternatives, binding.params(), &mut taken)
+                self.keys(source.table, &alternatives, binding.params(), &mut new)
             });
             match keyed {
-                Some(keys) => places.extend(keys),
-                None => places.extend(self.place_without_key(binding, at)?),
+                Some(keys) => new.places.extend(keys),
+                None => {
+                    let place = self.place_without_key(binding, at, &new)?;
+                    new.places.extend(place);
+                }
             }
         }
-        Ok(places.into_iter().collect())
+        Ok(new.places.into_iter().collect())
     }
 
     /// By a lookup that finds fewer bindings than the keys would.
-    fn better_place(&self, binding: &Binding, source: usize) -> Option<Option<RouteEntry>> {
+    fn better_place(
+        &self,
+        binding: &Binding,
+        source: usize,
+        new: &NewPlaces<'_>,
+    ) -> Option<Option<RouteEntry>> {
         binding.template().lookup(source).filter(|lookup| lookup.is_better)?;
-        self.place_by_lookup(binding, source)
+        self.place_by_lookup(binding, source, new)
     }
 
     /// By a lookup if possible, otherwise among the residual. Nowhere if no row can match.
@@ -507,22 +532,32 @@ impl Router {
         &self,
         binding: &Binding,
         source: usize,
+        new: &NewPlaces<'_>,
     ) -> Result<Option<RouteEntry>, Refusal> {
-        if let Some(place) = self.place_by_lookup(binding, source) {
+        if let Some(place) = self.place_by_lookup(binding, source, new) {
             return Ok(place);
         }
         let table = binding.template().query.sources[source].table;
-        self.require_room(table)?;
+        self.require_room(table, new.by)?;
         Ok(Some(RouteEntry::Residual { table }))
     }
 
-    /// `None` if there is no lookup or its limit is reached.
-    fn place_by_lookup(&self, binding: &Binding, source: usize) -> Option<Option<RouteEntry>> {
+    /// `None` if there is no lookup or no room for one.
+    fn place_by_lookup(
+        &self,
+        binding: &Binding,
+        source: usize,
+        new: &NewPlaces<'_>,
+    ) -> Option<Option<RouteEntry>> {
         let template = binding.template();
         let table = template.query.sources[source].table;
         let name = (Arc::clone(template.text()), source);
-        let lookups = &self.tables[table].lookups;
-        let room = lookups.len() < LOOKUPS || lookups.contains_key(&name);
+        let TableRoutes { lookups, lookups_used, .. } = &self.tables[table];
+        let has_room = || {
+            let pending = new.places.iter().filter(|place| place.is_lookup_of(table)).count();
+            lookups_used.check(new.by, pending, &self.common).is_ok()
+        };
+        let room = lookups.contains_key(&name) || has_room();
         let key = template
             .lookup(source)
             .filter(|_| room)
@@ -533,18 +568,24 @@ impl Router {
         }))
     }
 
-    fn require_room(&self, table: usize) -> Result<(), Refusal> {
-        if self.tables[table].residual.len() < RESIDUAL_BINDINGS_PER_TABLE {
-            return Ok(());
-        }
+    fn require_room(&self, table: usize, by: &ShareKey) -> Result<(), Refusal> {
         let name = self.catalog.table(table).name;
-        Err(Refusal::new(
-            Code::LimitExceeded,
-            format!(
-                "{RESIDUAL_BINDINGS_PER_TABLE} live queries already check every change of {name}"
-            ),
-        )
-        .hint("add a condition `column = value` to the query"))
+        let hint = "add a condition `column = value` to the query";
+        let used = &self.tables[table].residual_used;
+        match used.check(by, 0, &self.common) {
+            Ok(()) => Ok(()),
+            Err(NoRoom::Own) => {
+                let own = used.used_by(by, &self.common);
+                let detail =
+                    format!("{own} of your live queries already check every change of {name}");
+                Err(Refusal::new(Code::LimitExceeded, detail).hint(hint))
+            }
+            Err(NoRoom::Others) => {
+                let detail = format!("too many live queries check every change of {name}");
+                let hint = format!("try again in a moment, or {hint}");
+                Err(Refusal::new(Code::Overloaded, detail).hint(hint))
+            }
+        }
     }
 
     /// The keys of all alternatives; `None` if one is not certain.
@@ -553,7 +594,7 @@ impl Router {
         table: usize,
         alternatives: &[Vec<&Equality>],
         params: &[Value],
-        taken: &mut Vec<(usize, usize)>,
+        new: &mut NewPlaces<'_>,
     ) -> Option<Vec<RouteEntry>> {
         let spec = self.catalog.table(table);
         let mut places = Vec::new();
@@ -584,7 +625,7 @@ impl Router {
             if columns.is_empty() {
                 return None;
             }
-            let set = self.key_set(table, columns, taken)?;
+            let set = self.key_set(table, columns, new)?;
             places.extend(keys.iter().map(|key| {
                 let key = hash_key(self.hasher.build_hasher(), key.iter());
                 RouteEntry::Key { table, set, key }
@@ -593,120 +634,39 @@ impl Router {
         Some(places)
     }
 
-    /// The key set of these columns, created if missing and within the limit. `taken` are the sets
-    /// that the same binding is about to use.
+    /// The key set of these columns, created if missing and within the limit.
     fn key_set(
         &mut self,
         table: usize,
         columns: Vec<KeyColumn>,
-        taken: &mut Vec<(usize, usize)>,
+        new: &mut NewPlaces<'_>,
     ) -> Option<usize> {
-        let sets = &mut self.tables[table].sets;
+        let TableRoutes { sets, sets_used, .. } = &mut self.tables[table];
         let known = sets.iter().position(|set| set.columns == columns);
-        let at = known.or_else(|| {
-            let fresh = KeySet { columns, index: BindingIndex::default() };
-            let mut unused = sets.iter().enumerate().filter(|(_, set)| set.index.is_empty());
-            let unused = unused.find(|(at, _)| !taken.contains(&(table, *at))).map(|(at, _)| at);
-            if let Some(at) = unused {
-                sets[at] = fresh;
-                return Some(at);
+        let is_new = known.is_none_or(|at| sets[at].holders.is_none())
+            && !new.sets.contains(&(table, known.unwrap_or(usize::MAX), true));
+        if is_new {
+            let pending = new.sets.iter().filter(|(other, _, is_new)| *other == table && *is_new);
+            sets_used.check(new.by, pending.count(), &self.common).ok()?;
+        }
+        let at = known.unwrap_or_else(|| {
+            let fresh = KeySet { columns, index: BindingIndex::default(), holders: None };
+            // The sets that the same binding is about to use are unused so far.
+            let mut unused = sets.iter().enumerate().filter(|(_, set)| set.holders.is_none());
+            let unused = unused
+                .find(|(at, _)| !new.sets.iter().any(|taken| (taken.0, taken.1) == (table, *at)));
+            match unused.map(|(at, _)| at) {
+                Some(at) => {
+                    sets[at] = fresh;
+                    at
+                }
+                None => {
+                    sets.push(fresh);
+                    sets.len() - 1
+                }
             }
-            (sets.len() < KEY_SETS).then(|| {
-                sets.push(fresh);
-                sets.len() - 1
-            })
-        })?;
-        taken.push((table, at));
+        });
+        new.sets.push((table, at, is_new));
         Some(at)
-    }
-
-    fn list(&mut self, place: &RouteEntry, id: BindingId, binding: &Binding) {
-        match place {
-            RouteEntry::Residual { table } => {
-                self.tables[*table].residual.insert(id);
-            }
-            RouteEntry::Range { table, column, interval } => {
-                let intervals = self.tables[*table].ranges.entry(*column).or_default();
-                intervals.insert(interval, id);
-            }
-            RouteEntry::Key { table, set, key } => {
-                self.tables[*table].sets[*set].index.add(*key, id);
-            }
-            RouteEntry::Lookup { table, template, source, key } => {
-                let lookups = &mut self.tables[*table].lookups;
-                let known = lookups.entry((Arc::clone(template), *source)).or_insert_with(|| {
-                    LookupRoutes { binding: binding.clone(), index: BindingIndex::default() }
-                });
-                known.index.add(*key, id);
-            }
-        }
-    }
-
-    fn unlist(&mut self, place: &RouteEntry, id: BindingId) {
-        match place {
-            RouteEntry::Residual { table } => {
-                self.tables[*table].residual.remove(&id);
-            }
-            RouteEntry::Range { table, column, interval } => {
-                let ranges = &mut self.tables[*table].ranges;
-                if let Some(intervals) = ranges.get_mut(column) {
-                    intervals.remove(interval, id);
-                    if intervals.is_empty() {
-                        ranges.remove(column);
-                    }
-                }
-            }
-            RouteEntry::Key { table, set, key } => {
-                self.tables[*table].sets[*set].index.remove(*key, id);
-            }
-            RouteEntry::Lookup { table, template, source, key } => {
-                let name = (Arc::clone(template), *source);
-                let lookups = &mut self.tables[*table].lookups;
-                if let Some(known) = lookups.get_mut(&name) {
-                    known.index.remove(*key, id);
-                    if known.index.is_empty() {
-                        lookups.remove(&name);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl TableRoutes {
-    /// Calls `each` with every binding that a change may affect, possibly more than once.
-    fn find(
-        &self,
-        change: &RowChange,
-        hasher: &RandomState,
-        probes: &mut u64,
-        each: &mut dyn FnMut(BindingId),
-    ) {
-        for set in self.sets.iter().filter(|set| !set.index.is_empty()) {
-            let key = |row: &Row| {
-                let cells: Vec<Value> = set
-                    .columns
-                    .iter()
-                    .map(|(column, collation)| canonical(*collation, &row[*column]))
-                    .collect();
-                hash_key(hasher.build_hasher(), cells.iter())
-            };
-            let old = change.old.as_ref().map(key);
-            let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
-            for key in [old, new].into_iter().flatten() {
-                *probes += 1;
-                set.index.find(key, each);
-            }
-        }
-        for ((column, collation), intervals) in &self.ranges {
-            let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
-            let old = change.old.as_ref().and_then(point);
-            let new = change.new.as_ref().and_then(point).filter(|new| Some(new) != old.as_ref());
-            for point in [old, new].into_iter().flatten() {
-                *probes += 1;
-                intervals.find(&point, each);
-            }
-        }
-        self.residual.iter().for_each(|id| each(*id));
     }
 }

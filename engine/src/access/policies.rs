@@ -350,7 +350,7 @@ fn in_both_scopes(condition: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct TransactionPolicies {
     policies: Arc<Policies>,
-    /// Those in force before the open transaction changed them.
+    /// The policies in force before the open transaction changed them.
     replaced: Option<Arc<PolicyRows>>,
 }
 

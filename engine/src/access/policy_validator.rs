@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_live::{Planner, check_condition};
 use abide_schema::work::{PolicyChecker, Verdict};
-use abide_schema::{Code, Refusal, TableSpec, nearest};
+use abide_schema::{Code, Listing, Refusal, TableSpec, nearest};
 use serde_json::Map;
 
 use crate::commit::registry;
@@ -48,7 +48,7 @@ impl PolicyChecker for PolicyValidator {
             let refusal = bad(format!("there is no table {table}"));
             match nearest(table, self.tables.iter().map(|spec| spec.name)) {
                 Some(name) => refusal.hint(format!("did you mean {name}?")),
-                None => refusal.hint("GET /v1/schema lists the tables"),
+                None => refusal.hint(Listing::Tables.hint()),
             }
         })?;
         if let Some(missing) = hidden.iter().find(|name| spec.column(name).is_none()) {

@@ -72,7 +72,7 @@ impl CallerUsage {
         let paced_to_ns = self.paced_to_ns.max(now_ns) + taken_ns;
         let over_ns = paced_to_ns - now_ns - span_ns;
         if over_ns > 0 {
-            let detail = format!("you have used up your limit of {max} calls in {per_ms} ms");
+            let detail = format!("the caller has used up its limit of {max} calls in {per_ms} ms");
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
             return Err(Refusal::new(Code::RateLimited, detail)
                 .hint(
@@ -93,7 +93,7 @@ impl CallerUsage {
             return Err(too_many(calls, quota));
         }
         if so_far + calls > max {
-            let detail = format!("your quota of {max} calls in {per_ms} ms is used up");
+            let detail = format!("the caller has used up its quota of {max} calls in {per_ms} ms");
             let after_ms = (span + 1) * per_ms - now_ms;
             let refusal = Refusal::new(Code::RateLimited, detail).hint(
                 "wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`",
@@ -107,8 +107,9 @@ impl CallerUsage {
 
 fn too_many(calls: i64, allowed: RateLimit) -> Refusal {
     let RateLimit { calls: max, per_ms } = allowed;
-    let detail =
-        format!("a batch of {calls} calls exceeds your limit of {max} calls in {per_ms} ms");
+    let detail = format!(
+        "a batch of {calls} calls exceeds the caller's limit of {max} calls in {per_ms} ms"
+    );
     Refusal::new(Code::LimitExceeded, detail).hint("send smaller batches")
 }
 

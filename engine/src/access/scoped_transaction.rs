@@ -31,13 +31,13 @@ pub(crate) struct ScopedTransaction<'a> {
     /// The policies of its role; `None` if there are none.
     role: Option<Arc<RolePolicies>>,
     /// Whether policies are currently bypassed.
-    beyond: bool,
+    bypasses_policies: bool,
     /// The values for conditions, computed on first use.
     values: Option<Vec<BTreeMap<String, Value>>>,
     /// Cache of owners: whether they are in the caller's scope.
     seen: HashMap<Vec<u8>, bool>,
     /// Cache of policy decisions on rows. Cleared by every write.
-    judged: HashMap<Vec<u8>, (Row, bool)>,
+    decided: HashMap<Vec<u8>, (Row, bool)>,
     /// Steps that policies have taken in this call.
     policy_steps: u64,
 }
@@ -50,16 +50,16 @@ impl<'a> ScopedTransaction<'a> {
     ) -> Result<ScopedTransaction<'a>, Abort> {
         let role = rows.policies_of(caller).map_err(broken)?;
         let seen = HashMap::new();
-        let judged = HashMap::new();
+        let decided = HashMap::new();
         Ok(ScopedTransaction {
             rows,
             scope_rules,
             caller,
             role,
-            beyond: false,
+            bypasses_policies: false,
             values: None,
             seen,
-            judged,
+            decided,
             policy_steps: 0,
         })
     }
@@ -71,7 +71,7 @@ impl<'a> ScopedTransaction<'a> {
 
     /// The policy rule for a table's rows, if there is one.
     fn ruled(&self, table: &TableSpec) -> Option<Arc<RolePolicies>> {
-        let role = self.role.as_ref().filter(|_| !self.beyond)?;
+        let role = self.role.as_ref().filter(|_| !self.bypasses_policies)?;
         role.rule(table).map(|_| Arc::clone(role))
     }
 
@@ -82,13 +82,13 @@ impl<'a> ScopedTransaction<'a> {
         }
         let Some(role) = self.ruled(table) else { return Ok(true) };
         let place = place(table, &table.key_of(row));
-        if let Some((judged, permitted)) = self.judged.get(&place)
-            && Arc::ptr_eq(judged, row)
+        if let Some((decided, permitted)) = self.decided.get(&place)
+            && Arc::ptr_eq(decided, row)
         {
             return Ok(*permitted);
         }
         let permitted = self.permits(&role, table, row)?;
-        self.judged.insert(place, (Arc::clone(row), permitted));
+        self.decided.insert(place, (Arc::clone(row), permitted));
         Ok(permitted)
     }
 
@@ -230,8 +230,9 @@ impl<'a> ScopedTransaction<'a> {
             None => Err(of_all(table).into()),
             Some(_) if self.in_scope(table, row)? => Ok(()),
             Some(ScopeOwner::Itself(_)) => {
-                let detail = format!("the row of {} would be outside your scope", table.name);
-                let hint = "give it the keys and values of your scope";
+                let detail =
+                    format!("the row of {} would be outside the caller's scope", table.name);
+                let hint = "give it the keys and values of the caller's scope";
                 Err(Refusal::new(Code::Denied, detail).hint(hint).into())
             }
             Some(ScopeOwner::Of(at, _)) if row[at] == Value::Null => {
@@ -291,7 +292,7 @@ impl<'a> ScopedTransaction<'a> {
         self.check_new(table, row)?;
         self.check_references(table, row, Some(&before))?;
         self.check_permitted(table, row)?;
-        self.judged.clear();
+        self.decided.clear();
         Ok(())
     }
 
@@ -388,8 +389,8 @@ impl Transaction for ScopedTransaction<'_> {
         self.rows.last_before(module, version)
     }
 
-    fn bypass_policies(&mut self, beyond: bool) -> bool {
-        std::mem::replace(&mut self.beyond, beyond)
+    fn bypass_policies(&mut self, bypass: bool) -> bool {
+        std::mem::replace(&mut self.bypasses_policies, bypass)
     }
 
     fn stored_id(
@@ -434,7 +435,7 @@ impl Transaction for ScopedTransaction<'_> {
             self.check_permitted(table, &row)?;
             self.check_id(table, &row)?;
         }
-        self.judged.clear();
+        self.decided.clear();
         let row = self.rows.insert(table, row)?;
         if is_to_be_numbered {
             // Its number is known now; a refusal rolls the call back.
@@ -458,7 +459,7 @@ impl Transaction for ScopedTransaction<'_> {
         if self.owner(table).is_none() && !table.shared && !self.caller.scope().is_empty() {
             return Err(of_all(table).into());
         }
-        self.judged.clear();
+        self.decided.clear();
         self.rows.delete(table, key)
     }
 }

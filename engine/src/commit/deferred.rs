@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use abide_schema::work::{FinishedWork, SharedWork, WHOLE};
-use abide_schema::{Code, Refusal, limits};
+use abide_schema::{Code, Refusal, SEE_LOG, limits};
 use abide_store::Reader;
 
 use crate::commit::jobs::WriterJob;
@@ -96,7 +96,7 @@ impl Drop for Deferred {
     fn drop(&mut self) {
         let failed = || {
             let detail = "the arguments could not be validated because of an internal error";
-            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
+            Refusal::new(Code::Internal, detail).hint(SEE_LOG)
         };
         self.reply(if thread::panicking() { failed() } else { full() });
     }

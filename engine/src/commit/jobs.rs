@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use abide_live::{BackfillRequest, BackfilledGroup, Binding, BindingId, TemplateWork};
 use abide_schema::Seq;
+use abide_schema::share::ShareKey;
 use tokio::sync::oneshot;
 
 use crate::access::denials::Denial;
@@ -22,7 +23,7 @@ pub(crate) enum WriterJob {
     /// A subscription to attach, between two transactions.
     Attach(Attach),
     /// A subscription that ended.
-    Detach(BindingId),
+    Detach(EndedSubscription),
     /// Accumulators that a reader has filled.
     Backfill(BackfillResult),
     /// A request was denied by the server.
@@ -54,10 +55,22 @@ pub(crate) struct FilledGroup {
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) binding: Binding,
+    /// Counts it in the limits of live queries.
+    pub(crate) by: ShareKey,
+    /// The memory that the subscription holds.
+    pub(crate) bytes: usize,
     pub(crate) connection: u64,
     pub(crate) key: SubscriptionKey,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) reply: oneshot::Sender<Result<Registration, QueryFailure>>,
+}
+
+/// A subscription to detach.
+#[derive(Debug)]
+pub(crate) struct EndedSubscription {
+    pub(crate) binding: BindingId,
+    pub(crate) by: ShareKey,
+    pub(crate) bytes: usize,
 }
 
 /// A subscription's registration at the writer and in the hub. Dropping it releases both.
@@ -66,6 +79,8 @@ pub(crate) struct Registration {
     pub(crate) jobs: Arc<Queue<WriterJob>>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) binding: BindingId,
+    pub(crate) by: ShareKey,
+    pub(crate) bytes: usize,
     pub(crate) connection: u64,
     pub(crate) key: SubscriptionKey,
 }
@@ -74,6 +89,8 @@ impl Drop for Registration {
     fn drop(&mut self) {
         self.hub.unlisten(self.binding, self.connection, self.key);
         // Only a closed queue refuses an item without weight, and then there is nothing to detach from.
-        let _ = self.jobs.push(None, WriterJob::Detach(self.binding), 0);
+        let ended =
+            EndedSubscription { binding: self.binding, by: self.by.clone(), bytes: self.bytes };
+        let _ = self.jobs.push(None, WriterJob::Detach(ended), 0);
     }
 }

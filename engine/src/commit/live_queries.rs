@@ -12,7 +12,10 @@ use abide_schema::{Code, Refusal, Row};
 use abide_store::{Reader, StoreError, Writer};
 
 use crate::commit::durable::Deltas;
-use crate::commit::jobs::{Attach, BackfillResult, FilledGroup, Registration, WriterJob};
+use crate::commit::held_subscriptions::HeldSubscriptions;
+use crate::commit::jobs::{
+    Attach, BackfillResult, EndedSubscription, FilledGroup, Registration, WriterJob,
+};
 use crate::commit::overlay::NetChange;
 use crate::commit::queue::Queue;
 use crate::commit::writer_sql::WriterSql;
@@ -41,6 +44,8 @@ pub(crate) struct LiveQueries {
     pub(crate) tables: Arc<LiveTables>,
     /// Number of attached subscriptions.
     pub(crate) attached: usize,
+    /// The memory that they hold.
+    pub(crate) held: HeldSubscriptions,
     /// Whether one of them may read the log itself.
     pub(crate) reads_log: bool,
     pub(crate) metrics: Arc<Metrics>,
@@ -51,26 +56,29 @@ impl LiveQueries {
     /// Registers a subscription, between two transactions.
     pub(crate) fn attach(&mut self, attach: Attach) {
         self.scheduler.at_fault_point(FaultPoint::Attach);
-        let Attach { binding, connection, key, outbox, reply } = attach;
+        let Attach { binding, by, bytes, connection, key, outbox, reply } = attach;
         if !binding.is_latest() {
             return drop(reply.send(Err(QueryFailure::Outdated)));
         }
-        let attached = self.router.attach(&binding).map(|id| {
+        let attached = self.held.check(&by, bytes).and_then(|()| self.router.attach(&binding, &by));
+        let attached = attached.map(|id| {
             self.attached += 1;
+            self.held.add(&by, bytes);
             self.reads_log |= binding.tables().contains(&"events");
             self.scheduler.at_fault_point(FaultPoint::Attached);
             self.hub.listen(id, connection, key, &outbox);
             let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
-            Registration { jobs, hub, binding: id, connection, key }
+            Registration { jobs, hub, binding: id, by, bytes, connection, key }
         });
         // If the subscriber has gone, dropping the registration releases it.
         let _ = reply.send(attached.map_err(QueryFailure::from));
     }
 
     /// Ends a subscription.
-    pub(crate) fn detach(&mut self, binding: BindingId) {
+    pub(crate) fn detach(&mut self, ended: &EndedSubscription) {
         self.scheduler.at_fault_point(FaultPoint::Detach);
-        self.router.detach(binding);
+        self.router.detach(ended.binding, &ended.by);
+        self.held.remove(&ended.by, ended.bytes);
         self.attached -= 1;
         self.reads_log &= self.attached > 0;
     }

@@ -78,7 +78,7 @@ impl<T> Queue<T> {
         Queue::shared(weight_max, usize::MAX)
     }
 
-    /// The same for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per caller.
+    /// A queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per caller.
     pub(crate) fn shared(weight_max: usize, turns_max: usize) -> Queue<T> {
         let (items, taken) = (FairQueue::new(weight_max / TURNS), HashMap::new());
         let state = State { items, taken, closed: false, abandoned: false };
@@ -182,7 +182,7 @@ impl<T> Queue<T> {
         while self.take_within(None, weight, into) && into.is_empty() {}
     }
 
-    /// The same with a timeout: then nothing is taken. `false` once the queue is closed
+    /// Like [`Queue::take`], with a timeout: then nothing is taken. `false` once the queue is closed
     /// and drained.
     pub(crate) fn take_within(
         &self,
@@ -277,7 +277,8 @@ impl<T> Queue<T> {
 
 /// The refusal of items while the queues are closed.
 pub(crate) fn closing() -> Refusal {
-    Refusal::new(Code::Unavailable, "the engine is closing").hint("retry after the restart")
+    Refusal::new(Code::Unavailable, "the engine is closing")
+        .hint("open the database again, then retry")
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::Definition;
-use abide_schema::{Code, Module, Refusal, integers, limits, nearest};
+use abide_schema::{Code, Listing, Module, Refusal, integers, limits, nearest};
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
@@ -53,8 +53,7 @@ impl Registry {
     ) -> Result<PreparedCall, Refusal> {
         if self.of_engine.contains(reducer) {
             let detail = format!("{reducer} can only be called by the engine");
-            let hint = "the engine calls it for deadlines and records";
-            return Err(Refusal::new(Code::Denied, detail).hint(hint));
+            return Err(Refusal::new(Code::Denied, detail));
         }
         let ready = self.ready_any(reducer, arguments)?;
         // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check:
@@ -107,6 +106,6 @@ pub(crate) fn unknown(reducer: &str, known: impl IntoIterator<Item = &'static st
     let refusal = Refusal::new(Code::UnknownReducer, format!("there is no reducer {reducer:?}"));
     match nearest(reducer, known) {
         Some(name) => refusal.hint(format!("did you mean {name}?")),
-        None => refusal.hint("GET /v1/schema lists them"),
+        None => refusal.hint(Listing::Reducers.hint()),
     }
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use abide_schema::reducer::Caller;
 use abide_schema::work::SharedWork;
-use abide_schema::{Abort, Code, Refusal, Seq, limits};
+use abide_schema::{Abort, Code, Refusal, SEE_LOG, Seq, limits};
 use abide_store::StoreError;
 
 use crate::commit::execute::{Executor, RollbackPoint};
@@ -266,7 +266,7 @@ fn fail(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> Unit
                 Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer failed"),
             }
             let detail = format!("{} failed with an internal error", call.reducer);
-            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
+            Refusal::new(Code::Internal, detail).hint(SEE_LOG)
         }
     };
     if unit.calls.len() > 1 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abide_schema::event::Event;
 use abide_schema::reducer::{Caller, Transaction};
 use abide_schema::work::PolicyChecker;
-use abide_schema::{Abort, Code, Micros, Refusal, Row, Seq, TableSpec, Value};
+use abide_schema::{Abort, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value};
 use abide_store::{LastBefore, StoreError, Writer};
 
 use crate::access::credentials::{CredentialChecker, expiry};
@@ -295,7 +295,10 @@ pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
         Abort::Refused(refusal) => refusal.clone(),
         Abort::Broken(error) => match error.downcast_ref::<StoreError>() {
             Some(error) => error.to_refusal(),
-            None => Refusal::new(Code::Internal, format!("the reducer failed: {error}")),
+            None => {
+                tracing::error!(%error, "a reducer failed");
+                Refusal::new(Code::Internal, "the reducer failed").hint(SEE_LOG)
+            }
         },
         // Work is deferred only with a budget; without one this cannot happen.
         Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),

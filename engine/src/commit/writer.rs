@@ -8,9 +8,9 @@
 //! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread writes the file and advances the
-//! log. *Invariant:* the outcome of a unit and every delta leave through the sync thread. Only registrations of
-//! subscriptions and requests for metrics are answered here.
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread
+//! writes the file and advances the log. *Invariant:* the outcome of a unit and every delta leave through the sync
+//! thread. Only registrations of subscriptions and requests for metrics are answered here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,12 +67,12 @@ pub(crate) struct WriterThread {
     pub(crate) is_directed: bool,
     pub(crate) started: Instant,
     /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
-    pub(crate) guarded_groups: u32,
+    pub(crate) groups_on_savepoint: u32,
 }
 
 /// The groups that get a savepoint after one was rolled back. Without it, a rollback puts the rows of all open groups
 /// back, which takes as long as to write them: callers whose calls are refused may not cause that often.
-const GUARDED_GROUPS: u32 = 256;
+const GROUPS_ON_SAVEPOINT: u32 = 256;
 
 /// A group that is in the journal, or that has written nothing.
 struct FinishedGroup {
@@ -113,7 +113,7 @@ impl WriterThread {
                 match job {
                     WriterJob::Unit(unit) => units.push(unit),
                     WriterJob::Attach(attach) => self.live.attach(attach),
-                    WriterJob::Detach(binding) => self.live.detach(binding),
+                    WriterJob::Detach(ended) => self.live.detach(&ended),
                     WriterJob::Backfill(backfill) => {
                         // It reads the current state. Without that, the group goes on without accumulators.
                         self.commit_rows();
@@ -221,8 +221,8 @@ impl WriterThread {
     ) -> Result<FinishedGroup, TransactionFailure> {
         let (from, before) = (self.executor.chain.seq, self.executor.chain.hash);
         self.restore_rows()?;
-        self.guarded_groups = self.guarded_groups.saturating_sub(1);
-        let is_guarded = self.guarded_groups > 0;
+        self.groups_on_savepoint = self.groups_on_savepoint.saturating_sub(1);
+        let is_guarded = self.groups_on_savepoint > 0;
         self.executor.transaction.store.begin_group(is_guarded)?;
         let on_savepoint = is_guarded || group.on_savepoints;
         self.scheduler.at_fault_point(FaultPoint::Begun);
@@ -365,7 +365,7 @@ impl WriterThread {
             TransactionFailure::Store(error @ StoreError::Io(_)) => self.health.poison(error),
             _ => {}
         }
-        self.guarded_groups = GUARDED_GROUPS;
+        self.groups_on_savepoint = GROUPS_ON_SAVEPOINT;
         let undone = self.leave_group();
         self.executor.transaction.rolled_back();
         self.executor.return_to(start);

@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) watchers: Arc<TableWatchers>,
     pub(crate) rate_limiter: RateLimiter,
     pub(crate) buffers: Buffers,
+    /// The bytes of large parameters, which are held as long as their live queries.
+    pub(crate) live_parameters: Buffers,
     pub(crate) results: Arc<ResultCache>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) visible: Arc<VisibleRows>,
@@ -124,6 +126,6 @@ impl Drop for Inner {
 
 /// The refusal of jobs that do not fit into the queue of the writer.
 pub(crate) fn overloaded() -> Refusal {
-    Refusal::new(Code::Overloaded, "too many calls wait for the writer")
+    Refusal::new(Code::Overloaded, "the queue of calls is full")
         .hint("nothing was written; try again in a moment")
 }

@@ -20,6 +20,7 @@ use crate::access::scope_rules::ScopeRules;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
 use crate::commit::durable::{Publication, Syncer, publish, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
+use crate::commit::held_subscriptions::HeldSubscriptions;
 use crate::commit::live_queries::LiveQueries;
 use crate::commit::open_rows::{OpenRows, VisibleRows};
 use crate::commit::queue::Queue;
@@ -106,7 +107,8 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let set_up = catalog.setup_sql();
     let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
-    let shared = Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler);
+    let shared =
+        Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler, config.buffers);
     let Shared { store, hub, metrics, threads, visible, .. } = &shared;
     metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
     let pools = ReaderPools::start(&shared, found.first_reader);
@@ -137,7 +139,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         scheduler: Arc::clone(&config.scheduler),
         is_directed: false,
         started,
-        guarded_groups: 0,
+        groups_on_savepoint: 0,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
     let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store);
@@ -158,7 +160,11 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         threads: Mutex::new(handles),
         watchers,
         rate_limiter: RateLimiter::default(),
-        buffers: Buffers::new(config.buffers),
+        buffers: threads.buffers.clone(),
+        live_parameters: Buffers::new(BufferLimits {
+            total: limits::ALL_LIVE_PARAMETER_BYTES,
+            per_caller: limits::LIVE_PARAMETER_BYTES_PER_CALLER,
+        }),
         results: Arc::default(),
         clock,
         visible: Arc::clone(visible),
@@ -186,6 +192,7 @@ impl Shared {
         set_up: Vec<String>,
         head: Seq,
         scheduler: &Arc<dyn StepScheduler>,
+        buffers: BufferLimits,
     ) -> Shared {
         let hub = Arc::new(Hub::starting_at(head));
         let threads = Threads {
@@ -194,6 +201,7 @@ impl Shared {
             commits: unsynced(),
             to_publish: unsynced(),
             scheduler: Arc::clone(scheduler),
+            buffers: Buffers::new(buffers),
         };
         Shared {
             planning_db: Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone())),
@@ -270,6 +278,7 @@ fn live_queries(
         reader,
         tables: Arc::clone(&queries.tables),
         attached: 0,
+        held: HeldSubscriptions::new(shared.threads.buffers.clone()),
         reads_log: false,
         metrics: Arc::clone(&shared.metrics),
         scheduler: Arc::clone(&shared.threads.scheduler),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use abide_live::Binding;
-use abide_schema::{Code, Refusal, Row, Seq, Value, limits, nearest};
+use abide_schema::{Code, Listing, Refusal, Row, Seq, Value, limits, nearest};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
@@ -48,7 +48,7 @@ fn parameter(name: &str, value: &JsonValue) -> Result<Value, Refusal> {
 
 fn of_the_present() -> Refusal {
     Refusal::new(Code::BadSql, "a query with as_of reads a table that has no history")
-        .hint("use table names without `main.`; GET /v1/schema lists the tables")
+        .hint(format!("use table names without `main.`; {}", Listing::Tables.hint()))
 }
 
 /// The answer to a restricted query, from the rows found by [`planned::once`](crate::queries::planned::once).

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use abide_schema::{Code, Refusal, limits};
+use abide_schema::{Code, Refusal, SEE_LOG, limits};
 use abide_store::{InterruptHandle, Reader, Store, StoreError};
 use tokio::sync::oneshot;
 
@@ -20,6 +20,7 @@ use crate::fault_points::FaultPoint;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::queries::cancellation::Cancellation;
+use crate::subscriptions::buffers::Buffers;
 use crate::threads::{Threads, panic_text};
 
 /// A job for a reader.
@@ -67,6 +68,7 @@ impl Readers {
                 open_reader: Arc::clone(open),
                 interrupt_handles: Arc::clone(&interrupt_handles),
                 scheduler: Arc::clone(&threads.scheduler),
+                buffers: threads.buffers.clone(),
             };
             let (from, left) = (Arc::clone(&queue), Arc::clone(&queue));
             let (name, run) = (format!("abide-{name}-{number}"), move || serving.run(&from));
@@ -163,6 +165,8 @@ struct ReaderThread {
     open_reader: Arc<OpenReader>,
     interrupt_handles: Arc<Mutex<InterruptHandles>>,
     scheduler: Arc<dyn StepScheduler>,
+    /// Notified of the memory that a query has freed.
+    buffers: Buffers,
 }
 
 impl ReaderThread {
@@ -201,7 +205,10 @@ impl ReaderThread {
             job(&mut reader);
         };
         match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(()) => self.reader = Some(reader),
+            Ok(()) => {
+                self.buffers.freed(reader.take_most_grown());
+                self.reader = Some(reader);
+            }
             Err(panic) => {
                 let why = panic_text(panic.as_ref());
                 tracing::error!(%why, "a query panicked; its reader opens the file again");
@@ -211,6 +218,5 @@ impl ReaderThread {
 }
 
 fn given_up() -> Refusal {
-    Refusal::new(Code::Internal, "the query failed with an internal error")
-        .hint("see the server's log for the cause")
+    Refusal::new(Code::Internal, "the query failed with an internal error").hint(SEE_LOG)
 }

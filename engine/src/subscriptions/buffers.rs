@@ -92,10 +92,17 @@ impl Buffers {
         self.lock().total
     }
 
-    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`].
-    /// The allocator then holds unused memory. Only one task may wait.
+    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a query
+    /// has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
     pub async fn fallen(&self) {
         self.0.fallen.notified().await;
+    }
+
+    /// Something that is not counted here, such as a query, has freed this many bytes.
+    pub fn freed(&self, bytes: u64) {
+        if bytes >= limits::RECLAIMED_BYTES as u64 {
+            self.0.fallen.notify_one();
+        }
     }
 
     /// Starts the next measurement at the current total.
@@ -143,7 +150,7 @@ impl Account {
         let before = held.callers.get(&self.caller).copied().unwrap_or(0);
         let own = before + bytes.own;
         if before > bytes.original && own > limits.per_caller {
-            return Err(full("too many of your bytes wait to be sent or received"));
+            return Err(full("too many bytes of the caller wait to be sent or received"));
         }
         let total = held.total + bytes.total;
         if bytes.total > 0 && held.total > bytes.original && total > limits.total_for(own) {
@@ -192,7 +199,7 @@ impl Reservation {
         self.grow_copy(bytes, 0)
     }
 
-    /// The same, if `original` bytes are already counted for the original of these bytes.
+    /// Counts more bytes, if `original` bytes are already counted for the original of these bytes.
     fn grow_copy(&mut self, bytes: usize, original: usize) -> Result<(), Refusal> {
         let original = self.bytes + original;
         self.account.add(Bytes { own: bytes, total: bytes, original })?;

@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_live::Binding;
+use abide_schema::share::ShareKey;
 use abide_schema::{Caller, Code, Refusal, Seq, limits};
+use serde_json::{Map, Value as JsonValue};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -28,6 +30,7 @@ use crate::commit::jobs::{Attach, Registration, WriterJob};
 use crate::engine::inner::Inner;
 use crate::fault_points;
 use crate::queries::failure::QueryFailure;
+use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
 use crate::subscriptions::resume::{self, ResumeResult};
 use crate::subscriptions::shared_delta::ResultChange;
@@ -37,6 +40,15 @@ use reruns::PendingReruns;
 use subscription::Subscription;
 use update::QueuedUpdate;
 pub use update::{Change, SnapshotPart, Update};
+
+/// The bytes that a subscription of a restricted caller holds; it keeps its text for the next plan. Large parameters are
+/// counted separately.
+fn held_bytes(binding: &Binding, sql: &str) -> usize {
+    match binding.is_bounded() {
+        true => limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len(),
+        false => 0,
+    }
+}
 
 /// Whether it was caught up with outdated policies.
 fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, QueryFailure>)) -> bool {
@@ -58,6 +70,7 @@ pub struct Connection {
     engine: Arc<Inner>,
     /// The subscriber: updates contain only what this caller may see.
     caller: Caller,
+    share: ShareKey,
     number: u64,
     outbox: Arc<Outbox>,
     /// Boxed, because half of each map node is empty.
@@ -95,6 +108,7 @@ impl Connection {
             lagging: false,
             reruns: PendingReruns::new(account),
             engine,
+            share: ShareKey::of(&caller),
             caller,
         }
     }
@@ -120,6 +134,7 @@ impl Connection {
     pub async fn subscribe(&mut self, wanted: &SubscribeRequest<'_>) -> Result<(), Refusal> {
         self.engine.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
+        let parameters = self.hold_parameters(wanted)?;
         let BegunSubscription { key, mut subscription, resumed, later } = loop {
             match self.try_subscribe(wanted).await {
                 Ok(begun) => break begun,
@@ -127,6 +142,7 @@ impl Connection {
                 Err(QueryFailure::Outdated) => {}
             }
         };
+        subscription.parameters_held = parameters;
         self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, Box::new(subscription));
@@ -135,6 +151,28 @@ impl Connection {
             self.take_frame(frame);
         }
         Ok(())
+    }
+
+    /// Whether a subscription would be refused now: for a caller that first does something else, which would then be
+    /// without it. Counts as no call.
+    ///
+    /// # Errors
+    /// Those of [`Connection::subscribe`].
+    pub async fn check_subscribe(
+        &mut self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<(), Refusal> {
+        loop {
+            let binding = self.engine.queries.plan(&self.caller, sql, params).await?;
+            let key = SubscriptionKey(self.next_key);
+            self.next_key += 1;
+            match self.attach(&binding, key, sql).await {
+                Ok(_registration) => return Ok(()),
+                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                Err(QueryFailure::Outdated) => {}
+            }
+        }
     }
 
     /// Subscribes with the current policies.
@@ -148,7 +186,7 @@ impl Connection {
         if fault_points::attaches_after_snapshot() {
             return self.begin_and_attach(key, binding, wanted).await;
         }
-        let listening = self.attach(&binding, key).await?;
+        let listening = self.attach(&binding, key, wanted.sql).await?;
         // On cancellation, dropping the subscription also releases its slot at the writer.
         let subscription = Subscription::new(wanted, binding, listening);
         let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
@@ -163,7 +201,7 @@ impl Connection {
         wanted: &SubscribeRequest<'_>,
     ) -> Result<BegunSubscription, QueryFailure> {
         let (resumed, later) = self.begin_level(&binding, wanted).await?;
-        let listening = self.attach(&binding, key).await?;
+        let listening = self.attach(&binding, key, wanted.sql).await?;
         let subscription = Subscription::new(wanted, binding, listening);
         Ok(BegunSubscription { key, subscription, resumed, later })
     }
@@ -243,14 +281,42 @@ impl Connection {
         Ok(())
     }
 
+    /// Counts the parameters of a live query, if they are large.
+    fn hold_parameters(
+        &self,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<Option<Reservation>, Refusal> {
+        let bytes = wanted.parameter_bytes();
+        let max = limits::LIVE_PARAMETER_BYTES;
+        if bytes > max {
+            let detail =
+                format!("the parameters of a live query have {bytes} bytes; the limit is {max}");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("compare with a shorter value, or run the query once"));
+        }
+        if bytes <= limits::SMALL_LIVE_PARAMETER_BYTES {
+            return Ok(None);
+        }
+        let mut held = self.engine.live_parameters.reserve(&self.caller);
+        held.grow(bytes).map_err(|_| {
+            Refusal::new(Code::Overloaded, "the parameters of all live queries have too many bytes")
+                .hint("end other live queries with long parameters, or use shorter ones")
+        })?;
+        Ok(Some(held))
+    }
+
     async fn attach(
         &mut self,
         binding: &Binding,
         key: SubscriptionKey,
+        sql: &str,
     ) -> Result<Registration, QueryFailure> {
+        let bytes = held_bytes(binding, sql);
         let (reply, answer) = oneshot::channel();
         let attach = Attach {
             binding: binding.clone(),
+            by: self.share.clone(),
+            bytes,
             connection: self.number,
             key,
             outbox: Arc::clone(&self.outbox),

@@ -152,7 +152,7 @@ impl Hub {
         self.publish_in(to, deltas, metrics, &|| {})
     }
 
-    /// The same; `made` is called between building the frames and adding them to the outboxes.
+    /// Like [`Hub::publish`]; `made` is called between building the frames and adding them to the outboxes.
     pub(crate) fn publish_in(
         &self,
         to: Seq,

@@ -64,8 +64,8 @@ pub(crate) fn begin_again(
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    let why = "your rows are from a history that this database does not have; it may have been \
-               restored from a backup";
+    let why = "the client's rows are from a history that this database does not have; \
+               it may have been restored from a backup";
     whole_snapshot(&state, binding, Some(other_history(why.to_owned())), shared)
 }
 

@@ -12,6 +12,7 @@ use crate::companions::companion;
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION};
+use crate::memory;
 use crate::private;
 
 /// Connects to a file, with its WAL. Closing the connection leaves the WAL.
@@ -23,6 +24,7 @@ pub(crate) fn connect(
     flags: OpenFlags,
     disk: &dyn Disk,
 ) -> Result<Connection, StoreError> {
+    memory::count();
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match disk.vfs() {
         None => {

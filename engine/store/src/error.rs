@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Listing, Refusal, SEE_LOG};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
@@ -158,8 +158,7 @@ impl StoreError {
             StoreError::Limit(why) => Refusal::new(Code::LimitExceeded, why.clone()),
             StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
             StoreError::Broken(_) | StoreError::Io(_) => {
-                Refusal::new(Code::Internal, self.to_string())
-                    .hint("see the server's log for the cause")
+                Refusal::new(Code::Internal, self.to_string()).hint(SEE_LOG)
             }
         }
     }
@@ -167,9 +166,10 @@ impl StoreError {
 
 /// The hint for a statement that SQLite rejects.
 fn hint(message: &str, offset: Option<usize>) -> Option<String> {
+    let columns = format!("{}; write text in single quotes", Listing::Columns.hint());
     let known = [
-        ("no such table", "GET /v1/schema lists the tables"),
-        ("no such column", "GET /v1/schema lists the columns; write text in single quotes"),
+        ("no such table", Listing::Tables.hint()),
+        ("no such column", &columns),
         ("more than one statement", "send one statement at a time"),
         ("incomplete input", "the statement ends too early"),
         ("the statement contains a NUL", "pass a string with a NUL character as a parameter"),

@@ -7,16 +7,13 @@
 //!   recursive query stops at the same step everywhere. The functions of [`crate::functions`] count
 //!   their work as steps, and stop within a call;
 //! - **memory**: sorted, grouped or materialised rows are held in memory (temporary tables must
-//!   never touch a disk), and SQLite has no memory limit for one connection. So the memory of the
-//!   process is sampled: the statement ends if the process has grown by more than the limit since
-//!   the statement began. Concurrent statements may have caused the growth; they are few, and the
-//!   caller can retry. Only Linux reports the memory; elsewhere only the time limit applies;
+//!   never touch a disk), and SQLite has no memory limit for one connection. So the memory that
+//!   SQLite holds for the thread is counted ([`crate::memory`]): the statement ends if it has grown
+//!   by more than the limit since the statement began;
 //! - **a value**: a few values are created between two checks, so none may be large;
 //! - **a pattern** of LIKE and GLOB: it is compared at each position of the text;
 //! - **arguments** of one function: each path of `json_set` reads the whole document.
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,13 +23,11 @@ use rusqlite::Connection;
 use rusqlite::limits::Limit;
 
 use crate::error::StoreError;
+use crate::memory;
 
 /// Steps of SQLite's virtual machine between two checks. A few values of the maximum size may be
 /// created in between.
 const STEPS_BETWEEN_LOOKS: i32 = 200;
-
-/// Time between two checks of the memory, which are system calls.
-const LOOK_AT_MEMORY: Duration = Duration::from_micros(200);
 
 /// Bytes that a function reads or writes in about the time of one step.
 const BYTES_OF_A_STEP: u64 = 16;
@@ -55,7 +50,7 @@ pub struct QueryLimits {
     pub of_processor: bool,
     /// Steps of SQLite's virtual machine.
     pub steps: u64,
-    /// Bytes by which the process may grow during the query; `usize::MAX` for no limit.
+    /// Bytes by which SQLite's memory may grow during the query; `usize::MAX` for no limit.
     pub memory_bytes: usize,
     /// Bytes of one value.
     pub value_bytes: usize,
@@ -95,13 +90,12 @@ struct Budgets {
     steps_left: AtomicI64,
     /// Steps that functions counted, until they are read.
     worked: AtomicU64,
-    /// Bytes by which the process may grow.
+    /// Bytes by which the memory may grow.
     memory: AtomicU64,
-    /// The time of the last memory check, in microseconds after the epoch.
-    looked_us: AtomicU64,
-    /// The maximum memory in bytes; 0 until the first check determines it.
-    max: AtomicU64,
-    held: ProcessMemory,
+    /// The memory at the start.
+    held_before: AtomicI64,
+    /// The largest growth at a check since it was taken last.
+    most_grown: AtomicU64,
     closing: AtomicBool,
     cancelled: AtomicBool,
     why: AtomicU8,
@@ -127,9 +121,8 @@ impl Interrupt {
             steps_left: AtomicI64::new(0),
             worked: AtomicU64::new(0),
             memory: AtomicU64::new(0),
-            looked_us: AtomicU64::new(0),
-            max: AtomicU64::new(0),
-            held: ProcessMemory::new(),
+            held_before: AtomicI64::new(0),
+            most_grown: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             why: AtomicU8::new(InterruptReason::Nothing as u8),
@@ -167,6 +160,12 @@ impl Interrupt {
         self.0.worked.swap(0, Ordering::Relaxed)
     }
 
+    /// The largest growth of the memory during a statement since the last call, in bytes. Small
+    /// statements end before it is measured.
+    pub(crate) fn take_most_grown(&self) -> u64 {
+        self.0.most_grown.swap(0, Ordering::Relaxed)
+    }
+
     /// Limits one statement, until the returned guard is dropped.
     pub(crate) fn start(&self, limits: &QueryLimits) -> RunningStatement<'_> {
         self.open(limits);
@@ -181,9 +180,7 @@ impl Interrupt {
         state.why.store(InterruptReason::Nothing as u8, Ordering::Relaxed);
         state.steps_left.store(steps, Ordering::Relaxed);
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
-        // Most statements end before the first check.
-        state.looked_us.store(us(now), Ordering::Relaxed);
-        state.max.store(0, Ordering::Relaxed);
+        state.held_before.store(memory::held(), Ordering::Relaxed);
         let cpu =
             if limits.of_processor { cpu_us().saturating_add(us(limits.time)) } else { u64::MAX };
         state.cpu_until_us.store(cpu, Ordering::Relaxed);
@@ -251,7 +248,7 @@ impl Budgets {
             InterruptReason::Time
         } else if self.steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {
             InterruptReason::Steps
-        } else if self.holds_too_much(now_us) {
+        } else if self.holds_too_much() {
             InterruptReason::Memory
         } else {
             return false;
@@ -272,22 +269,11 @@ impl Budgets {
         left == 0
     }
 
-    fn holds_too_much(&self, now_us: u64) -> bool {
-        let memory = self.memory.load(Ordering::Relaxed);
-        if memory == u64::MAX
-            || now_us - self.looked_us.load(Ordering::Relaxed) < us(LOOK_AT_MEMORY)
-        {
-            return false;
-        }
-        self.looked_us.store(now_us, Ordering::Relaxed);
-        let Some(held) = self.held.bytes() else { return false };
-        match self.max.load(Ordering::Relaxed) {
-            0 => {
-                self.max.store(held + memory, Ordering::Relaxed);
-                false
-            }
-            max => held > max,
-        }
+    fn holds_too_much(&self) -> bool {
+        let grown = memory::held() - self.held_before.load(Ordering::Relaxed);
+        let grown = u64::try_from(grown).unwrap_or(0);
+        self.most_grown.fetch_max(grown, Ordering::Relaxed);
+        grown > self.memory.load(Ordering::Relaxed)
     }
 }
 
@@ -316,29 +302,4 @@ fn cpu_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let us = time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1_000);
     u64::try_from(us).unwrap_or(0)
-}
-
-/// The memory of this process on Linux (proc_pid_statm(5)).
-#[derive(Debug)]
-struct ProcessMemory {
-    file: Option<File>,
-    page_bytes: u64,
-}
-
-impl ProcessMemory {
-    fn new() -> ProcessMemory {
-        let file = File::open("/proc/self/statm").ok();
-        ProcessMemory { file, page_bytes: rustix::param::page_size() as u64 }
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        let mut file = self.file.as_ref()?;
-        let mut text = [0; 64];
-        file.rewind().ok()?;
-        let length = file.read(&mut text).ok()?;
-        let text = std::str::from_utf8(&text[..length]).ok()?;
-        // The second field: resident pages.
-        let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-        Some(pages * self.page_bytes)
-    }
 }

@@ -26,6 +26,7 @@ mod journal;
 mod layout;
 mod leftover;
 mod lock;
+mod memory;
 mod migrate;
 mod open;
 mod opened_file;

@@ -22,6 +22,7 @@ use crate::journal::recovery::FoundJournal;
 use crate::layout::Layout;
 use crate::leftover::{apply_journal, check_wal};
 use crate::lock::{Lock, lock};
+use crate::memory;
 use crate::migrate;
 use crate::opened_file::OpenedFile;
 use crate::private;
@@ -36,6 +37,7 @@ use crate::writer::Writer;
 /// # Errors
 /// [`StoreError`].
 pub fn blank(layout: &Layout) -> Result<Reader, StoreError> {
+    memory::count();
     let connection = Connection::open_in_memory()?;
     forbid_quoted_texts(&connection)?;
     migrate::create_tables(&connection, &system::tables())?;

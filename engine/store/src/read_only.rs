@@ -24,6 +24,7 @@ use crate::error::{OpenError, StoreError};
 use crate::journal::recovery::FoundJournal;
 use crate::leftover::{apply_journal, check_wal, has_wal};
 use crate::lock::{LockState, lock_once};
+use crate::memory;
 use crate::migrate;
 use crate::private;
 
@@ -195,6 +196,7 @@ impl Drop for ReadOnlyFile {
 /// has the file open, they stay.
 fn remove_wal(path: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    memory::count();
     let connection = Connection::open_with_flags(path, flags)?;
     leave_wal_on_close(&connection, true)?;
     // A connection that has read nothing has no WAL to remove.

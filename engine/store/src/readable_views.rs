@@ -6,6 +6,7 @@ use crate::connect::forbid_quoted_texts;
 use crate::error::StoreError;
 use crate::functions;
 use crate::layout::Layout;
+use crate::memory;
 
 /// The views of a layout that read only these columns of these tables, each with its own columns. SQLite resolves the
 /// names, in an empty database that has nothing else.
@@ -16,6 +17,7 @@ pub fn readable_views(
     layout: &Layout,
     tables: &[(String, Vec<String>)],
 ) -> Result<Vec<(&'static str, Vec<String>)>, StoreError> {
+    memory::count();
     let mut connection = Connection::open_in_memory()?;
     functions::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
     forbid_quoted_texts(&connection)?;

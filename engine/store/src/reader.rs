@@ -92,6 +92,13 @@ impl Reader {
         Ok(Reader { connection, guard, interrupt, steps: AtomicU64::new(0) })
     }
 
+    /// The largest growth of SQLite's memory during a query since the last call, in bytes. The C
+    /// library keeps most of it.
+    #[must_use]
+    pub fn take_most_grown(&self) -> u64 {
+        self.interrupt.take_most_grown()
+    }
+
     /// A handle that stops the queries of this reader from another thread.
     #[must_use]
     pub fn interrupt_handle(&self) -> InterruptHandle {
@@ -296,7 +303,7 @@ impl Snapshot<'_> {
             }
             InterruptReason::Closing => {
                 return Refusal::new(Code::Unavailable, "the engine is closing")
-                    .hint("retry after the restart");
+                    .hint("open the database again, then retry");
             }
             InterruptReason::Cancelled => {
                 return Refusal::new(Code::Unavailable, "the query was cancelled");

@@ -200,13 +200,18 @@ pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result
     let (caller, id) = (ctx.caller, &identity.id);
     let role = role::find(ctx, &identity.role)?;
     if caller.role() != Caller::ADMIN && caller.role() != identity.role {
-        let detail = format!("managing identity {id} requires its role {}", identity.role);
+        let detail = format!(
+            "only an admin or a caller with the role {} can manage identity {id}, which has that role",
+            identity.role
+        );
         return Err(Refusal::new(Code::Denied, detail).hint("ask an admin").into());
     }
     let mut capabilities = identity.capabilities();
     capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
     if let Some(missing) = capabilities.iter().find(|capability| !caller.can(capability)) {
-        let detail = format!("managing identity {id} requires its capability {missing}");
+        let detail = format!(
+            "only a caller with the capability {missing} can manage identity {id}, which has it"
+        );
         return Err(Refusal::new(Code::Denied, detail).hint("ask an admin who has it").into());
     }
     capabilities.iter().try_for_each(|name| check::name("a capability", name))?;

@@ -148,6 +148,6 @@ fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
     } else {
         return Ok(());
     };
-    Err(Refusal::new(Code::BadArguments, format!("create_token: {wrong}"))
-        .hint("abide token create creates a token and shows it once"))
+    Err(Refusal::new(Code::BadArguments, wrong)
+        .hint("`abide token create` creates a token and shows it once"))
 }

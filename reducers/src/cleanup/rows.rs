@@ -10,7 +10,7 @@ use crate::tool_call::ToolCall;
 pub enum CleanupKind {
     /// Calls and timers of an ended session.
     End,
-    /// The same for a cancelled session, and its child sessions.
+    /// Calls and timers of a cancelled session, and its child sessions.
     Cancel,
     /// Calls of a session whose run is aborted, and the runs that it delegated. For a run that ends by itself, only
     /// those runs.
@@ -93,7 +93,7 @@ impl Task {
         Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
     }
 
-    /// The same without delegated runs, by the rules of version 1.
+    /// For a run that is aborted without its delegated runs, by the rules of version 1.
     pub(crate) fn abort_alone(run: &Run, seq: Seq) -> Task {
         Task { run_id: None, ..Task::abort(run, seq) }
     }

@@ -1,11 +1,11 @@
 //! Driving a run: under a lease, so that one driver at a time advances it.
 
-use abide_schema::{Abort, Code, Context, Micros, Refusal, limits, reducer};
+use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{NewRunEvent, Run, RunStatus, find, missing, save, tell_all};
-use crate::waiting::{self, QueueHead};
+use crate::waiting;
 use crate::{budget, check, delegation, lease};
 
 /// The consumption of a model's answer.
@@ -50,7 +50,7 @@ pub fn claim_run(
     if run.status != RunStatus::Running {
         let detail = format!("run {id} is {} and cannot be claimed", run.status);
         let hint = match run.status.is_terminal() {
-            true => "start_run starts another run in the session",
+            true => ENDED,
             false => "it can be claimed when the decision that it waits for is made",
         };
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
@@ -82,11 +82,7 @@ pub fn claim_next_run(
     lease_ms: i64,
 ) -> Result<Run, Abort> {
     check::name("driver", &driver)?;
-    let next = match ctx.caller.scope().is_empty() {
-        true => longest_waiting(ctx)?,
-        false => longest_waiting_of_scope(ctx)?,
-    };
-    match next {
+    match longest_waiting(ctx)? {
         Some(run) => {
             ctx.about(&run.session_id);
             take(ctx, run, driver, lease_ms)
@@ -99,38 +95,20 @@ pub fn claim_next_run(
     }
 }
 
+/// The hint for a run that has ended.
+const ENDED: &str = "start_run starts another run in the session";
+
+/// The run that has waited longest, unless a policy hides it or it is about to be aborted.
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
-    let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
-    // The first is nearly always one that no policy hides.
-    for max in [1, limits::LOOKS_OF_A_CLAIM as i64] {
-        for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[max.into()]))? {
-            if let Some(run) = candidate(ctx, &run.id)? {
-                return Ok(Some(run));
-            }
-        }
-    }
-    Ok(None)
-}
-
-fn longest_waiting_of_scope(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
-    let (mut looks, mut behind) = (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>);
-    loop {
-        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
-        let QueueHead::Found(since, id) = waiting::next(ctx, waiting::RUNS, place, &mut looks)?
-        else {
-            return Ok(None);
-        };
-        if let Some(run) = candidate(ctx, &id)? {
-            return Ok(Some(run));
-        }
-        behind = Some((since, id));
-    }
-}
-
-/// A run that waits, unless a policy hides it or it is about to be aborted.
-fn candidate(ctx: &mut Context<'_>, id: &str) -> Result<Option<Run>, Abort> {
-    let Some(run) = ctx.get::<Run>(id)? else { return Ok(None) };
-    Ok((!delegation::is_cut_off(ctx, id)?).then_some(run))
+    let oldest = |ctx: &mut Context<'_>, max: usize| {
+        let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
+        let runs = ctx.find::<Run>(first, &[(max as i64).into()])?;
+        Ok(runs.into_iter().map(|run| run.id).collect())
+    };
+    waiting::longest(ctx, waiting::RUNS, oldest, |ctx, id| {
+        let Some(run) = ctx.get::<Run>(id)? else { return Ok(None) };
+        Ok((!delegation::is_cut_off(ctx, id)?).then_some(run))
+    })
 }
 
 fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {
@@ -228,7 +206,7 @@ pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Resul
     Ok(run)
 }
 
-/// The same, but the event does not name the session.
+/// Loads a run, if the caller holds it with this token. The event does not name the session.
 pub(crate) fn held_quietly(
     ctx: &mut Context<'_>,
     id: &str,
@@ -253,6 +231,9 @@ pub(crate) fn held_quietly(
         }
         (_, status) => format!("run {id} is {status} and has no driver"),
     };
-    let hint = "another driver may have claimed the run; stop, and claim it again to continue";
+    let hint = match run.status.is_terminal() {
+        true => ENDED,
+        false => "another driver may have claimed the run; stop, and claim it again to continue",
+    };
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }

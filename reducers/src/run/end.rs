@@ -62,10 +62,15 @@ pub fn finish_run(
             let message = message.unwrap_or_else(|| aborted_message(ctx).to_owned());
             fail(ctx, &mut run, RunStatus::Aborted, ABORTED, &message)?;
         }
-        _ => {
-            let detail = "finish_run: code is only valid for a failed run";
-            let hint = "end=failed needs code; end=done and end=aborted have none";
-            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+        (RunEnd::Failed, None) => {
+            let hint = "code is the error code of the run, such as code=timeout";
+            let refusal = Refusal::new(Code::BadArguments, "end=failed requires code").hint(hint);
+            return Err(refusal.into());
+        }
+        (RunEnd::Done | RunEnd::Aborted, Some(_)) => {
+            let detail = "code is valid with end=failed only";
+            let refusal = Refusal::new(Code::BadArguments, detail).hint("omit code");
+            return Err(refusal.into());
         }
     }
     if cleanup::is_former(ctx) {
@@ -120,7 +125,7 @@ pub fn abort_run(
         return Ok(ReducerResult::Duplicate(run.seq, run));
     }
     if run.status.is_terminal() {
-        let detail = format!("run {id} is {}, there is nothing to abort", run.status);
+        let detail = format!("run {id} is {} and cannot be aborted", run.status);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     let task = Task::abort(&run, ctx.seq);

@@ -122,7 +122,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     Ok(session)
 }
 
-/// The same, if it has not ended.
+/// Loads a session that has not ended; the event will name it.
 pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = find(ctx, id)?;
     if session.status.is_terminal() {

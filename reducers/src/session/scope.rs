@@ -13,7 +13,8 @@ pub(super) fn inherit(scope: &mut Map<String, JsonValue>, parent: &Session) -> R
     for (key, value) in inherited {
         let given = scope.entry(key.clone()).or_insert_with(|| value.clone());
         if *given != value {
-            let detail = format!("the scope of session {} has another {key}", parent.id);
+            let detail =
+                format!("scope.{key} differs from that of the parent session {}", parent.id);
             let hint = "omit it: a session inherits the scope of its parent and can add keys";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
@@ -26,7 +27,7 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
     for (key, value) in caller.scope() {
         let given = scope.entry(key.clone()).or_insert_with(|| value.as_str().into());
         if given.as_str() != Some(value) {
-            let detail = format!("a scope with this {key} is outside your own");
+            let detail = format!("scope.{key} is outside the caller's own scope");
             let hint = format!("omit {key}; it is filled in");
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }

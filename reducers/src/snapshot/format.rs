@@ -122,7 +122,7 @@ pub struct SnapshotRun {
     pub cost_micros: Option<i64>,
     /// Tokens that count against its budget, with those of delegated runs.
     pub budget_tokens: i64,
-    /// The same for the cost.
+    /// The cost that counts against its budget, with that of delegated runs.
     pub budget_cost_micros: i64,
     /// When it must have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,10 +7,10 @@ use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refus
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
-use crate::waiting::{self, QueueHead};
+use crate::waiting;
 use crate::{check, cleanup, delegation, exchange};
 
-/// Default lease of a claim, in milliseconds (protocol.md).
+/// Default lease of a claim, in milliseconds.
 const LEASE_MS: i64 = 30_000;
 
 /// Claims a pending call to run it. Exactly one claimant wins, and only its identity can end the call. `worker` is a
@@ -61,8 +61,8 @@ pub fn claim_tool_call(
 }
 
 /// Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found`
-/// if there is none, with `rate_limited` if the limits hold back all of them, and with `denied` if the caller
-/// lacks the capability.
+/// if there is none, or if the oldest are being cancelled; with `rate_limited` if the limits hold back all of them,
+/// and with `denied` if the caller lacks the capability.
 #[reducer]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
@@ -77,8 +77,7 @@ pub fn claim_next_tool_call(
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, max) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
-        let detail =
-            format!("claim_next_tool_call: the call names {count} tools; it must name 1 to {max}");
+        let detail = format!("the call names {count} tools; it must name 1 to {max}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -90,7 +89,7 @@ pub fn claim_next_tool_call(
             ClaimCandidate::Call(call) => *call,
             ClaimCandidate::None => continue,
             ClaimCandidate::Closing => {
-                held_up = Some(closing(name));
+                held_up = held_up.or_else(|| Some(closing(name)));
                 continue;
             }
         };
@@ -236,58 +235,24 @@ enum ClaimCandidate {
 }
 
 fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
-    if !ctx.caller.scope().is_empty() {
-        return longest_waiting_of_scope(ctx, tool);
-    }
-    let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
-        AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-    let mut looked_at = 0;
+    let oldest = |ctx: &mut Context<'_>, max: usize| {
+        let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
+            AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
+        let calls = ctx.find::<ToolCall>(first, &[tool.into(), (max as i64).into()])?;
+        Ok(calls.into_iter().map(|call| call.call_id).collect())
+    };
     let mut closing = false;
-    // The first is nearly always one that the caller may claim.
-    for max in [1, limits::LOOKS_OF_A_CLAIM] {
-        let params = [tool.into(), (max as i64).into()];
-        let calls = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
-        let found = calls.len();
-        for call in calls.into_iter().skip(looked_at) {
-            match candidate(ctx, &call.call_id)? {
-                ClaimCandidate::None => {}
-                ClaimCandidate::Closing => closing = true,
-                found => return Ok(found),
-            }
-        }
-        if found < max {
-            break;
-        }
-        looked_at = found;
-    }
-    Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None })
-}
-
-/// The same for a caller with a scope: reads only entries of its scope.
-fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
-    let (mut looks, mut behind, mut closing) =
-        (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
-    loop {
-        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
-        let next = waiting::next(ctx, &waiting::calls_of(tool), place, &mut looks)?;
-        let QueueHead::Found(since, id) = next else {
-            return Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None });
-        };
-        match candidate(ctx, &id)? {
-            ClaimCandidate::None => {}
-            ClaimCandidate::Closing => closing = true,
-            found => return Ok(found),
-        }
-        behind = Some((since, id));
-    }
-}
-
-/// The call if the caller may claim it; `None` if a policy hides it.
-fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<ClaimCandidate, Abort> {
-    let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(ClaimCandidate::None) };
-    Ok(match is_wanted(ctx, &call)? {
-        true => ClaimCandidate::Call(Box::new(call)),
-        false => ClaimCandidate::Closing,
+    let found = waiting::longest(ctx, &waiting::calls_of(tool), oldest, |ctx, call_id| {
+        // A policy can hide it.
+        let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(None) };
+        let wanted = is_wanted(ctx, &call)?;
+        closing |= !wanted;
+        Ok(wanted.then_some(call))
+    })?;
+    Ok(match found {
+        Some(call) => ClaimCandidate::Call(Box::new(call)),
+        None if closing => ClaimCandidate::Closing,
+        None => ClaimCandidate::None,
     })
 }
 
@@ -295,7 +260,7 @@ fn closing(tool: &str) -> Refusal {
     let detail = format!(
         "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );
-    Refusal::new(Code::RateLimited, detail).hint("claim again in a moment")
+    Refusal::new(Code::NotFound, detail).hint("claim again when they are cancelled")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {

@@ -107,12 +107,12 @@ pub fn settle_tool_call(
     check::capability(ctx.caller, entitled.as_deref(), &what)?;
     let report = match outcome {
         Outcome::Succeeded if error.is_some() => {
-            let detail = "settle_tool_call: a succeeded outcome cannot have an error";
+            let detail = "error is not valid with outcome=succeeded";
             let hint = "give result, or outcome=failed";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         Outcome::Failed if result.is_some() => {
-            let detail = "settle_tool_call: a failed outcome cannot have a result";
+            let detail = "result is not valid with outcome=failed";
             let hint = "give error, or outcome=succeeded";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }

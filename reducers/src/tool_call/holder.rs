@@ -45,7 +45,7 @@ pub(super) fn refusal(
     call: &ToolCall,
     fencing_token: i64,
 ) -> Result<Refusal, Abort> {
-    let Some(current) = call.fencing_token else { return Ok(not_held(call, fencing_token)) };
+    let Some(current) = call.fencing_token else { return Ok(never_claimed(call)) };
     let held = lease::is_holder(ctx, current)?
         || (lost_lease(ctx, call, fencing_token)?.is_some()
             && lease::is_holder(ctx, fencing_token)?);
@@ -62,6 +62,16 @@ pub(super) fn lost_lease(
 ) -> Result<Option<LostLease>, Abort> {
     let key = (call.call_id.as_str(), fencing_token);
     ctx.without_policies(|ctx| ctx.get::<LostLease>(key))
+}
+
+/// Why no token is that of a call: it had no lease.
+fn never_claimed(call: &ToolCall) -> Refusal {
+    let detail = format!("call {} is {} and was never claimed", call.call_id, call.status);
+    let refusal = Refusal::new(Code::Conflict, detail);
+    match call.status.is_terminal() {
+        true => refusal,
+        false => refusal.hint("claim it first, when it is pending"),
+    }
 }
 
 /// Why a call cannot be ended, or its lease extended, with a token.

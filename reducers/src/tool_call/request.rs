@@ -126,7 +126,7 @@ fn check_parent(
 ) -> Result<(), Abort> {
     let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
         if run_id.is_some() || fencing_token.is_some() {
-            let detail = "request_tool_call: run_id and run_fencing_token must be given together";
+            let detail = "the call has only one of run_id and run_fencing_token";
             let hint = "the driver of a run gives both; other callers omit both";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }

@@ -135,7 +135,7 @@ fn schemas_of_2020() -> Vec<Value> {
     ]
 }
 
-/// The same for keywords that combine or reference schemas, or have no effect.
+/// Schemas for keywords that combine or reference schemas, or have no effect.
 fn combinations_of_2020() -> Vec<Value> {
     vec![
         json!({"allOf": [{"type": "integer"}, {"minimum": 1}]}),

@@ -60,8 +60,8 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// the id that the caller chooses for a new row. The function receives the stored id: for a caller with a scope it is
 /// in the namespace of that scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
 #[proc_macro_attribute]
-pub fn reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
-    expand(reducer::expand(item.into()))
+pub fn reducer(options: TokenStream, item: TokenStream) -> TokenStream {
+    expand(reducer::expand(options.into(), item.into()))
 }
 
 /// Makes an enum of unit variants a text column: each variant is stored as its name in snake case,
@@ -81,8 +81,8 @@ pub fn facade_table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// The form of [`macro@reducer`] that the crate `abide` exports.
 #[doc(hidden)]
 #[proc_macro_attribute]
-pub fn facade_reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
-    expand(reducer::expand(item.into()).map(facade::with_facade_path))
+pub fn facade_reducer(options: TokenStream, item: TokenStream) -> TokenStream {
+    expand(reducer::expand(options.into(), item.into()).map(facade::with_facade_path))
 }
 
 /// The form of `TextEnum` that the crate `abide` exports.

@@ -51,7 +51,7 @@ impl Parse for Id {
             _ => {
                 return Err(Error::new(
                     row.span(),
-                    "#[id(Row)], #[id(new, Row)] or #[id(derived, Row)]",
+                    "expected #[id(Row)], #[id(new, Row)] or #[id(derived, Row)]",
                 ));
             }
         };
@@ -59,7 +59,11 @@ impl Parse for Id {
     }
 }
 
-pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
+pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    if !options.is_empty() {
+        let what = "#[reducer] has no options: ids are declared with #[id(…)] on a parameter";
+        return Err(Error::new_spanned(options, what));
+    }
     let mut item: ItemFn = syn::parse2(item)?;
     let mut parameters = item.sig.inputs.iter();
     if parameters.next().is_none() {
@@ -127,8 +131,6 @@ fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> To
     let constructors = constructors(visibility, arguments);
     let without_required = arguments.iter().all(|argument| argument.inner.is_some());
     let default = without_required.then(|| quote!(#[derive(Default)]));
-    // Programs use only some of the methods. `expect` would fail in those that use all of them.
-    let unused = quote!(allow(dead_code));
     quote! {
         #[doc = #doc]
         #[derive(Clone, Debug)]
@@ -146,7 +148,8 @@ fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> To
             #(#fields)*
         }
 
-        #[#unused]
+        // A crate uses only some of the methods. `expect` would fail in one that uses all of them.
+        #[allow(dead_code)]
         impl #name {
             #constructors
         }
@@ -295,4 +298,34 @@ fn within_option(kind: &Type) -> Option<Type> {
         GenericArgument::Type(inner) => Some(inner.clone()),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(options: TokenStream, item: TokenStream) -> String {
+        expand(options, item).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn unknown_options_are_refused() {
+        let item = || {
+            quote!(
+                pub fn ship(ctx: &mut Context<'_>) -> Result<Parcel, Abort> {
+                    todo()
+                }
+            )
+        };
+        assert!(expand(quote!(), item()).is_ok());
+        let refused = refusal(quote!(id = "x"), item());
+        assert!(refused.starts_with("#[reducer] has no options"), "{refused}");
+        let item = quote!(
+            fn ship(ctx: &mut C, #[id(old, Parcel)] id: String) -> Result<Parcel, Abort> {
+                todo()
+            }
+        );
+        let refused = refusal(quote!(), item);
+        assert_eq!(refused, "expected #[id(Row)], #[id(new, Row)] or #[id(derived, Row)]");
+    }
 }

@@ -2,8 +2,9 @@
 //!
 //! Without credentials, only callers on the same machine have access: the listener must be on
 //! loopback, and requests that a web page of another origin triggers in a browser are
-//! refused. A browser cannot connect to a Unix socket, whose permissions are the credential. Credentials are required once the file has a token, or if the server is started with a
-//! token of its own or an issuer of JSON Web Tokens; [`Authenticator`] checks them.
+//! refused. A browser cannot connect to a Unix socket, whose permissions are the credential. Credentials are required
+//! once the file has a token, or if the server is started with a token of its own or an issuer of JSON Web Tokens;
+//! [`Authenticator`] checks them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use abide_schema::id::is_control;
 use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Scope, limits};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::header::{
+    AUTHORIZATION, CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use percent_encoding::percent_decode_str;
@@ -140,11 +143,14 @@ pub(crate) async fn guard(
         admit(&app.authenticator, request.method(), request.uri(), request.headers()).await;
     match admitted {
         Ok(session) => {
+            // Before the connection counts as authenticated: a refused one is closed after a few seconds.
+            if let Some(place) = request.extensions().get::<ConnectionPermit>()
+                && let Err(refusal) = place.authenticated(&session.caller)
+            {
+                return refuse_connection(refusal);
+            }
             if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
                 pending.admitted();
-            }
-            if let Some(place) = request.extensions().get::<ConnectionPermit>() {
-                place.authenticated();
             }
             request.extensions_mut().insert(session.caller.clone());
             request.extensions_mut().insert(session);
@@ -165,6 +171,13 @@ pub(crate) async fn guard(
         }
     }
     next.run(request).await
+}
+
+/// The response to a caller that has too many connections.
+fn refuse_connection(refusal: Refusal) -> Response {
+    let mut response = Problem(refusal).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Every token in a request.
@@ -254,7 +267,7 @@ mod tests {
     fn headers(pairs: Pairs) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
             let name = axum::http::HeaderName::from_static(name);
-            (name, axum::http::HeaderValue::from_static(value))
+            (name, HeaderValue::from_static(value))
         };
         pairs.iter().map(pair).collect()
     }
@@ -310,8 +323,8 @@ mod tests {
         ];
         for (pairs, expected) in ways {
             for method in [Method::POST, Method::GET] {
-                let heard = open.named(&method, "/v1/subscribe", pairs).await;
-                assert_eq!(heard, expected, "{method} {pairs:?}");
+                let received = open.named(&method, "/v1/subscribe", pairs).await;
+                assert_eq!(received, expected, "{method} {pairs:?}");
             }
         }
     }

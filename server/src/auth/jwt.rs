@@ -285,11 +285,9 @@ fn keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
 
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
     let wrong = |why: String| {
-        Refusal::new(Code::BadArguments, format!("{}: {why}", path.display()))
-            .hint(
-                "--jwt names a JSON file about the issuer; its field `jwks` names the JSON file of the keys; \
-                 docs/authority.md shows both",
-            )
+        Refusal::new(Code::BadArguments, format!("{}: {why}", path.display())).hint(
+            "--jwt names a JSON file about the issuer; its field `jwks` is the path of the keys",
+        )
     };
     let text =
         std::fs::read_to_string(path).map_err(|why| wrong(why.to_string().to_lowercase()))?;

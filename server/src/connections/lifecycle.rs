@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use abide_schema::Refusal;
+use abide_schema::caller::Caller;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
+
+use crate::connections::authenticated::{AuthenticatedConnection, AuthenticatedConnections};
+use crate::limits;
 
 /// Phase of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,37 +29,70 @@ pub(crate) struct Lifecycle {
     phase: Arc<watch::Sender<Phase>>,
     connections: u32,
     room: Arc<Semaphore>,
-    /// The number of open connections.
-    open: Arc<AtomicUsize>,
-    /// The number of those that were authenticated.
+    open: Arc<OpenConnections>,
+    authenticated: AuthenticatedConnections,
+    /// The number of connections that were authenticated.
     in_use: Arc<watch::Sender<usize>>,
     websockets: Arc<AtomicUsize>,
 }
 
+/// The number of open connections.
+#[derive(Debug, Default)]
+struct OpenConnections {
+    number: AtomicUsize,
+    /// The largest number since memory was returned last.
+    peak: AtomicUsize,
+    /// The number has dropped far below its peak.
+    fallen: Notify,
+}
+
 /// A connection's permit. Held until its last task has ended, even after an upgrade.
-pub(crate) type ConnectionPermit = Arc<OpenConnection>;
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionPermit {
+    open: Arc<OpenConnection>,
+    share: Arc<AuthenticatedConnection>,
+}
 
 /// A place of the connection limit that is in use.
 #[derive(Debug)]
-pub(crate) struct OpenConnection {
-    open: Arc<AtomicUsize>,
+struct OpenConnection {
+    all: Arc<OpenConnections>,
     in_use: Arc<watch::Sender<usize>>,
     is_authenticated: AtomicBool,
     _place: OwnedSemaphorePermit,
 }
 
-impl OpenConnection {
-    /// A request of the connection was authenticated: the connection now counts as a use of the server.
-    pub(crate) fn authenticated(&self) {
-        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
-            self.in_use.send_modify(|in_use| *in_use += 1);
+impl ConnectionPermit {
+    /// A request of the connection was authenticated: the connection now counts as a use of the server, and for the caller.
+    ///
+    /// # Errors
+    /// `overloaded` if the callers of its tenant, or all callers, have too many connections.
+    pub(crate) fn authenticated(&self, caller: &Caller) -> Result<(), Refusal> {
+        self.share.authenticated(caller)?;
+        if !self.open.is_authenticated.swap(true, Ordering::Relaxed) {
+            self.open.in_use.send_modify(|in_use| *in_use += 1);
         }
+        Ok(())
+    }
+
+    /// Returns when the connection must be closed, because it is idle and another one needs its place.
+    pub(crate) async fn replaced(&self) {
+        self.share.replaced().await;
+    }
+
+    /// The connection serves no further requests. An upgrade continues.
+    pub(crate) fn ended(&self) {
+        self.share.ended();
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+        let left = self.all.number.fetch_sub(1, Ordering::Relaxed) - 1;
+        let peak = self.all.peak.load(Ordering::Relaxed);
+        if left <= peak / 2 && peak - left >= limits::RECLAIMED_CONNECTIONS {
+            self.all.fallen.notify_one();
+        }
         if *self.is_authenticated.get_mut() {
             self.in_use.send_modify(|in_use| *in_use -= 1);
         }
@@ -79,6 +117,7 @@ impl Lifecycle {
             connections,
             room: Arc::new(Semaphore::new(connections as usize)),
             open: Arc::default(),
+            authenticated: AuthenticatedConnections::new(connections),
             in_use: Arc::default(),
             websockets: Arc::default(),
         }
@@ -92,18 +131,31 @@ impl Lifecycle {
     /// Takes a permit, if one is available.
     pub(crate) fn enter(&self) -> Option<ConnectionPermit> {
         let _place = Arc::clone(&self.room).try_acquire_owned().ok()?;
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Some(Arc::new(OpenConnection {
-            open: Arc::clone(&self.open),
+        let number = self.open.number.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.peak.fetch_max(number, Ordering::Relaxed);
+        let open = Arc::new(OpenConnection {
+            all: Arc::clone(&self.open),
             in_use: Arc::clone(&self.in_use),
             is_authenticated: AtomicBool::new(false),
             _place,
-        }))
+        });
+        Some(ConnectionPermit { open, share: self.authenticated.connection() })
+    }
+
+    /// Waits until the number of connections has dropped to half of its peak or less, and by at least
+    /// [`limits::RECLAIMED_CONNECTIONS`]. The allocator then holds unused memory. Only one task may wait.
+    pub(crate) async fn fallen(&self) {
+        self.open.fallen.notified().await;
+    }
+
+    /// Starts the next measurement at the current number.
+    pub(crate) fn restart_peak(&self) {
+        self.open.peak.store(self.connections(), Ordering::Relaxed);
     }
 
     /// The number of open connections of any kind.
     pub(crate) fn connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.open.number.load(Ordering::Relaxed)
     }
 
     /// The number of open WebSockets.
@@ -173,8 +225,9 @@ mod tests {
         let user = || {
             let user = lifecycle.enter().expect("there is room");
             // Each of its requests is authenticated.
-            user.authenticated();
-            user.authenticated();
+            let caller = Caller::local();
+            user.authenticated(&caller).expect("there is room");
+            user.authenticated(&caller).expect("it is counted already");
             user
         };
         let (first, second) = (user(), user());
@@ -187,7 +240,7 @@ mod tests {
             // tidy: on the paused clock of the test, it takes no time
             tokio::time::sleep(minute).await;
             drop(second);
-            // tidy: the same
+            // tidy: on the paused clock of the test, it takes no time
             tokio::time::sleep(LAST / 2).await;
             drop(user());
         };

@@ -269,7 +269,7 @@ pub(super) fn operation(id: &str, meaning: &str, answer: JsonValue) -> JsonValue
     })
 }
 
-/// The same with status 201 for a new object.
+/// Adds the status 201 for a new object.
 fn as_created(mut operation: JsonValue) -> JsonValue {
     let responses = operation["responses"].as_object_mut();
     if let Some((responses, ok)) = responses.and_then(|all| all.remove("200").map(|ok| (all, ok))) {

@@ -23,7 +23,7 @@ use crate::routes::rows::hidden;
 const PROMPT_CHARS: usize = 500;
 
 /// An example of a body.
-const LOOKS: &str =
+const EXAMPLE_BODY: &str =
     r#"{"name": "clerk", "system_prompt": "…", "tools": ["…"]}, as docs/agents.md says"#;
 
 /// The columns that [`shown`] reads, in its order. The last is NULL for a caller that may not read definitions.
@@ -174,7 +174,7 @@ async fn read(
 ) -> Result<Map<String, JsonValue>, Refusal> {
     let _turn = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
     app.engine.check_room(by, content.bytes())?;
-    content.envelope(LOOKS)
+    content.envelope(EXAMPLE_BODY)
 }
 
 /// Checks and registers a definition; returns its name.

@@ -1,7 +1,7 @@
 //! `POST /v1/call/{reducer}` and `POST /v1/batch`.
 
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Listing, Refusal};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
@@ -26,7 +26,7 @@ pub(super) async fn call(
 ) -> Result<Response, Problem> {
     let Path(reducer) = reducer.map_err(|_| {
         Refusal::new(Code::UnknownReducer, "the reducer's name is not UTF-8")
-            .hint("GET /v1/schema lists them")
+            .hint(Listing::Reducers.hint())
     })?;
     let request_id = idempotency_key(&headers)?;
     let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;

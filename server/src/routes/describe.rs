@@ -19,7 +19,7 @@ pub(super) async fn schema(State(app): State<AppState>, by: CallerExtension) -> 
     json(app.engine.describe_for(&by).to_string())
 }
 
-/// The same and the routes, as OpenAPI 3.1.
+/// Tables, columns, reducers and the routes, as OpenAPI 3.1.
 pub(super) async fn openapi(State(app): State<AppState>, by: CallerExtension) -> Response {
     let _turn = turn(&app, &by).await;
     json(openapi::document(&app.engine.describe_for(&by)).to_string())

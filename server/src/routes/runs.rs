@@ -2,6 +2,8 @@
 
 pub(super) mod events;
 pub(super) mod invoke;
+pub(super) mod pause;
+pub(super) mod snapshots;
 
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;

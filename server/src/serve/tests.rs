@@ -45,7 +45,7 @@ impl TestListener {
 }
 
 /// The server's output until it closes.
-async fn heard(socket: &mut TcpStream) -> String {
+async fn received(socket: &mut TcpStream) -> String {
     let mut text = String::new();
     socket.read_to_string(&mut text).await.expect("text");
     text
@@ -62,16 +62,16 @@ async fn a_full_server_refuses_and_recovers() {
 
     let mut second = listener.connect().await;
     second.write_all(LAST).await.expect("it reads");
-    let heard_second = heard(&mut second).await;
-    assert!(heard_second.starts_with("HTTP/1.1 503"), "{heard_second}");
-    assert!(heard_second.contains("retry-after: 1"), "{heard_second}");
-    assert!(heard_second.contains(r#""code":"overloaded""#), "{heard_second}");
+    let received_second = received(&mut second).await;
+    assert!(received_second.starts_with("HTTP/1.1 503"), "{received_second}");
+    assert!(received_second.contains("retry-after: 1"), "{received_second}");
+    assert!(received_second.contains(r#""code":"overloaded""#), "{received_second}");
 
     drop(first);
     listener.lifecycle.empty().await;
     let mut third = listener.connect().await;
     third.write_all(LAST).await.expect("it reads");
-    assert!(heard(&mut third).await.ends_with("\r\n\r\nin"));
+    assert!(received(&mut third).await.ends_with("\r\n\r\nin"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +80,7 @@ async fn an_incomplete_head_times_out() {
     let mut slow = listener.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
     let begun = Instant::now();
-    heard(&mut slow).await;
+    received(&mut slow).await;
     let waited = begun.elapsed();
     assert!(
         waited >= limits::UNAUTHENTICATED_TIMEOUT && waited < limits::HEAD_TIMEOUT,
@@ -102,7 +102,7 @@ async fn incomplete_heads_make_room_for_complete_ones() {
     let mut whole = listener.connect().await;
     whole.write_all(LAST).await.expect("it reads");
     let begun = Instant::now();
-    assert!(heard(&mut whole).await.ends_with("\r\n\r\nin"));
+    assert!(received(&mut whole).await.ends_with("\r\n\r\nin"));
     assert!(
         begun.elapsed() < limits::UNAUTHENTICATED_TIMEOUT,
         "it does not wait for the end of a head"
@@ -125,7 +125,7 @@ async fn a_crowded_address_delays_no_other() {
     let begun = Instant::now();
     let mut other = other.connect(listener.address).await.expect("it listens");
     other.write_all(LAST).await.expect("it reads");
-    assert!(heard(&mut other).await.ends_with("\r\n\r\nin"));
+    assert!(received(&mut other).await.ends_with("\r\n\r\nin"));
     assert!(begun.elapsed() < 10 * limits::UNAUTHENTICATED_MIN_TIME, "{:?}", begun.elapsed());
     drop(slow);
 }

@@ -11,7 +11,7 @@ use abide_engine::buffers::{Account, Reservation, size_of_rows};
 use abide_engine::{Engine, Start};
 use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal, Seq};
+use abide_schema::{Code, Refusal, SEE_LOG, Seq};
 use axum::extract::ws::{Message, WebSocket, close_code};
 use futures_util::stream::SplitStream;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -271,7 +271,7 @@ impl Reader<'_> {
         self.start_counted(weight, bytes, id, async move { Some((work.await, None)) }).await
     }
 
-    /// The same for work that may have no answer, and whose answer is counted until it is written.
+    /// Starts work that may have no answer, and whose answer is counted until it is written.
     async fn start_counted(
         &self,
         weight: usize,
@@ -364,8 +364,7 @@ fn refusal_of(why: &std::io::Error) -> Option<&Refusal> {
 
 fn failed() -> Refusal {
     tracing::error!("processing a message panicked");
-    Refusal::new(Code::Internal, "the server failed with an internal error")
-        .hint("see the server's log for the cause")
+    Refusal::new(Code::Internal, "the server failed with an internal error").hint(SEE_LOG)
 }
 
 fn reply(id: &str, outcome: Result<String, Refusal>) -> String {

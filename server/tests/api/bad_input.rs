@@ -54,7 +54,7 @@ async fn invalid_calls_are_refused() {
             /v1/call/write_nots {}
                 404 unknown_reducer: there is no reducer "write_nots" (did you mean write_note?)
             /v1/call/%FF {}
-                404 unknown_reducer: the reducer's name is not UTF-8 (GET /v1/schema lists them)
+                404 unknown_reducer: the reducer's name is not UTF-8 (the schema lists the reducers)
             /v1/call/ {}
                 404 not_found: no route matches /v1/call/ (GET /openapi.json lists the routes)
             /v1/call/write_note 
@@ -119,7 +119,7 @@ async fn invalid_batches_are_refused() {
             /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
                 400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
-                404 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
+                404 unknown_reducer: there is no reducer "something" (the schema lists the reducers)
         "#]],
     )
     .await;
@@ -158,9 +158,9 @@ async fn invalid_queries_are_refused() {
             /v1/sql {"sql":"SELECT 1; SELECT 2"}
                 400 bad_sql: more than one statement (send one statement at a time)
             /v1/sql {"sql":"SELECT colour FROM notes"}
-                400 bad_sql: no such column: colour (at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
+                400 bad_sql: no such column: colour (at byte 7 of the statement; the schema lists the columns of every table; write text in single quotes)
             /v1/sql {"sql":"SELECT * FROM books"}
-                400 bad_sql: no such table: books (GET /v1/schema lists the tables)
+                400 bad_sql: no such table: books (the schema lists the tables)
             /v1/sql {"sql":"DELETE FROM notes"}
                 400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"PRAGMA journal_mode = DELETE"}
@@ -228,7 +228,7 @@ async fn invalid_requests_are_refused() {
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
-            400 bad_sql: no such table: books (GET /v1/schema lists the tables)
+            400 bad_sql: no such table: books (the schema lists the tables)
     "#]].assert_eq(&problems);
     unharmed(&server).await;
 }
@@ -341,7 +341,7 @@ async fn invalid_messages_are_refused() {
     let mut errors = String::new();
     for message in MESSAGES.into_iter().chain([long.as_str()]) {
         socket.say(message).await;
-        let error = socket.hear().await;
+        let error = socket.receive().await;
         assert_eq!(error["op"], "error", "{message}");
         let shown = if message.len() > 200 { "(long)" } else { message };
         let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
@@ -371,7 +371,7 @@ async fn invalid_messages_are_refused() {
         {"op":"call","id":"c2","reducer":"nothing","arguments":{}}
             c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":"c3","reducer":"something"}
-            c3 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
+            c3 unknown_reducer: there is no reducer "something" (the schema lists the reducers)
         {"op":"call","id":"c4","reducer":"nothing","args":[]}
             c4 bad_arguments: nothing: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
         {"op":"call","id":"c5","reducer":"nothing","request_id":""}
@@ -383,14 +383,14 @@ async fn invalid_messages_are_refused() {
         {"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}
             q1 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         {"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}
-            q2 bad_sql: no such table: books (GET /v1/schema lists the tables)
+            q2 bad_sql: no such table: books (the schema lists the tables)
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
             q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
         (long)
             - limit_exceeded: the id has 600 bytes; the limit is 512 (number them: q1, q2, …)
     "#]].assert_eq(&errors);
     socket.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(socket.hear().await["op"], "pong");
+    assert_eq!(socket.receive().await["op"], "pong");
     unharmed(&server).await;
 }
 
@@ -400,7 +400,7 @@ async fn invalid_frames_are_refused() {
     let mut socket = server.socket().await;
     socket.0.send(Message::binary(vec![1, 2, 3])).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"bad_request","detail":"the message is binary","hint":"abide.v1 is one JSON object per text message"}
     "#]],
@@ -409,19 +409,19 @@ async fn invalid_frames_are_refused() {
     let long = format!(r#"{{"op":"call","id":"c1","args":"{}"}}"#, "x".repeat(16 << 20));
     socket.0.send(Message::text(long)).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
     );
     socket.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(socket.hear().await["op"], "pong");
+    assert_eq!(socket.receive().await["op"], "pong");
 
     // The head of a text frame of a terabyte, without its content.
     let head = [0x81, 0xFF, 0, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3, 4];
     socket.0.get_mut().write_all(&head).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
@@ -433,7 +433,7 @@ async fn invalid_frames_are_refused() {
     let not_utf8 = [0x81, 0x81, 0, 0, 0, 0, 0xFF];
     socket.0.get_mut().write_all(&not_utf8).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"bad_request","detail":"the message is not UTF-8","hint":"encode text as UTF-8"}
     "#]],
@@ -444,7 +444,7 @@ async fn invalid_frames_are_refused() {
     let not_masked = [0x81, 0x01, b'x'];
     socket.0.get_mut().write_all(&not_masked).await.expect("it listens");
     check(
-        &socket.hear_text().await,
+        &socket.receive_text().await,
         expect![[r#"
         {"op":"error","code":"bad_request","detail":"received an unmasked frame from client"}
     "#]],
@@ -480,7 +480,7 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         r#"{"op":"explain","id":"e","sql":"SELECT 1","params":{"n":18446744073709551615}}"#,
     ] {
         socket.say(message).await;
-        let error = socket.hear().await;
+        let error = socket.receive().await;
         let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
         output.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
     }
@@ -515,7 +515,7 @@ async fn a_message_of_too_many_values_is_refused_before_it_is_parsed() {
     let message =
         format!(r#"{{"op":"sql","id":"s1","sql":"SELECT 1","params":{{"a":[{objects}]}}}}"#);
     socket.say(&message).await;
-    let error = socket.hear().await;
+    let error = socket.receive().await;
     assert_eq!((&error["id"], &error["code"]), (&json!("s1"), &json!("limit_exceeded")));
 }
 

@@ -302,7 +302,7 @@ async fn texts_that_are_sent_are_counted() {
     // Each client gets its text when the ones before it have read theirs. Any of them can be the first, so all read.
     drop(streams);
     let read = sockets.iter_mut().map(async |socket| {
-        let snapshot = socket.hear_op("snapshot").await;
+        let snapshot = socket.receive_op("snapshot").await;
         assert_eq!(snapshot["rows"][0][1].as_str().map(str::len), Some(LARGE));
     });
     futures_util::future::join_all(read).await;
@@ -350,7 +350,7 @@ async fn answers_to_calls_are_counted() {
     until_empty(&server).await;
     let mut socket = server.socket().await;
     socket.say(&call.to_string()).await;
-    assert!(socket.hear_text().await.len() > LARGE);
+    assert!(socket.receive_text().await.len() > LARGE);
     until_empty(&server).await;
 }
 
@@ -369,13 +369,13 @@ async fn messages_that_arrive_are_counted() {
     let mut second = server.socket().await;
     // After a refusal half-way, the server may not accept the rest.
     let _ = second.0.get_mut().write_all(&begun).await;
-    assert_eq!(second.hear_op("error").await["code"], "overloaded");
+    assert_eq!(second.receive_op("error").await["code"], "overloaded");
     let closed = second.closed().await.map(|frame| frame.code);
     assert!(closed.is_none_or(|code| code == CloseCode::Again), "{closed:?}");
     // The first message completes.
     let mut rest = vec![b' '; MB - 14];
     rest.extend(br#"{"op":"ping"} "#);
     first.0.get_mut().write_all(&rest).await.expect("it reads");
-    assert_eq!(first.hear().await["op"], "pong");
+    assert_eq!(first.receive().await["op"], "pong");
     until_empty(&server).await;
 }

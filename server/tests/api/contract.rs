@@ -1,7 +1,9 @@
 //! The runtime contract over HTTP: invoke and wait, state, checkpoints, the state at a checkpoint, abort.
 
-use abide_engine::{SubscribeRequest, Update};
-use abide_schema::Caller;
+use std::collections::BTreeSet;
+
+use abide_engine::{Connection, SubscribeRequest, Update};
+use abide_schema::{Caller, Code, Scope};
 use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
 
@@ -247,4 +249,61 @@ async fn the_contract_of_another_tenant_does_not_exist() {
     let into = home.ask(&zeta, "POST", INVOKE, r#"{"input": "x", "session_id": "s1"}"#).await;
     assert_eq!(into.status, 404, "{into:?}");
     assert_eq!(home.ask(&acme, "GET", "/v1/runs/r1", "").await.json()["run"]["status"], "running");
+}
+
+/// Subscribes to queries of three tables until each is refused. They check every change of the sessions too.
+async fn use_up_live_queries(server: &TestServer, by: &Caller) -> Connection {
+    let mut connection = server.engine.connect(by);
+    for (table, column) in [("run_events", "id"), ("agent_state", "id"), ("tool_calls", "seq")] {
+        for number in 0.. {
+            // Each of the first texts is a template.
+            let conditions = format!(" AND {column} <> -1").repeat(usize::min(number, 40));
+            let sql = format!(
+                "SELECT {column} FROM {table} WHERE abs({column}) <> -{number}{conditions}"
+            );
+            let id = format!("{table} {number}");
+            let none = serde_json::Map::new();
+            let request = SubscribeRequest::new(&id, &sql, &none);
+            if let Err(refusal) = connection.subscribe(&request).await {
+                assert_eq!(refusal.code, Code::LimitExceeded, "{refusal}");
+                break;
+            }
+        }
+    }
+    connection
+}
+
+/// A run was started before its events were subscribed to. If the subscription was refused, the client got an error without
+/// the id of the run, and each repetition started another run.
+#[tokio::test]
+async fn a_run_that_cannot_be_followed_does_not_start() {
+    let home = TokenServer(with_clerk().await);
+    for (id, tenant) in [("annannann", "acme"), ("zoezoezoe", "zeta")] {
+        home.with(id, json!({"scope": {"tenant": tenant}})).await;
+    }
+    let scope = Scope::from([("tenant".to_owned(), "acme".to_owned())]);
+    let ann = Caller::with("annannann", "app", BTreeSet::new(), scope);
+    let used = use_up_live_queries(&home.0, &ann).await;
+    let message = json!({"id": "m", "role": "user", "parts": [{"type": "text", "text": "x"}]});
+    let asks = [
+        (INVOKE, json!({"input": "Hello.", "wait_ms": 0})),
+        ("/v1/responses", json!({"model": "clerk", "input": "Hello.", "background": true})),
+        ("/v1/agents/clerk/chat", json!({"id": "c", "messages": [message]})),
+    ];
+    for (path, body) in &asks {
+        let refused = home.ask(&token("annannann"), "POST", path, &body.to_string()).await;
+        assert_eq!(refused.status, 413, "{path}: {refused:?}");
+    }
+    let count = || async {
+        let sql = "SELECT count(*) FROM runs";
+        let asked = home.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
+        asked.expect("it is a query").rows[0][0].to_json()
+    };
+    assert_eq!(count().await, json!(0), "no run has started");
+    for (path, body) in &asks[..2] {
+        let of_zoe = home.ask(&token("zoezoezoe"), "POST", path, &body.to_string()).await;
+        assert!(of_zoe.status < 300, "{path}: {of_zoe:?}");
+    }
+    assert_eq!(count().await, json!(2), "another tenant has its own share");
+    drop(used);
 }

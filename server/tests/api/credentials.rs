@@ -88,7 +88,7 @@ async fn a_websocket_accepts_a_token_in_three_places() {
     ];
     for (path, headers) in ways {
         let socket = server.try_socket(path, headers).await;
-        let hello = socket.unwrap_or_else(|why| panic!("{path} {why:?}")).hear().await;
+        let hello = socket.unwrap_or_else(|why| panic!("{path} {why:?}")).receive().await;
         assert_eq!(hello["op"], "hello", "{path}");
     }
     let (status, body) = server.try_socket("/v1/ws", &[]).await.err().expect("a refusal");

@@ -150,7 +150,7 @@ async fn a_resume_from_another_timeline_gets_a_new_snapshot() {
     for (query, last) in [(notes_of("a"), Some("1@other")), (by_parameter, None)] {
         let mut stream = Stream::of(&server, &query, last).await;
         let error = stream.next().await.expect("an error");
-        let why = "your rows are from a history that this database does not have";
+        let why = "the client's rows are from a history that this database does not have";
         assert!(error.contains("resync_required") && error.contains(why), "{error}");
         let snapshot = stream.next().await.expect("a snapshot");
         assert!(snapshot.starts_with("event: snapshot id: 2@71e11e data: "), "{snapshot}");

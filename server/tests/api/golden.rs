@@ -10,8 +10,8 @@ use crate::test_server::TestServer;
 use crate::ws::Socket;
 
 /// Receives a message, and compares its hand-composed form with that of the shared types.
-async fn hear(socket: &mut Socket) -> String {
-    let text = socket.hear_text().await;
+async fn receive(socket: &mut Socket) -> String {
+    let text = socket.receive_text().await;
     let message: ServerMessage = serde_json::from_str(&text).expect("a message of the protocol");
     // As values: the members of a reducer's result keep the order in which they were written, which a JSON
     // value does not preserve.
@@ -22,14 +22,14 @@ async fn hear(socket: &mut Socket) -> String {
 
 /// Sends a message and receives a number of replies. A reply and a delta of the same commit may arrive in
 /// either order, so they are sorted.
-async fn say(socket: &mut Socket, message: &str, heard: usize, into: &mut String) {
+async fn say(socket: &mut Socket, message: &str, received: usize, into: &mut String) {
     into.push_str("→ ");
     into.push_str(message);
     into.push('\n');
     socket.say(message).await;
     let mut messages = Vec::new();
-    for _ in 0..heard {
-        messages.push(hear(socket).await);
+    for _ in 0..received {
+        messages.push(receive(socket).await);
     }
     messages.sort();
     into.push_str(&messages.concat());
@@ -59,19 +59,19 @@ const SCRIPT: &str = r#"
 1 {"#;
 
 #[tokio::test]
-async fn websocket_messages() {
+async fn websocket_messages_are_unchanged() {
     let server = TestServer::open().await;
     let mut socket = server.try_socket("/v1/ws", &[]).await.expect("a WebSocket");
-    let mut log = hear(&mut socket).await;
+    let mut log = receive(&mut socket).await;
     for line in SCRIPT.trim().lines() {
-        let (heard, message) = line.split_once(' ').expect("a number and a message");
-        say(&mut socket, message, heard.parse().expect("a number"), &mut log).await;
+        let (received, message) = line.split_once(' ').expect("a number and a message");
+        say(&mut socket, message, received.parse().expect("a number"), &mut log).await;
     }
     expect_file!["golden/websocket.txt"].assert_eq(&log);
 }
 
 #[tokio::test]
-async fn openapi() {
+async fn the_openapi_document_is_unchanged() {
     let server = TestServer::open().await;
     let document = server.get("/openapi.json").await.json();
     every_reference_leads_somewhere(&document, &document);
@@ -105,7 +105,7 @@ fn every_reference_leads_somewhere(root: &JsonValue, part: &JsonValue) {
 }
 
 #[test]
-fn problem_documents() {
+fn problem_documents_are_unchanged() {
     let problems = Code::ALL.iter().map(|code| {
         let refusal = Refusal::new(*code, "one lowercase sentence").hint("what to do");
         refusal.problem().to_string() + "\n"

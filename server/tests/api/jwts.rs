@@ -334,7 +334,7 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
         async move {
             let socket = server.try_socket("/v1/ws", &[("authorization", &bearer)]).await;
             let mut socket = socket.expect("it is let in");
-            assert_eq!(socket.hear().await["op"], "hello");
+            assert_eq!(socket.receive().await["op"], "hello");
             socket
         }
     };
@@ -342,9 +342,9 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
     let mut ann = connected(json!({})).await;
     server.clock.pass_s(41);
     short.say(r#"{"op":"ping"}"#).await;
-    let expired = short.hear_op("error").await;
+    let expired = short.receive_op("error").await;
     ann.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(ann.hear_op("pong").await["op"], "pong");
+    assert_eq!(ann.receive_op("pong").await["op"], "pong");
     for (reducer, args) in [
         ("create_identity", json!({"id": ANN, "role": "auditor"})),
         ("disable_identity", json!({"id": ANN})),
@@ -352,7 +352,7 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
         let done = server.engine.call(&Caller::local(), reducer, &args, None).await;
         done.expect("it is done");
     }
-    let disabled = ann.hear_op("error").await;
+    let disabled = ann.receive_op("error").await;
     assert_eq!(ann.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
     let again = tried(&server, &token(Algorithm::EdDSA, &claims())).await;
     check(

@@ -32,7 +32,7 @@ async fn a_closed_engine_refuses_with_retry_after() {
     check(
         &refused.problem(),
         expect![[r#"
-        503 unavailable: the engine is closing (retry after the restart)
+        503 unavailable: the engine is closing (open the database again, then retry)
     "#]],
     );
     assert_eq!(refused.header("retry-after"), Some("1"));

@@ -305,7 +305,7 @@ async fn configurations_are_read_and_deleted_without_their_secrets() {
         400 "url must begin with http:// or https://"
         413 "name has 600 bytes; the limit is 512"
         413 "url has 3018 bytes; the limit is 2048"
-        400 "credentials require scheme (such as Bearer)"
+        400 "credentials without scheme (give scheme, such as Bearer)"
         400 "scheme is not the name of an authentication scheme (such as Bearer or Basic)"
         400 "credentials is empty or has characters that a header cannot have (printable ASCII is allowed)"
     "#]].assert_eq(&all);

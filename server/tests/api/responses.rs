@@ -209,7 +209,7 @@ async fn unsupported_request_fields_are_refused() {
         422 a response is always stored (omit store)
         422 a request cannot add tools to an agent (an agent has the tools of its definition: docs/agents.md; omit tools)
         422 tool_choice must be auto (omit tool_choice)
-        422 a request cannot set the format of the answer (set response_format in the agent's definition; omit text.format)
+        422 text.format must be text (set response_format in the agent's definition; omit text.format)
         422 conversation is not supported (use previous_response_id)
         422 input must be a string or a list of items (for example  "input": [{"role": "user", "content": "…"}])
         422 the last item of input is not a message of the user (for example  "input": [{"role": "user", "content": "…"}])

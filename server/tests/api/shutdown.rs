@@ -15,7 +15,7 @@ async fn shutdown_answers_requests_and_notifies_subscribers() {
     assert_eq!(http::head(&mut stream).await.status, 200);
     let mut idle = TcpStream::connect(address).await.expect("it listens");
     socket.say(r#"{"op":"call","id":"c1","reducer":"nothing"}"#).await;
-    assert_eq!(socket.hear_op("result").await["id"], "c1");
+    assert_eq!(socket.receive_op("result").await["id"], "c1");
 
     server.begin_shutdown();
     let closed = socket.closed().await.expect("a close frame");
@@ -52,5 +52,9 @@ async fn an_endless_request_is_cut_at_shutdown() {
     server.begin_shutdown();
     server.ended().await;
     let mut rest = Vec::new();
-    let _ = socket.read_to_end(&mut rest).await;
+    let end = socket.read_to_end(&mut rest).await;
+    let is_reset = |why: &std::io::Error| why.kind() == std::io::ErrorKind::ConnectionReset;
+    assert!(end.as_ref().err().is_none_or(is_reset), "{end:?}");
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(!rest.starts_with("HTTP/1.1 2"), "{rest}");
 }

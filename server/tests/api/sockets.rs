@@ -19,7 +19,7 @@ use crate::ws::Socket;
 /// Subscribes and receives the snapshot.
 async fn subscribe(socket: &mut Socket, id: &str, sql: &str) -> JsonValue {
     socket.say(&format!(r#"{{"op":"subscribe","id":"{id}","sql":"{sql}"}}"#)).await;
-    socket.hear_op("snapshot").await
+    socket.receive_op("snapshot").await
 }
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn one_frame_per_commit_covers_all_subscriptions() {
     subscribe(&mut socket, "q2", "SELECT id FROM notes WHERE weight = 'heavy'").await;
     let heavy = r#"{"book":"a","text":"x","weight":"heavy"}"#;
     server.post("/v1/call/write_note", heavy).await;
-    let delta = socket.hear().await;
+    let delta = socket.receive().await;
     assert_eq!((&delta["from"], &delta["to"]), (&json!(0), &json!(1)));
     let changes = json!([
         {"id": "q1", "deletes": [], "inserts": [[1, "x"]], "updates": []},
@@ -42,7 +42,7 @@ async fn one_frame_per_commit_covers_all_subscriptions() {
     // Commands are executed in order: when the next subscription has started, this one is done.
     subscribe(&mut socket, "q3", "SELECT id FROM notes WHERE book = 'z'").await;
     server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
-    let delta = socket.hear_op("delta").await;
+    let delta = socket.receive_op("delta").await;
     let changes = json!([{"id": "q2", "deletes": [[1]], "inserts": [], "updates": []}]);
     assert_eq!(delta["changes"], changes);
 }
@@ -60,7 +60,7 @@ async fn calls_are_executed_in_the_order_they_were_sent() {
     }
     let mut seqs = BTreeMap::new();
     while seqs.len() < calls {
-        let answer = socket.hear_op("result").await;
+        let answer = socket.receive_op("result").await;
         let id: usize = answer["id"].as_str().and_then(|id| id.parse().ok()).expect("our id");
         seqs.insert(id, answer["seq"].as_i64().expect("a seq"));
     }
@@ -83,7 +83,7 @@ async fn deltas_arrive_in_order() {
     }
     let mut output = None;
     let last = loop {
-        let delta = listener.hear_op("delta").await;
+        let delta = listener.receive_op("delta").await;
         // The first starts at or before the snapshot.
         let from = output.unwrap_or_else(|| delta["from"].clone());
         assert_eq!(delta["from"], from, "a delta is missing before {delta}");
@@ -109,18 +109,18 @@ async fn concurrent_requests_are_answered_by_id() {
     ] {
         socket.say(message).await;
     }
-    let mut heard = BTreeMap::new();
-    while heard.len() < 5 {
-        let message = socket.hear().await;
+    let mut received = BTreeMap::new();
+    while received.len() < 5 {
+        let message = socket.receive().await;
         if let Some(id) = message["id"].as_str() {
-            heard.insert(id.to_owned(), message["op"].as_str().expect("an op").to_owned());
+            received.insert(id.to_owned(), message["op"].as_str().expect("an op").to_owned());
         }
     }
-    let heard: Vec<(&str, &str)> =
-        heard.iter().map(|(id, op)| (id.as_str(), op.as_str())).collect();
+    let received: Vec<(&str, &str)> =
+        received.iter().map(|(id, op)| (id.as_str(), op.as_str())).collect();
     let expected =
         [("a", "result"), ("b", "result"), ("c", "rows"), ("d", "error"), ("e", "snapshot")];
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_retry_over_a_new_socket_is_a_duplicate() {
     for duplicate in [false, true] {
         let mut socket = server.socket().await;
         socket.say(call).await;
-        let answer = socket.hear_op("result").await;
+        let answer = socket.receive_op("result").await;
         assert_eq!(answer["duplicate"], duplicate);
         seqs.push(answer["seq"].clone());
     }
@@ -149,7 +149,7 @@ async fn a_resume_sends_the_changes_in_between() {
     let mut socket = server.socket().await;
     let sql = "SELECT id, text FROM notes WHERE book = 'a'";
     socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","after_seq":2}}"#)).await;
-    let delta = socket.hear().await;
+    let delta = socket.receive().await;
     assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
     let change = &delta["changes"][0];
     assert_eq!((&change["id"], delta["changes"].as_array().map(Vec::len)), (&json!("q"), Some(1)));
@@ -167,7 +167,7 @@ async fn a_resume_sends_the_changes_in_between() {
         r#"{{"op":"subscribe","id":"r","sql":"{sql}","after_seq":4,"timeline":"{TIMELINE}"}}"#
     );
     socket.say(&resume).await;
-    let change = socket.hear().await["changes"][0].clone();
+    let change = socket.receive().await["changes"][0].clone();
     assert_eq!((&change["inserts"], &change["columns"]), (&json!([]), &json!(columns)));
 }
 
@@ -178,13 +178,13 @@ async fn every_change_has_a_checksum() {
     let mut socket = server.socket().await;
     let query = r#""sql":"SELECT text FROM notes ORDER BY weight","checksum":true"#;
     socket.say(&format!(r#"{{"op":"subscribe","id":"q",{query}}}"#)).await;
-    let snapshot = socket.hear().await;
+    let snapshot = socket.receive().await;
     assert_eq!(snapshot["checksum"], "0000000000000000", "{snapshot}");
     let mut output = Vec::new();
     for text in ["one", "two"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
         server.post("/v1/call/write_note", &note).await;
-        output.push(socket.hear_op("delta").await["changes"][0].clone());
+        output.push(socket.receive_op("delta").await["changes"][0].clone());
     }
     let rows: Vec<Vec<Value>> = (output.iter())
         .map(|change| {
@@ -197,11 +197,11 @@ async fn every_change_has_a_checksum() {
     assert_eq!(output[1]["checksum"], Checksum::of(&rows).to_string());
     // A resume includes it too, although the client's rows are unknown.
     socket.say(&format!(r#"{{"op":"subscribe","id":"r",{query},"after_seq":1}}"#)).await;
-    assert_eq!(socket.hear().await["changes"][0]["checksum"], output[1]["checksum"]);
+    assert_eq!(socket.receive().await["changes"][0]["checksum"], output[1]["checksum"]);
     // Other subscriptions get none.
     subscribe(&mut socket, "s", "SELECT id FROM notes").await;
     server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
-    let changes = socket.hear_op("delta").await["changes"].clone();
+    let changes = socket.receive_op("delta").await["changes"].clone();
     let with: Vec<bool> =
         changes.as_array().expect("three").iter().map(|c| c.get("checksum").is_some()).collect();
     assert_eq!(with, [true, true, false], "{changes}");
@@ -219,15 +219,15 @@ async fn a_subscription_can_start_as_of_a_seq() {
     let mut socket = server.socket().await;
     let sql = "SELECT id, text FROM notes ORDER BY id";
     socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","as_of":2}}"#)).await;
-    let snapshot = socket.hear().await;
+    let snapshot = socket.receive().await;
     assert_eq!((&snapshot["op"], &snapshot["seq"]), (&json!("snapshot"), &json!(2)));
     assert_eq!(snapshot["rows"], json!([[1, "one"], [2, "two"]]));
-    let delta = socket.hear().await;
+    let delta = socket.receive().await;
     assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
     assert_eq!(delta["changes"][0]["deletes"], json!([[1]]));
     assert_eq!(delta["changes"][0]["inserts"], json!([[3, "three"]]));
     server.post("/v1/call/burn_note", r#"{"id":2}"#).await;
-    let delta = socket.hear().await;
+    let delta = socket.receive().await;
     assert_eq!((&delta["from"], &delta["to"]), (&json!(4), &json!(5)));
     assert_eq!(delta["changes"][0]["deletes"], json!([[2]]));
 }
@@ -255,7 +255,7 @@ async fn a_slow_reader_is_caught_up() {
     let head = server.engine.durable_seq().0;
     let (mut output, mut rows) = (0, BTreeMap::new());
     while output < head {
-        let frame = socket.hear().await;
+        let frame = socket.receive().await;
         if frame["op"] == "progress" {
             output = frame["seq"].as_i64().expect("a seq");
         }
@@ -297,9 +297,9 @@ async fn a_dead_peer_times_out() {
     let mut socket = request.begin().await;
     assert_eq!(http::head(&mut socket).await.status, 101);
     tokio::time::pause();
-    let mut heard = Vec::new();
-    socket.read_to_end(&mut heard).await.expect("it ends");
-    let pings = heard.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
+    let mut received = Vec::new();
+    socket.read_to_end(&mut received).await.expect("it ends");
+    let pings = received.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
     assert_eq!(pings, 3);
 }
 
@@ -318,13 +318,13 @@ async fn occupied(server: &TestServer) -> Socket {
     for (id, sql) in [("slow1", ENDLESS), ("fast1", "SELECT 1")] {
         socket.say(&query(id, sql)).await;
     }
-    assert_eq!(socket.hear_op("rows").await["id"], "fast1");
+    assert_eq!(socket.receive_op("rows").await["id"], "fast1");
     for (id, sql) in [("slow2", ENDLESS), ("fast2", "SELECT 2")] {
         socket.say(&query(id, sql)).await;
     }
     // Messages are taken in order, so the queries are in the queue.
     socket.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(socket.hear().await["op"], "pong");
+    assert_eq!(socket.receive().await["op"], "pong");
     socket
 }
 
@@ -336,17 +336,17 @@ async fn a_cancelled_query_frees_its_reader_and_has_no_answer() {
     let server = TestServer::open().await;
     let mut socket = occupied(&server).await;
     socket.say(r#"{"op":"cancel","id":"slow1"}"#).await;
-    let heard = timeout(SOON, socket.hear()).await.expect("a reader is free");
-    assert_eq!((&heard["op"], &heard["id"]), (&json!("rows"), &json!("fast2")));
+    let received = timeout(SOON, socket.receive()).await.expect("a reader is free");
+    assert_eq!((&received["op"], &received["id"]), (&json!("rows"), &json!("fast2")));
     socket.say(r#"{"op":"cancel","id":"slow2"}"#).await;
     socket.say(r#"{"op":"cancel","id":"unknown"}"#).await;
     socket.say(&query("fast3", "SELECT 3")).await;
-    assert_eq!(socket.hear().await["id"], "fast3", "cancelled queries have no answer");
+    assert_eq!(socket.receive().await["id"], "fast3", "cancelled queries have no answer");
     // A call cannot be cancelled.
     let call = r#"{"op":"call","id":"c1","reducer":"write_note","args":{"book":"a","text":"x"}}"#;
     socket.say(call).await;
     socket.say(r#"{"op":"cancel","id":"c1"}"#).await;
-    assert_eq!(socket.hear().await["id"], "c1");
+    assert_eq!(socket.receive().await["id"], "c1");
 }
 
 /// They ran to their limit, even after the client had closed, and other queries of the caller waited.
@@ -356,8 +356,8 @@ async fn queries_end_with_their_connection() {
     let mut other = server.socket().await;
     drop(occupied(&server).await);
     other.say(&query("fast", "SELECT 1")).await;
-    let heard = timeout(SOON, other.hear_op("rows")).await.expect("a reader is free");
-    assert_eq!(heard["id"], "fast");
+    let received = timeout(SOON, other.receive_op("rows")).await.expect("a reader is free");
+    assert_eq!(received["id"], "fast");
 
     let mut requests = Vec::new();
     for _ in 0..2 {
@@ -366,5 +366,5 @@ async fn queries_end_with_their_connection() {
     }
     drop(requests);
     other.say(&query("last", "SELECT 1")).await;
-    timeout(SOON, other.hear_op("rows")).await.expect("a reader is free");
+    timeout(SOON, other.receive_op("rows")).await.expect("a reader is free");
 }

@@ -61,7 +61,7 @@ impl TokenServer {
         let bearer = format!("Bearer {}", token(id));
         let socket = self.0.try_socket("/v1/ws", &[("authorization", &bearer)]).await;
         let mut socket = socket.expect("it is let in");
-        assert_eq!(socket.hear().await["op"], "hello");
+        assert_eq!(socket.receive().await["op"], "hello");
         socket
     }
 
@@ -127,10 +127,10 @@ async fn the_first_token_makes_credentials_required() {
     let home = TokenServer::new().await;
     let mut socket = home.0.socket().await;
     socket.say(r#"{"op":"ping"}"#).await;
-    assert_eq!(socket.hear_op("pong").await["op"], "pong");
+    assert_eq!(socket.receive_op("pong").await["op"], "pong");
     home.with("annannann", json!({})).await;
     check(
-        &socket.hear_op("error").await.to_string(),
+        &socket.receive_op("error").await.to_string(),
         expect![[r#"
         {"code":"unauthenticated","detail":"this server now requires credentials","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
     "#]],
@@ -172,7 +172,7 @@ async fn revocation_closes_open_connections() {
         )
         .await;
         // A progress message may come before it.
-        let error = socket.hear_op("error").await;
+        let error = socket.receive_op("error").await;
         assert_eq!(error["code"], "unauthenticated", "{error}");
         assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
         let ended = stream.next().await.expect("an error");
@@ -205,7 +205,7 @@ async fn expiry_closes_open_connections() {
     home.0.clock.pass_s(60);
     let refused = home.call("shortshort", "create_session", json!({"agent": "a"})).await.problem();
     socket.say(r#"{"op":"ping"}"#).await;
-    let error = socket.hear_op("error").await;
+    let error = socket.receive_op("error").await;
     assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
     assert_eq!(home.call("annannann", "create_session", json!({"agent": "a"})).await.status, 200);
     check(
@@ -324,7 +324,7 @@ async fn a_rate_limited_caller_gets_a_retry_delay() {
     assert_eq!(asked.status, 429, "queries count as well");
     let mut socket = home.socket("annannann").await;
     socket.say(r#"{"op":"call","id":"c","reducer":"create_session","args":{"agent":"a"}}"#).await;
-    let by_socket = socket.hear_op("error").await;
+    let by_socket = socket.receive_op("error").await;
     home.0.clock.pass_s(3);
     assert_eq!(home.call("annannann", "create_session", call()).await.status, 200);
     assert_eq!(home.call("bobbobbob", "create_session", call()).await.status, 200);
@@ -333,9 +333,9 @@ async fn a_rate_limited_caller_gets_a_retry_delay() {
     check(
         &format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()),
         expect![[r#"
-            429 rate_limited: you have used up your limit of 2 calls in 4000 ms (wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`)
-            {"code":"rate_limited","detail":"you have used up your limit of 2 calls in 4000 ms","hint":"wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`","id":"c","op":"error","retry_after_ms":2001}
-            429 rate_limited: your quota of 1 calls in 3600000 ms is used up (wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`)
+            429 rate_limited: the caller has used up its limit of 2 calls in 4000 ms (wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`)
+            {"code":"rate_limited","detail":"the caller has used up its limit of 2 calls in 4000 ms","hint":"wait for retry_after_ms; an admin can raise the limit: `abide identity change ID --rate …`","id":"c","op":"error","retry_after_ms":2001}
+            429 rate_limited: the caller has used up its quota of 1 calls in 3600000 ms (wait for retry_after_ms; an admin can raise the quota: `abide identity change ID --quota …`)
         "#]],
     );
 }
@@ -594,11 +594,11 @@ async fn a_narrowed_connection_stays_narrowed() {
     let sql = r#"{"op":"sql","id":"s","sql":"SELECT agent FROM sessions"}"#;
     for other in ["otherone", "othertwo"] {
         socket.say(sql).await;
-        assert_eq!(socket.hear_op("rows").await["rows"], json!([["acme"]]));
+        assert_eq!(socket.receive_op("rows").await["rows"], json!([["acme"]]));
         let args = json!({"agent": "b", "scope": {"tenant": "zeta"}});
         let call = json!({"op": "call", "id": "c", "reducer": "create_session", "args": args});
         socket.say(&call.to_string()).await;
-        assert_eq!(socket.hear_op("error").await["code"], "denied");
+        assert_eq!(socket.receive_op("error").await["code"], "denied");
         home.with(other, json!({})).await;
     }
 }

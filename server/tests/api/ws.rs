@@ -17,7 +17,7 @@ impl TestServer {
     /// Connects and receives the hello.
     pub(crate) async fn socket(&self) -> Socket {
         let mut socket = self.try_socket("/v1/ws", &[]).await.expect("a WebSocket");
-        assert_eq!(socket.hear().await["op"], "hello");
+        assert_eq!(socket.receive().await["op"], "hello");
         socket
     }
 
@@ -50,7 +50,7 @@ impl Socket {
     }
 
     /// The next message as text.
-    pub(crate) async fn hear_text(&mut self) -> String {
+    pub(crate) async fn receive_text(&mut self) -> String {
         loop {
             match self.0.next().await.expect("the socket is open").expect("the socket is whole") {
                 Message::Text(text) => return text.to_string(),
@@ -60,15 +60,15 @@ impl Socket {
         }
     }
 
-    pub(crate) async fn hear(&mut self) -> JsonValue {
-        let text = self.hear_text().await;
+    pub(crate) async fn receive(&mut self) -> JsonValue {
+        let text = self.receive_text().await;
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
     }
 
     /// The next message of an op; others are skipped.
-    pub(crate) async fn hear_op(&mut self, op: &str) -> JsonValue {
+    pub(crate) async fn receive_op(&mut self, op: &str) -> JsonValue {
         loop {
-            let message = self.hear().await;
+            let message = self.receive().await;
             if message["op"] == op {
                 return message;
             }

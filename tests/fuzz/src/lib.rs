@@ -6,8 +6,8 @@
 //! input.
 //!
 //! `sql` texts of queries · `message` messages of `abide.v1` · `http` raw bytes, including
-//! WebSocket frames · `protocol` messages of A2A, MCP, AG-UI, the AI SDK and Open Responses · `event` decoders of files and frames · `file` modified databases ·
-//! `arguments` arguments of calls · `engine` an engine to run them on.
+//! WebSocket frames · `protocol` messages of A2A, MCP, AG-UI, the AI SDK and Open Responses · `event` decoders of
+//! files and frames · `file` modified databases · `arguments` arguments of calls · `engine` an engine to run them on.
 
 pub mod arguments;
 mod engine;

@@ -608,7 +608,7 @@ impl Model {
         self.compare().await;
     }
 
-    fn judge(&self) {
+    fn evaluate(&self) {
         for it in &self.calls {
             let tool = &TOOLS[it.tool];
             assert!(it.status.ended(), "the call never ended: {it:?}");
@@ -648,7 +648,7 @@ fn effects_happen_as_often_as_they_may() {
             }
             model.compare().await;
             model.finish().await;
-            model.judge();
+            model.evaluate();
             // The run covered all outcomes.
             let seen = |status| model.calls.iter().filter(|it| it.status == status).count();
             let lost = model.calls.iter().map(|it| it.lost.len()).sum::<usize>();

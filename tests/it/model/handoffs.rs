@@ -256,8 +256,8 @@ impl Handoff {
 }
 
 #[test]
-fn sessions_return() {
-    for_seeds("model::handoffs::sessions_return", 0..10, |seed| {
+fn sessions_return_after_each_handoff() {
+    for_seeds("model::handoffs::sessions_return_after_each_handoff", 0..10, |seed| {
         run(async {
             let (world, random) = (World::new(), Random::new(seed));
             let (sessions, handoffs) = (vec![], vec![]);

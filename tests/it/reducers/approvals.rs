@@ -15,7 +15,7 @@ fn check_asked(script: &str, expected: expect_test::Expect) {
 }
 
 #[test]
-fn an_approval() {
+fn an_approval_counts_once() {
     check_asked(
         r#"
         sql SELECT id, call_id, session_id, status, arguments, decided_by FROM approvals
@@ -75,7 +75,7 @@ fn an_approval_with_changed_arguments() {
 }
 
 #[test]
-fn a_rejection() {
+fn a_rejection_counts_once() {
     check_asked(
         r#"
         decide_approval call_id=c1 decision=reject approved_arguments={} as=ann
@@ -119,8 +119,8 @@ fn a_decision_on_an_unknown_or_decided_approval() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             ("ap#1")
-            refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
-            refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
+            refused bad_arguments: the call names neither or both of id and call_id (hint: id is that of the approval, call_id that of the tool call)
+            refused bad_arguments: the call names neither or both of id and call_id (hint: id is that of the approval, call_id that of the tool call)
             refused not_found: there is no approval for ap_nobody (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             refused not_found: there is no approval for c2 (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             refused bad_arguments: decide_approval: argument decision: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)

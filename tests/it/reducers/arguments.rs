@@ -5,7 +5,7 @@ use expect_test::{expect, expect_file};
 use crate::script::{check, play};
 
 #[test]
-fn unknown_reducers() {
+fn unknown_reducers_are_refused() {
     check(
         r#"
         create_sesion agent=support
@@ -14,8 +14,8 @@ fn unknown_reducers() {
         "#,
         expect![[r#"
             refused unknown_reducer: there is no reducer "create_sesion" (hint: did you mean create_session?)
-            refused unknown_reducer: there is no reducer "frobnicate" (hint: GET /v1/schema lists them)
-            refused unknown_reducer: call 1 of the batch: there is no reducer "frobnicate" (hint: GET /v1/schema lists them)
+            refused unknown_reducer: there is no reducer "frobnicate" (hint: the schema lists the reducers)
+            refused unknown_reducer: call 1 of the batch: there is no reducer "frobnicate" (hint: the schema lists the reducers)
         "#]],
     );
 }
@@ -76,11 +76,11 @@ fn arguments_over_the_limits() {
         "#]],
     );
     let script = "frobnicate | ".repeat(abide_schema::limits::BATCH_CALLS) + "frobnicate";
-    let heard = play(&format!("batch: {script}"));
+    let received = play(&format!("batch: {script}"));
     expect![[r#"
         refused limit_exceeded: the batch has 1001 calls; the limit is 1000 (hint: send several batches)
     "#]]
-    .assert_eq(&heard);
+    .assert_eq(&received);
 }
 
 /// `null` for an optional argument equals omitting it.

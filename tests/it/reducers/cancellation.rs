@@ -53,8 +53,8 @@ const AT_WORK: &str = r#"
 
 /// Expects the responses after those of `AT_WORK`.
 fn check_at_work(script: &str, expected: expect_test::Expect) {
-    let heard = crate::script::play(&format!("{AT_WORK}{script}"));
-    let after: String = heard.split_inclusive('\n').skip(6).collect();
+    let received = crate::script::play(&format!("{AT_WORK}{script}"));
+    let after: String = received.split_inclusive('\n').skip(6).collect();
     expected.assert_eq(&after);
 }
 

@@ -55,7 +55,7 @@ fn a_write_can_be_a_compare_and_set() {
         expect![[r#"
             seq 1 {}
             refused conflict: entry a was written by event 1 (hint: read it again and retry the change)
-            refused conflict: there is no entry b2 (hint: read it again and retry the change)
+            refused conflict: entry b2 does not exist; the call expected event 7 (hint: omit expected_seq, or give 0, to create it)
             seq 2 {}
             ("a", "2", 2)
         "#]],
@@ -145,7 +145,7 @@ fn a_late_writer_is_fenced_off() {
             (6)
             seq 7 {}
             refused lease_lost: call c1 is claimed by bob under another token (hint: another worker may repeat this call; discard this result)
-            refused denied: the lease on call c1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused denied: the lease on call c1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             ("2")
@@ -204,7 +204,7 @@ fn a_token_is_that_of_a_claim_that_is_held() {
             refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
             refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
             refused not_found: there is no tool call c2 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
-            refused denied: the lease on call c1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused denied: the lease on call c1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             refused lease_lost: call c1 is claimed by ann under another token (hint: another worker may repeat this call; discard this result)
             batch 7: seq 6 {} | seq 7 {call_id: c1, status: succeeded, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01, result: 1}
             refused conflict: call c1 is succeeded already
@@ -219,7 +219,7 @@ fn a_token_is_that_of_a_claim_that_is_held() {
             seq 14 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 15 {id: r1, revision: 1, status: running, driver: d1, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 15, lease_expires_at: 14:00:01}
             seq 16 {}
-            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused denied: the lease on run r1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             ("a") ("c") ("f")
             the same up to 17
         "#]],
@@ -239,7 +239,7 @@ fn the_changes_of_a_call_see_each_other() {
         expect![[r#"
             seq 1 {}
             seq 2 {}
-            refused conflict: there is no entry a (hint: read it again and retry the change)
+            refused conflict: entry a does not exist; the call expected event 2 (hint: omit expected_seq, or give 0, to create it)
             ("a", "3", 2) ("b", "4", 2)
         "#]],
     );

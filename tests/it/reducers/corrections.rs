@@ -94,7 +94,7 @@ fn a_correction_has_a_valid_result() {
             refused bad_arguments: the status failed of the result does not fit its error (hint: status is done without an error, failed with error_code, or aborted)
             refused bad_arguments: cost_micros is -1, not between 0 and 9223372036854775807
             refused bad_arguments: number is 9, not between 1 and 4
-            refused bad_arguments: lines are not in the order of their numbers, or a number is repeated
+            refused bad_arguments: lines has the number 2 twice (hint: give each line once, in the order of the numbers)
             refused bad_arguments: correct_run: argument lines[0].events[0].kind: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: correct_run takes id, result, lines, reason?)
             refused bad_arguments: correct_run: there is no argument result.text (hint: result has status, error_code, error_message, answer, tool_calls, input_tokens, output_tokens, cost_micros)
             refused limit_exceeded: reason has 4097 bytes; the limit is 4096

@@ -13,8 +13,8 @@ const BEGUN: &str = r#"
 
 /// Expects the responses after those of `BEGUN`.
 fn check_begun(script: &str, expected: expect_test::Expect) {
-    let heard = play(&format!("{BEGUN}{script}"));
-    let after: String = heard.split_inclusive('\n').skip(4).collect();
+    let received = play(&format!("{BEGUN}{script}"));
+    let after: String = received.split_inclusive('\n').skip(4).collect();
     expected.assert_eq(&after);
 }
 
@@ -54,7 +54,7 @@ fn a_call_waits_for_an_answer_without_a_worker() {
             refused lease_lost: call c1 is awaiting_approval and not claimed (hint: another worker may repeat this call; discard this result)
             ("c1", "book", "awaiting_approval", "{}") ("c1~input.1.1", "tool_input", "awaiting_approval", "{\"call_id\":\"c1\",\"message\":\"Who?\",\"schema\":{\"properties\":{\"name\":{\"type\":\"string\"}},\"required\":[\"name\"],\"type\":\"object\"},\"tool\":\"book\"}")
             ("c1~input.1.1", "pending", "Who?", "travel")
-            refused denied: deciding on a call of tool_input requires the capability travel, which you do not have (hint: an admin can grant it: `abide identity change ID --capability …`)
+            refused denied: deciding on a call of tool_input requires the capability travel, which the caller lacks (hint: an admin can grant it: `abide identity change ID --capability …`)
             refused bad_arguments: the answer does not fit the form: "name" is a required property (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
             refused bad_arguments: the answer does not fit the form: at /name: 7 is not of type "string" (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
             refused bad_arguments: the member tool of a question cannot be changed (hint: give only answer)
@@ -74,22 +74,22 @@ fn a_question_is_declined_or_cancelled_or_expires() {
         ("decide_approval call_id=c1~input.1.1 decision=reject", "rejected"),
         ("cancel_tool_call call_id=c1~input.1.1", "cancelled"),
     ] {
-        let heard = play(&format!(
+        let received = play(&format!(
             "{BEGUN}{ASK}\n{decision}\nsql SELECT call_id, status FROM tool_calls\nreplay"
         ));
         let expected = format!("(\"c1\", \"pending\") (\"c1~input.1.1\", \"{status}\")");
-        assert!(heard.contains(&expected), "{heard}");
+        assert!(received.contains(&expected), "{received}");
     }
     // The end of the call ends its questions.
-    let heard = play(&format!(
+    let received = play(&format!(
         "{BEGUN}{ASK}\ncancel_tool_call call_id=c1\nsql SELECT status FROM tool_calls\n\
          sql SELECT status FROM approvals\nreplay"
     ));
-    assert!(heard.contains("(\"cancelled\") (\"cancelled\")\n(\"cancelled\")"), "{heard}");
-    let heard = play(&format!(
+    assert!(received.contains("(\"cancelled\") (\"cancelled\")\n(\"cancelled\")"), "{received}");
+    let received = play(&format!(
         "{BEGUN}{ASK}\ncancel_session session_id=s1\nsql SELECT status FROM tool_calls\nreplay"
     ));
-    assert!(heard.contains("(\"cancelled\") (\"cancelled\")"), "{heard}");
+    assert!(received.contains("(\"cancelled\") (\"cancelled\")"), "{received}");
 }
 
 /// The next worker continues with the task, even if the tool must not run twice.
@@ -148,8 +148,8 @@ fn messages_of_a_tool_server_are_bounded() {
         "#
         ),
         expect![[r#"
-            refused bad_arguments: suspend_tool_call: give either inputs or retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
-            refused bad_arguments: suspend_tool_call: give either inputs or retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
+            refused bad_arguments: the call has neither or both of inputs and retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
+            refused bad_arguments: the call has neither or both of inputs and retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
             refused limit_exceeded: the server of call c1 asks 1 questions (hint: at most 8 are allowed at a time, with a step that records them)
             refused limit_exceeded: a question of call c1 has more than 8192 bytes (hint: fail the call)
             refused bad_arguments: the form of a question of call c1 must be an object (hint: the schema of a form has the type object)

@@ -214,7 +214,7 @@ fn a_deadline_waits_for_the_holder() {
 }
 
 #[test]
-fn invalid_handoffs() {
+fn invalid_handoffs_are_refused() {
     check_handed_off(
         r#"
         request_supervisor_handoff session_id=s1 reason=again required_capability=refunds
@@ -243,7 +243,7 @@ fn invalid_handoffs() {
             refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             refused bad_arguments: required_capability is empty
             refused bad_arguments: request_supervisor_handoff: argument required_capability is missing (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
-            refused bad_arguments: request_supervisor_handoff: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
+            refused bad_arguments: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
             refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
             refused bad_arguments: escalate_to is empty
             refused bad_arguments: expires_after_ms is 315360000001, not between 0 and 315360000000

@@ -102,21 +102,21 @@ fn no_caller_can_grant_more_than_it_has() {
             refused denied: the role clerks may not call set_role (hint: `abide role list` shows what each role may call; an admin can assign another role)
             refused denied: roles are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
-            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
+            refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             seq 6 {id: tenant=acme/a3, scope: {"tenant":"acme"}}
-            refused denied: managing identity tenant=acme/a4 requires its capability wires (hint: ask an admin who has it)
-            refused denied: managing identity tenant=acme/a5 requires its capability * (hint: ask an admin who has it)
+            refused denied: only a caller with the capability wires can manage identity tenant=acme/a4, which has it (hint: ask an admin who has it)
+            refused denied: only a caller with the capability * can manage identity tenant=acme/a5, which has it (hint: ask an admin who has it)
             seq 9 {id: c1}
-            refused denied: managing identity c2 requires its role admin (hint: ask an admin)
+            refused denied: only an admin or a caller with the role admin can manage identity c2, which has that role (hint: ask an admin)
             seq 11 {id: c3}
-            refused denied: managing identity c3 requires its role admin (hint: ask an admin)
+            refused denied: only an admin or a caller with the role admin can manage identity c3, which has that role (hint: ask an admin)
             seq 13 {id: z, scope: {"tenant":"zeta"}}
             refused not_found: there is no identity z (hint: `abide identity list` lists them; `abide identity create` creates one)
             refused not_found: there is no identity z (hint: `abide identity list` lists them; `abide identity create` creates one)
             refused not_found: there is no identity nowhere (hint: `abide identity list` lists them; `abide identity create` creates one)
-            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
+            refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("tenant=acme/a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("tenant=acme/a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
-            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared, and a caller with a scope cannot change them") ("tom", "create_identity", "a scope with this tenant is outside your own") ("tom", "create_identity", "managing identity tenant=acme/a4 requires its capability wires") ("tom", "create_identity", "managing identity tenant=acme/a5 requires its capability *") ("clerk", "create_identity", "managing identity c2 requires its role admin") ("clerk", "change_identity", "managing identity c3 requires its role admin") ("tom", "change_identity", "a scope with this tenant is outside your own")
+            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared, and a caller with a scope cannot change them") ("tom", "create_identity", "scope.tenant is outside the caller's own scope") ("tom", "create_identity", "only a caller with the capability wires can manage identity tenant=acme/a4, which has it") ("tom", "create_identity", "only a caller with the capability * can manage identity tenant=acme/a5, which has it") ("clerk", "create_identity", "only an admin or a caller with the role admin can manage identity c2, which has that role") ("clerk", "change_identity", "only an admin or a caller with the role admin can manage identity c3, which has that role") ("tom", "change_identity", "scope.tenant is outside the caller's own scope")
             the same up to 14
         "#]],
     );
@@ -154,11 +154,11 @@ fn tokens_are_identified_by_their_hash() {
             seq 4 {id: annannann, expires_at: 14:00:01}
             seq 4 again {id: annannann, expires_at: 14:00:01}
             refused conflict: token annannann already exists (hint: create a token with another id; `abide token create` generates one)
-            refused bad_arguments: create_token: hash must be a SHA-256 in 64 lower-case hexadecimal digits (hint: abide token create creates a token and shows it once)
+            refused bad_arguments: hash must be a SHA-256 in 64 lower-case hexadecimal digits (hint: `abide token create` creates a token and shows it once)
             seq 5 {id: zoezoezoe}
             refused not_found: there is no identity zoe (hint: `abide identity list` lists them; `abide identity create` creates one)
             seq 6 {id: annannan2}
-            refused denied: managing identity ann requires its role app (hint: ask an admin)
+            refused denied: only an admin or a caller with the role app can manage identity ann, which has that role (hint: ask an admin)
             refused not_found: there is no identity noname (hint: `abide identity list` lists them; `abide identity create` creates one)
             refused not_found: there is no token zoezoezoe (hint: `abide token list` lists them)
             refused not_found: there is no token nowhere (hint: `abide token list` lists them)

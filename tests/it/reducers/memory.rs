@@ -65,7 +65,7 @@ fn wrong_facts_are_refused_as_a_whole() {
             refused bad_arguments: save_memories: there is no argument facts[0].tenant (hint: facts[0] has key, value, confidence, source_seq)
             refused bad_arguments: scope.tenant must be a string (hint: for example {"tenant": "acme"})
             refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
-            refused bad_arguments: run_id and fencing_token belong together (hint: give both or none)
+            refused bad_arguments: the call has only one of run_id and fencing_token (hint: the driver of a run gives both; other callers omit both)
             seq 0 again {}
             (0)
         "#]],
@@ -140,7 +140,7 @@ fn a_tenant_neither_reads_nor_changes_the_facts_of_another() {
             seq 4 {}
             seq 5 {}
             seq 6 {}
-            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
+            refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             refused not_found: there is no session tenant=acme/ (hint: create it with `abide call create_session`)
             refused not_found: there is no session tenant=zeta/s1 (hint: create it with `abide call create_session`)
             seq 0 again {}

@@ -47,7 +47,7 @@ fn equal_texts_are_two_messages() {
 }
 
 #[test]
-fn invalid_messages() {
+fn invalid_messages_are_refused() {
     check(
         r#"
         create_session agent=support id=s1
@@ -133,9 +133,9 @@ fn the_author_of_an_entry_is_checked() {
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:01:00}
             refused denied: the role supervisor may not write system messages (hint: use the role user, or the name of the author)
-            refused bad_arguments: append_message: run_id and run_fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
-            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
-            refused bad_arguments: append_message: run_id and run_fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
+            refused bad_arguments: the call has only one of run_id and run_fencing_token (hint: the driver of a run gives both; other callers omit both)
+            refused denied: the lease on run r1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
+            refused bad_arguments: the call has only one of run_id and run_fencing_token (hint: the driver of a run gives both; other callers omit both)
             refused conflict: run r1 belongs to another session (hint: a driver writes to the session of its run only)
             seq 8 {id: 2}
             seq 9 {id: 3}

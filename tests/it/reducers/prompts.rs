@@ -132,7 +132,7 @@ fn a_tenant_has_prompts_of_its_own() {
             seq 4 {name: tenant=acme/greeting, version: 2, scope: {"tenant":"acme"}}
             refused not_found: there is no prompt tenant=acme/greeting (hint: `abide prompt list` lists them)
             seq 5 {version: 1, prompt: tenant=acme/greeting}
-            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
+            refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             seq 7 {name: tenant=acme/mine, version: 1, scope: {"tenant":"acme","user":"ann"}}
             ("greeting", 1, "{}") ("tenant=acme/greeting", 2, "{\"tenant\":\"acme\"}") ("tenant=acme/mine", 1, "{\"tenant\":\"acme\",\"user\":\"ann\"}") ("tenant=zeta/greeting", 1, "{\"tenant\":\"zeta\"}")
             ("greeting", "production", 1)
@@ -144,7 +144,7 @@ fn a_tenant_has_prompts_of_its_own() {
 /// Regression: an equal text added no version, so a caller that may not read the text could confirm a guess of it.
 #[test]
 fn a_guess_of_a_hidden_text_is_not_confirmed() {
-    let heard = play(
+    let received = play(
         r#"
         put_prompt name=pin text="1234"
         set_policy table=prompt_versions role=app hidden=["text"]
@@ -156,10 +156,10 @@ fn a_guess_of_a_hidden_text_is_not_confirmed() {
         "#,
     );
     let versions = |line: &str| line.contains("name: pin").then(|| line.to_owned());
-    let lines: Vec<String> = heard.lines().filter_map(versions).collect();
+    let lines: Vec<String> = received.lines().filter_map(versions).collect();
     let seen: Vec<&str> = lines
         .iter()
         .filter_map(|line| line.split("version: ").nth(1)?.split([',', '}']).next())
         .collect();
-    assert_eq!(seen, ["1", "2", "3", "3"], "{heard}");
+    assert_eq!(seen, ["1", "2", "3", "3"], "{received}");
 }

@@ -99,8 +99,8 @@ fn long_results_are_returned_in_full() {
         request_tool_call call_id=c1 session_id=s1 tool_name=search arguments={{"q":"{long}"}} request_id=r1
         "#
     );
-    let heard = crate::script::play(&format!("{script}{retries}"));
-    let lines: Vec<String> = heard.lines().map(|line| line.replace(" again", "")).collect();
+    let received = crate::script::play(&format!("{script}{retries}"));
+    let lines: Vec<String> = received.lines().map(|line| line.replace(" again", "")).collect();
     assert_eq!(lines[5], lines[4], "the retry equals the first result");
     assert_eq!(lines[6], lines[2], "the state of the first call, not the current one");
 }
@@ -149,7 +149,7 @@ fn a_refusal_in_a_batch_has_no_effect() {
         expect![[r#"
             seq 1 {name: search, version: 1, effect: at_most_once}
             refused lease_lost: call 4 of the batch: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
-            refused unknown_reducer: call 2 of the batch: there is no reducer "no_such_reducer" (hint: GET /v1/schema lists them)
+            refused unknown_reducer: call 2 of the batch: there is no reducer "no_such_reducer" (hint: the schema lists the reducers)
             refused bad_arguments: call 2 of the batch: append_message: argument role is missing (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
             refused conflict: call 2 of the batch: session s1 already exists (hint: omit id to get a generated one)
             refused bad_request: the batch is empty

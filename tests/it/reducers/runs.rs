@@ -53,13 +53,13 @@ fn a_run_is_started_driven_and_completed() {
             refused bad_arguments: done is recorded by finish_run and wait_run, once per turn (hint: omit it, and end the turn with one of these calls)
             refused bad_arguments: record_run: argument events[0].kind: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?)
             refused bad_arguments: tool_calls is -1, not between 0 and 4294967295
-            refused bad_arguments: finish_run: code is only valid for a failed run (hint: end=failed needs code; end=done and end=aborted have none)
-            refused bad_arguments: finish_run: code is only valid for a failed run (hint: end=failed needs code; end=done and end=aborted have none)
+            refused bad_arguments: code is valid with end=failed only (hint: omit code)
+            refused bad_arguments: end=failed requires code (hint: code is the error code of the run, such as code=timeout)
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             seq 6 again {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
-            refused lease_lost: run r1 is done and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
-            refused lease_lost: run r1 is done and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
-            refused bad_transition: run r1 is done, there is nothing to abort
+            refused lease_lost: run r1 is done and has no driver (hint: start_run starts another run in the session)
+            refused lease_lost: run r1 is done and has no driver (hint: start_run starts another run in the session)
+            refused bad_transition: run r1 is done and cannot be aborted
             (1, 1, "status", "{\"status\":\"thinking\"}") (2, 1, "token", "{\"content\":\"hi\"}") (3, 1, "status", "{\"status\":\"idle\"}") (4, 1, "done", "{\"assistant_data\":{\"content\":\"hi\"}}")
             (9, 1, 0, "{\"content\":\"hi\"}")
             seq 7 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
@@ -91,7 +91,7 @@ fn only_the_claimant_of_a_run_learns_how_its_lease_was_lost() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: s2, status: created}
-            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused denied: the lease on run r1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             the same up to 7
@@ -557,10 +557,10 @@ fn the_original_of_a_withheld_answer_is_not_in_the_events_of_its_session() {
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {}
             seq 5 again {}
-            refused conflict: answer 1 of run r1 has another original (hint: the first original stands; record the next answer under its own number)
+            refused conflict: answer 1 of run r1 is stored with another original text (hint: the first original stands; record the next answer under its own number)
             refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             (null, "{\"fencing_token\":4,\"id\":\"r1\",\"iteration\":1,\"original\":{\"text\":\"swordfish\"}}")
-            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused denied: the lease on run r1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             ("r1", 1, "{\"text\":\"swordfish\"}")
             the same up to 6
         "#]],
@@ -639,7 +639,7 @@ fn a_run_that_waits_ends_at_the_limit_of_its_agent() {
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:00:01}
             seq 6 {call_id: r1~1, status: awaiting_approval, attempt: 0}
             seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: approval}
-            refused denied: expire_run can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_run can only be called by the engine
             ("waiting")
             ("failed", null, "execution_timeout", "the run has reached its time limit", 2)
             ("active")
@@ -697,7 +697,7 @@ fn a_run_that_waits_ends_at_the_limit_of_the_agent_that_has_taken_over() {
             seq 6 {call_id: r1~1, status: awaiting_approval, attempt: 0}
             seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: approval}
             ("r1", "s1", 1795269660000000)
-            refused denied: expire_wait can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_wait can only be called by the engine
             seq 8 {id: ap#1, call_id: r1~1, status: approved, decided_by: local}
             ("running", 0)
             seq 10 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 10, lease_expires_at: 14:01:01}

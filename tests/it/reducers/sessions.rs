@@ -65,8 +65,8 @@ fn ids_have_a_maximum_length() {
     "#]],
     );
     let longest = "x".repeat(512);
-    let heard = play(&format!("create_session agent=support id={longest}"));
-    assert!(heard.starts_with("seq 1 "), "{heard}");
+    let received = play(&format!("create_session agent=support id={longest}"));
+    assert!(received.starts_with("seq 1 "), "{received}");
 }
 
 #[test]
@@ -230,11 +230,11 @@ fn every_reducer_from_every_status() {
     for from in SessionStatus::ALL {
         for call in moves {
             let way = way_to(from);
-            let heard = play(&format!(
+            let received = play(&format!(
                 "create_session agent=support id=s1\n{way}\n{call}\nsql SELECT status FROM sessions"
             ));
-            let heard: Vec<&str> = heard.lines().collect();
-            let [.., answer, status] = heard.as_slice() else { panic!("{heard:?}") };
+            let received: Vec<&str> = received.lines().collect();
+            let [.., answer, status] = received.as_slice() else { panic!("{received:?}") };
             let reducer = call.split(' ').next().unwrap();
             let answer = if answer.starts_with("seq ") { status } else { answer };
             table.push_str(&format!("{from} {reducer}: {answer}\n"));
@@ -288,10 +288,10 @@ fn every_pair_of_statuses_without_the_engine() {
         let mut allowed = Vec::new();
         for to in SessionStatus::ALL {
             let way = way_to(from);
-            let heard = play(&format!(
+            let received = play(&format!(
                 "create_session agent=support id=s1\n{way}\nraw UPDATE sessions SET status = '{to}'"
             ));
-            let answer = heard.lines().last().unwrap();
+            let answer = received.lines().last().unwrap();
             match answer {
                 "taken" => allowed.push(to.as_str()),
                 _ => assert!(answer.starts_with("aborted: bad_transition: "), "{answer}"),

@@ -121,7 +121,7 @@ fn a_timer_with_an_existing_id() {
 }
 
 #[test]
-fn invalid_timers() {
+fn invalid_timers_are_refused() {
     check(
         r#"
         set_timer
@@ -149,8 +149,8 @@ fn invalid_timers() {
             refused bad_arguments: due_at must be a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
             refused bad_arguments: id is empty
             refused bad_arguments: name is empty
-            refused bad_arguments: set_timer: message and resume require session_id (hint: give session_id, or omit message and resume)
-            refused bad_arguments: set_timer: message and resume require session_id (hint: give session_id, or omit message and resume)
+            refused bad_arguments: message and resume require session_id (hint: give session_id, or omit message and resume)
+            refused bad_arguments: message and resume require session_id (hint: give session_id, or omit message and resume)
             refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
             (0)
             seq 1 {id: long_ago, status: pending, due_at: 1970-01-01T00:00:00}
@@ -181,18 +181,18 @@ fn callers_cannot_call_timer_reducers() {
         "#,
         expect![[r#"
             seq 1 {id: t1, status: pending, due_at: 14:00:01}
-            refused denied: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: lapse_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: retry_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: expire_approval can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: lapse_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: expire_run can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: expire_wait can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: escalate_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused denied: expire_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
-            refused unknown_reducer: there is no reducer "fire_timers" (hint: GET /v1/schema lists them)
-            refused denied: call 1 of the batch: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: fire_timer can only be called by the engine
+            refused denied: fire_timer can only be called by the engine
+            refused denied: lapse_tool_call can only be called by the engine
+            refused denied: retry_tool_call can only be called by the engine
+            refused denied: expire_approval can only be called by the engine
+            refused denied: lapse_handoff can only be called by the engine
+            refused denied: expire_run can only be called by the engine
+            refused denied: expire_wait can only be called by the engine
+            refused denied: escalate_handoff can only be called by the engine
+            refused denied: expire_handoff can only be called by the engine
+            refused unknown_reducer: there is no reducer "fire_timers" (hint: the schema lists the reducers)
+            refused denied: call 1 of the batch: fire_timer can only be called by the engine
             refused denied: system is reserved for the engine
         "#]],
     );

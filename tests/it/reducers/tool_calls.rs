@@ -18,8 +18,8 @@ const ASKED: &str = r#"
 
 /// Expects the responses after those of `ASKED`.
 fn check_asked(script: &str, expected: Expect) {
-    let heard = crate::script::play(&format!("{ASKED}{script}"));
-    let after: String = heard.split_inclusive('\n').skip(7).collect();
+    let received = crate::script::play(&format!("{ASKED}{script}"));
+    let after: String = received.split_inclusive('\n').skip(7).collect();
     expected.assert_eq(&after);
 }
 
@@ -139,7 +139,7 @@ fn arguments_are_any_json() {
 }
 
 #[test]
-fn invalid_calls() {
+fn invalid_calls_are_refused() {
     check_asked(
         r#"
         request_tool_call call_id=c1 session_id=s1 tool_name=nothing arguments={}
@@ -217,7 +217,7 @@ fn only_the_holder_ends_a_call() {
         settle_tool_call call_id=pay1 outcome=failed
         "#,
         expect![[r#"
-            refused lease_lost: call pay1 is pending and not claimed (hint: another worker may repeat this call; discard this result)
+            refused conflict: call pay1 is pending and was never claimed (hint: claim it first, when it is pending)
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this call; discard this result)
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this call; discard this result)
@@ -333,7 +333,7 @@ fn late_without_another_claim() {
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
-            refused denied: the lease on call pay1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused denied: the lease on call pay1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
             (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"the report is stored in unknown_tool_calls; record an outcome with settle_tool_call\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
             seq 12 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
@@ -417,7 +417,7 @@ fn failed_and_retried() {
 
 /// A worker crash counts as an attempt, with the same delays and the same limit.
 #[test]
-fn repeated_crashes() {
+fn a_crash_of_a_worker_counts_as_an_attempt() {
     check(
         r#"
         register_tool name=put effect=idempotent retry={"max_attempts":3,"backoff_ms":5000}
@@ -641,7 +641,7 @@ fn the_longest_waiting_call_is_next() {
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
             refused not_found: there is no pending call of look (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
-            refused bad_arguments: claim_next_tool_call: the call names 0 tools; it must name 1 to 100 (hint: name the tools that this worker runs, in several calls if there are more)
+            refused bad_arguments: the call names 0 tools; it must name 1 to 100 (hint: name the tools that this worker runs, in several calls if there are more)
             refused not_found: there is no tool unheard_of (hint: register it with `abide call register_tool`)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             ("claim_next_tool_call", "s1")
@@ -667,8 +667,8 @@ fn settled_by_the_first_report() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused bad_arguments: settle_tool_call: a succeeded outcome cannot have an error (hint: give result, or outcome=failed)
-            refused bad_arguments: settle_tool_call: a failed outcome cannot have a result (hint: give error, or outcome=succeeded)
+            refused bad_arguments: error is not valid with outcome=succeeded (hint: give result, or outcome=failed)
+            refused bad_arguments: result is not valid with outcome=failed (hint: give error, or outcome=succeeded)
             seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             refused conflict: call pay1 was settled as failed by ann, with other evidence (hint: the first settlement stands; tool_calls has its evidence)

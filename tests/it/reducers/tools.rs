@@ -32,7 +32,7 @@ fn a_tool_is_registered_and_changed() {
 }
 
 #[test]
-fn invalid_tools() {
+fn invalid_tools_are_refused() {
     check(
         r#"
         register_tool name=""
@@ -102,7 +102,7 @@ fn the_fields_of_a_manifest() {
 }
 
 #[test]
-fn invalid_manifests() {
+fn invalid_manifests_are_refused() {
     check(
         r#"
         register_tool name=a retry={"max_attempts":0}
@@ -138,7 +138,7 @@ fn invalid_manifests() {
 /// A schema runs on the writer's thread: schemas that could fetch, loop or run for very long are
 /// refused.
 #[test]
-fn invalid_schemas() {
+fn invalid_schemas_are_refused() {
     check(
         r##"
         register_tool name=a input_schema=7
@@ -196,7 +196,7 @@ fn invalid_schemas() {
 
 /// Recursive schemas, and patterns that make backtracking matchers run forever.
 #[test]
-fn recursive_schemas() {
+fn recursive_schemas_are_evaluated_within_bounds() {
     let a = "a".repeat(5_000);
     let script = format!(
         r##"
@@ -227,7 +227,7 @@ fn recursive_schemas() {
 
 /// Generators write `unevaluatedProperties` for combined types.
 #[test]
-fn unevaluated_properties() {
+fn unevaluated_properties_are_refused() {
     check(
         r#"
         create_session agent=support id=s1

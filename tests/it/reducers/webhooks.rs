@@ -40,16 +40,16 @@ fn a_webhook_follows_its_run_to_the_end() {
             seq 4 {id: r1~w, name: w, status: active}
             seq 4 again {id: r1~w, name: w, status: active}
             seq 5 {id: r1~late, name: late, status: active}
-            refused conflict: webhook r1~w was replaced, or is active (hint: read the webhook again before the next delivery)
+            refused conflict: webhook r1~w was replaced (hint: read the webhook again before the next delivery)
             refused bad_arguments: delivered is 2, not between 0 and 1
-            refused bad_arguments: record_delivery: retry_in_ms requires error
+            refused bad_arguments: retry_in_ms is valid with error only (hint: a delivery is retried only if it failed)
             seq 6 {id: r1~w, name: w, status: active}
             ("r1~late", "active", 1, 0, null, 0) ("r1~w", "active", 0, 1, "no answer", 1)
             ("active", 1, 0)
             seq 8 {id: r1~w, name: w, status: active}
             seq 9 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, error_code: aborted, error_message: the run was aborted}
             seq 10 {id: r1~w, name: w, status: done}
-            refused conflict: webhook r1~w was replaced, or is done (hint: read the webhook again before the next delivery)
+            refused conflict: webhook r1~w is done (hint: read the webhook again before the next delivery)
             seq 11 {id: r1~late, name: late, status: failed}
             ("r1~late", "failed", 1, null, null, "gone") ("r1~w", "done", 3, null, null, null)
             seq 12 {id: r1~w, name: w, status: done}
@@ -96,7 +96,7 @@ fn invalid_webhooks_are_refused() {
             refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
             refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
             refused limit_exceeded: token has 6000 bytes; the limit is 4096
-            refused bad_arguments: credentials require scheme (hint: such as Bearer)
+            refused bad_arguments: credentials without scheme (hint: give scheme, such as Bearer)
             refused bad_arguments: scheme is not the name of an authentication scheme (hint: such as Bearer or Basic)
             refused bad_arguments: after is 2, not between 0 and 1
             refused bad_arguments: after is -1, not between 0 and 1

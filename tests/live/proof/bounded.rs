@@ -14,6 +14,7 @@ use abide_live::{
     AuthorizedViews, Binding, BindingId, Catalog, LiveError, Planner, PolicyVersion,
     QueryPrincipal, Router, Sql as _, select_of,
 };
+use abide_schema::share::ShareKey;
 use abide_schema::table::{IndexSpec, Kind};
 use abide_schema::{Code, Row, TableSpec, Value};
 use rusqlite::Connection;
@@ -236,7 +237,10 @@ impl BoundedCase {
         let found = self.run_whole(&bounded)?;
         self.same((&plain, &bounded), &found, &rows)?;
         let QueryOutcome::Rows(found) = found else { return Ok(None) };
-        let id = self.router.attach(&bounded).map_err(|refusal| refusal.to_string())?;
+        let id = self
+            .router
+            .attach(&bounded, &ShareKey::Operator)
+            .map_err(|refusal| refusal.to_string())?;
         tally.live += 1;
         let client = Client::new(&bounded, found);
         Ok(Some(Live { query: number, bounded, plain, id, client, ended: false }))

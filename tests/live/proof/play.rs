@@ -13,6 +13,7 @@ use std::sync::Arc;
 use abide_live::{
     Binding, BindingId, Catalog, Changes, Delta, LiveError, Planner, Router, Sql as _, SqlErrorKind,
 };
+use abide_schema::share::ShareKey;
 use abide_schema::{Code, Row};
 use rusqlite::Connection;
 
@@ -206,8 +207,12 @@ impl<'c> RunningCase<'c> {
         };
         original::check(&self.db.0, &self.planner, query, &binding, &rows)
             .map_err(|why| (What::NotTheText, why))?;
-        let id = self.router.attach(&binding).expect("the router has a free slot");
-        let stepwise_id = self.stepwise.attach(&binding).expect("the router has a free slot");
+        let id =
+            self.router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot");
+        let stepwise_id = self
+            .stepwise
+            .attach(&binding, &ShareKey::Operator)
+            .expect("the router has a free slot");
         let client = Client::new(&binding, rows);
         let away = DisconnectedClients::new(commit, &self.state, &client);
         let (stepwise, query, ended) = (Some(client.clone()), number, false);

@@ -37,7 +37,7 @@ impl Script {
     }
 
     /// The next message of the client, which must have these fields.
-    pub(super) async fn hear(&mut self, expected: &JsonValue) -> Result<JsonValue, String> {
+    pub(super) async fn receive(&mut self, expected: &JsonValue) -> Result<JsonValue, String> {
         let current = self.current.as_mut().ok_or("there is no connection")?;
         loop {
             let message = match current.next().await {

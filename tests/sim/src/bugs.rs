@@ -47,7 +47,7 @@ fn near(bug: SeededBug, tally: &DiskCounts) -> Vec<Case> {
             tally.wal_syncs.iter().copied().map(fail).collect()
         }
         // A frame is on the disk, and the new header before it is not.
-        SeededBug::OldRoundBelieved => {
+        SeededBug::StaleSegmentApplied => {
             let headers = tally.segment_headers.iter();
             headers
                 .flat_map(|step| (step + 1..step + 4).map(|step| Fault::Crash { step }))

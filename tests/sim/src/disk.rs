@@ -92,8 +92,8 @@ impl Disk for FaultyDisk {
 
 impl FaultyDisk {
     fn handle(&self, file: u64, path: &Path) -> EngineFile {
-        let heard = Mutex::new(self.machine.failures(file));
-        EngineFile { machine: Arc::clone(&self.machine), file, heard, path: path.to_owned() }
+        let reported = Mutex::new(self.machine.failures(file));
+        EngineFile { machine: Arc::clone(&self.machine), file, reported, path: path.to_owned() }
     }
 }
 
@@ -102,7 +102,7 @@ impl FaultyDisk {
 struct EngineFile {
     machine: Arc<Machine>,
     file: u64,
-    heard: Mutex<u64>,
+    reported: Mutex<u64>,
     path: PathBuf,
 }
 
@@ -121,8 +121,8 @@ impl DiskFile for EngineFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.machine.sync(self.file, &mut heard) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.machine.sync(self.file, &mut reported) {
             Synced::Done => return Ok(()),
             Synced::Failed => {}
             // SQLite holds no lock on the file that another handle could drop.

@@ -160,11 +160,11 @@ impl Traffic {
                 }
             }
         }
-        self.judge(&refusals, point)
+        self.evaluate(&refusals, point)
     }
 
     /// Only the panic may refuse requests, with the right code.
-    fn judge(&mut self, refusals: &[Refusal], point: FaultPoint) -> Result<(), Finding> {
+    fn evaluate(&mut self, refusals: &[Refusal], point: FaultPoint) -> Result<(), Finding> {
         let code = if point.is_contained() { Code::Internal } else { Code::EngineFailed };
         self.refused += refusals.len();
         match refusals.iter().find(|refusal| refusal.code != code) {

@@ -151,7 +151,7 @@ impl Rig {
         Rig::open_with(folder, machine, clock, |_| {})
     }
 
-    /// The same with a modified configuration.
+    /// Opens a folder's file with a modified configuration, or creates it.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -186,7 +186,7 @@ fn answered_until_full(rig: &Rig) -> u64 {
     panic!("the index has to grow after 4,062 pages")
 }
 
-/// The same without a kill: as soon as there is space, the engine continues, also with the refused
+/// A full disk without a kill: as soon as there is space, the engine continues, including with the refused
 /// calls.
 #[test]
 fn a_disk_that_was_full_for_the_index_accepts_calls_again() {

@@ -11,6 +11,6 @@ pub(crate) async fn pause(time: Duration) {
 
 /// Sleeps in a thread.
 pub(crate) fn pause_thread(time: Duration) {
-    // tidy: likewise.
+    // tidy: load and faults take real time, see above.
     std::thread::sleep(time);
 }

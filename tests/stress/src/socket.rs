@@ -36,7 +36,7 @@ impl Socket {
     }
 
     /// The next message, except pings; `None` once it is closed.
-    pub(crate) async fn hear(&mut self) -> Result<Option<JsonValue>, Error> {
+    pub(crate) async fn receive(&mut self) -> Result<Option<JsonValue>, Error> {
         loop {
             match self.0.next().await.transpose()? {
                 Some(Message::Text(text)) => {
@@ -49,9 +49,9 @@ impl Socket {
     }
 
     /// Waits for a message of this kind.
-    pub(crate) async fn hear_of(&mut self, op: &str) -> Result<JsonValue, Error> {
+    pub(crate) async fn receive_of(&mut self, op: &str) -> Result<JsonValue, Error> {
         loop {
-            match self.hear().await? {
+            match self.receive().await? {
                 Some(message) if message["op"] == op => return Ok(message),
                 Some(message) if message["op"] == "error" => return Ok(message),
                 Some(_) => {}

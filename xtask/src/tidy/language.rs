@@ -34,6 +34,12 @@ const POSTPOSED: [&str; 10] =
 /// Headings of rustdoc. Their text begins on the next line.
 const HEADINGS: [&str; 3] = ["# Errors ", "# Panics ", "# Safety "];
 
+/// Words after `The same` in a doc comment that means nothing without its neighbour.
+const LEANING: [&str; 15] = [
+    "", "as", "at", "but", "during", "for", "from", "if", "in", "of", "on", "through", "when",
+    "with", "without",
+];
+
 /// Texts that stay as they are: stored in logs, or the name of a recorded file.
 const KEPT: [&str; 5] = [
     "nobody answered in time",
@@ -63,8 +69,22 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
             let place = format!("{}:{}", source.path, at + 1);
             findings.push(Finding::new(place, "a heading has text on its line"));
         }
+        let begins = at == 0 || !source.lines[at - 1].text.trim_start().starts_with("///");
+        if begins && comment.is_some_and(leans) {
+            let place = format!("{}:{}", source.path, at + 1);
+            findings.push(Finding::new(place, "the comment needs its neighbour: repeat the noun"));
+        }
     }
     findings
+}
+
+/// Whether a doc comment begins with a reference to the item above it, which rustdoc and a hover do not show.
+fn leans(comment: &str) -> bool {
+    if let Some(rest) = comment.strip_prefix("The same") {
+        let word = rest.trim_start().split([' ', ',', ';', '.', ':']).next().unwrap_or_default();
+        return LEANING.contains(&word);
+    }
+    ["Those ", "That ", "Likewise"].iter().any(|word| comment.starts_with(word))
 }
 
 /// Checks a Markdown page, without its code.

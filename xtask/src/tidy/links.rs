@@ -32,6 +32,7 @@ pub(crate) fn check(files: &[File], paths: &[String]) -> Vec<Finding> {
                 findings.push(Finding::new(format!("{}:{at}", page.path), what));
             }
         }
+        findings.extend(repeated_headings(page));
         if MAPS.contains(&page.path.as_str()) {
             findings.extend(missing_files(page, paths));
         }
@@ -110,6 +111,17 @@ pub(crate) fn resolve(from: &str, target: &str) -> String {
         }
     }
     parts.join("/")
+}
+
+/// A heading that a page has twice: links reach only the first, and one of the sections is usually a copy.
+fn repeated_headings(page: &File) -> Vec<Finding> {
+    let mut known = BTreeSet::new();
+    let headings = prose(&page.text).filter(|(_, line)| line.starts_with('#'));
+    let repeated = headings.filter(|(_, line)| !known.insert(anchor(line.trim_start_matches('#'))));
+    let found = |(at, line): (usize, &str)| {
+        Finding::new(format!("{}:{at}", page.path), format!("has the heading `{line}` twice"))
+    };
+    repeated.map(found).collect()
 }
 
 /// The anchors of headings.

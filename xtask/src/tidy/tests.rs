@@ -98,6 +98,19 @@ fn headings_with_text_on_their_line_are_found() {
 }
 
 #[test]
+fn comments_that_need_their_neighbour_are_found() {
+    let found = "a.rs:2: the comment needs its neighbour: repeat the noun";
+    for comment in
+        ["The same for runs.", "The same, with a scope.", "Those that exist.", "That seq."]
+    {
+        assert_eq!(on("a.rs", &format!("//! A file.\n/// {comment}\nfn f() {{}}\n")), found);
+    }
+    for comment in ["The same caller with limits.", "Calls\n/// That are open."] {
+        assert_eq!(on("a.rs", &format!("//! A file.\n/// {comment}\nfn f() {{}}\n")), "");
+    }
+}
+
+#[test]
 fn silenced_lints_are_found() {
     assert_eq!(
         on("a.rs", "//! A file.\n#![allow(dead_code)]\n#[allow(unused)]\n#[ignore = \"slow\"]\n"),
@@ -106,6 +119,8 @@ fn silenced_lints_are_found() {
          a.rs:4: `#[ignore`: a test must run, or report what it leaves out"
     );
     assert_eq!(on("a.rs", "//! A file.\n#[expect(unused, reason = \"soon\")]\n"), "");
+    let started = "//! A file.\n#[ignore = \"a process that other tests start\"]\n";
+    assert_eq!(on("a.rs", started), "");
 }
 
 #[test]
@@ -128,6 +143,53 @@ fn tests_do_not_sleep() {
     assert_eq!(on("tests/a.rs", waived), "");
     let no_reason = "//! A file.\n// tidy: \nfn f() { sleep(SECOND) }\n";
     assert!(on("tests/a.rs", no_reason).contains("`sleep`"));
+}
+
+#[test]
+fn tests_in_scripts_do_not_sleep() {
+    let on = |path: &str, text: &str| {
+        lines(&scripts::check(&File { path: path.to_owned(), text: text.to_owned() }))
+    };
+    let found = "`sleep`: wait for the expected event, or give a reason above: `tidy: <reason>`";
+    let script = "await new Promise((resolve) => setTimeout(resolve, 50));\n";
+    assert_eq!(on("sdk/test/a.ts", script), format!("sdk/test/a.ts:1: {found}"));
+    assert_eq!(on("sdk/src/a.ts", script), "");
+    assert_eq!(on("tests/a.py", "await asyncio.sleep(0.1)\n"), format!("tests/a.py:1: {found}"));
+    assert_eq!(on("tests/a.py", "await asyncio.sleep(0)\n"), "");
+    assert_eq!(on("tests/a.mjs", "setTimeout(resolve, 0);\n"), "");
+    assert_eq!(on("tests/a.py", "# tidy: no event\ntime.sleep(1)\n"), "");
+    assert_eq!(on("tests/a.py", "# tidy: \ntime.sleep(1)\n"), format!("tests/a.py:2: {found}"));
+}
+
+#[test]
+fn attacks_name_tests_that_exist() {
+    let check = |row: &str| {
+        let head = "| attack | result | test |\n|---|---|---|\n";
+        let file = |path: &str, text: String| File { path: path.to_owned(), text };
+        let page = file("docs/security-tests.md", format!("{head}{row}\n"));
+        lines(&attacks::check(&[page, file("tests/a/b.rs", "fn one_ends() {}".to_owned())]))
+    };
+    assert_eq!(
+        check("| a | b | `tests/a.rs`, `one_ends`, `one_…`; `tests/a/b.rs::one_ends` |"),
+        ""
+    );
+    let place = "docs/security-tests.md:3";
+    let same = check("| a | b | the same test |");
+    assert_eq!(same, format!("{place}: names no test"));
+    let without = check("| a | b | `one_ends` |");
+    assert_eq!(without, format!("{place}: names one_ends without a file\n{place}: names no test"));
+    let missing = check("| a | b | `tests/a.rs`, `one` |");
+    assert_eq!(missing, format!("{place}: names the test one, which tests/a.rs does not have"));
+    let file = check("| a | b | `tests/c.rs` |");
+    assert_eq!(file, format!("{place}: names tests/c.rs, which does not exist"));
+}
+
+#[test]
+fn a_heading_occurs_once_in_a_page() {
+    let page = "# A\n## B\n```\n# B\n```\n## B\n".to_owned();
+    let pages = [File { path: "README.md".to_owned(), text: page }];
+    let found = links::check(&pages, &["README.md".to_owned()]);
+    assert_eq!(lines(&found), "README.md:6: has the heading `## B` twice");
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl PartialResponse {
             reasoning: (!reasoning.is_empty()).then_some(reasoning),
             calls,
             stop,
-            usage: self.usage.judged(),
+            usage: self.usage.with_completeness(),
             provider: provider.to_owned(),
             model: self.model.take().unwrap_or_else(|| asked.to_owned()),
             carry: self.carry.take(),

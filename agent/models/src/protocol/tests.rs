@@ -280,7 +280,7 @@ fn ollama_streams_lines() {
 
 /// An empty message is skipped.
 #[test]
-fn turns_alternate() {
+fn empty_messages_are_skipped_so_that_turns_alternate() {
     let request = ModelRequest {
         messages: vec![
             ModelMessage::user("a"),

@@ -87,7 +87,7 @@ fn called(first_result: &str) -> Vec<ModelMessage> {
 }
 
 #[tokio::test]
-async fn by_content() {
+async fn a_request_is_answered_by_its_content() {
     let messages = || vec![user("Weather?")];
     let expected = expect![[r#"[ weather {'city': 'Rome'}] [c now {}] "" ToolUse of gpt"#]];
     check(request("any", "Be brief.", called("sun")[..1].to_vec()), expected).await;
@@ -104,7 +104,7 @@ async fn by_content() {
 
 /// An unknown role is treated as a user; the user's own calls are omitted.
 #[tokio::test]
-async fn unusual_roles() {
+async fn an_unknown_role_counts_as_a_user() {
     let messages = vec![user("Weather?"), ModelMessage::assistant("Where?"), user("Oslo.")];
     check(request("any", "", messages), expect![[r#""Snow." End of oslo"#]]).await;
 }
@@ -149,7 +149,7 @@ async fn without_a_match_the_first_difference_is_reported() {
 }
 
 #[tokio::test]
-async fn ambiguous_recordings() {
+async fn a_request_that_fits_several_recordings_is_refused() {
     let read = |id: &str, answer: &str| {
         let messages = json!([
             { "role": "user", "content": "Time?" }, { "role": "assistant", "content": answer },
@@ -179,7 +179,7 @@ async fn a_replay_has_a_speed() {
 }
 
 #[tokio::test]
-async fn by_name() {
+async fn a_model_name_selects_its_recording() {
     let answers_so_far = |answers: usize| vec![ModelMessage::assistant("anything"); answers];
     let expected = expect![[r#""Sun." End of gpt"#]];
     check(request("rome", "any", answers_so_far(1)), expected).await;

@@ -4,13 +4,13 @@ use abide_models::{ModelErrorKind, Protocol};
 use expect_test::{Expect, expect};
 
 use super::server::Reply;
-use super::{heard, shown};
+use super::{received, shown};
 
 const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Sön\"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 
 async fn check(protocol: Protocol, body: impl Into<Vec<u8>>, expected: Expect) {
-    expected.assert_eq(&shown(&heard(protocol, Reply::events(body)).await));
+    expected.assert_eq(&shown(&received(protocol, Reply::events(body)).await));
 }
 
 /// The first token, then the second up to a byte position within a fragment of it.
@@ -54,7 +54,7 @@ async fn an_answer_of_another_protocol_names_the_kind() {
         (Protocol::OpenAiResponses, &chat, "openai_responses"),
         (Protocol::Gemini, &chat, "gemini"),
     ] {
-        let refused = shown(&heard(protocol, Reply::events(body)).await);
+        let refused = shown(&received(protocol, Reply::events(body)).await);
         assert_eq!(refused, foreign(kind), "{protocol:?}");
     }
 }
@@ -63,7 +63,7 @@ async fn an_answer_of_another_protocol_names_the_kind() {
 #[tokio::test]
 async fn a_refusal_is_not_a_complete_answer() {
     let chat = "data: {\"choices\":[{\"delta\":{\"refusal\":\"No.\"}}]}\n\n";
-    let refused = shown(&heard(Protocol::OpenAi, Reply::events(format!("{chat}{STOP}"))).await);
+    let refused = shown(&received(Protocol::OpenAi, Reply::events(format!("{chat}{STOP}"))).await);
     assert_eq!(refused, "text No.\nanswer Filtered -/-/-/-/unavailable asked");
     let streamed = "data: {\"type\":\"response.refusal.delta\",\"delta\":\"No.\"}\n\n\
         data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\"}}\n\n";
@@ -71,7 +71,7 @@ async fn a_refusal_is_not_a_complete_answer() {
         \"output\":[{\"type\":\"message\",\"content\":[{\"type\":\"refusal\",\
         \"refusal\":\"No.\"}]}]}}\n\n";
     for body in [streamed, whole] {
-        let refused = shown(&heard(Protocol::OpenAiResponses, Reply::events(body)).await);
+        let refused = shown(&received(Protocol::OpenAiResponses, Reply::events(body)).await);
         assert_eq!(refused, "text No.\nanswer Filtered -/-/-/-/unavailable asked", "{body}");
     }
 }
@@ -108,7 +108,7 @@ async fn a_body_shorter_than_it_should_be() {
         reply.head = reply.head.replace("connection: close", "content-length: 9999");
         reply
     };
-    let events = heard(Protocol::OpenAi, short(TOKEN)).await;
+    let events = received(Protocol::OpenAi, short(TOKEN)).await;
     assert_eq!(events.len(), 2);
     let error = events[1].as_ref().expect_err("the body is truncated");
     assert_eq!(error.kind, ModelErrorKind::InvalidResponse);
@@ -117,7 +117,7 @@ async fn a_body_shorter_than_it_should_be() {
         text Sön
         answer End -/-/-/-/unavailable asked"#]];
     let whole = short(&[TOKEN, STOP].concat());
-    expected.assert_eq(&shown(&heard(Protocol::OpenAi, whole).await));
+    expected.assert_eq(&shown(&received(Protocol::OpenAi, whole).await));
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn an_error_inside_the_stream() {
     let expected = expect![[r#"
         text So
         error unavailable: the provider reported an error: out of memory"#]];
-    expected.assert_eq(&shown(&heard(Protocol::Ollama, Reply::lines(lines)).await));
+    expected.assert_eq(&shown(&received(Protocol::Ollama, Reply::lines(lines)).await));
 }
 
 #[tokio::test]

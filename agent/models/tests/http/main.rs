@@ -42,7 +42,7 @@ async fn all(stream: ModelStream) -> Vec<Result<ModelEvent, ModelError>> {
 }
 
 /// All events of one answer.
-async fn heard(protocol: Protocol, reply: Reply) -> Vec<Result<ModelEvent, ModelError>> {
+async fn received(protocol: Protocol, reply: Reply) -> Vec<Result<ModelEvent, ModelError>> {
     let server = Server::start(vec![reply]).await;
     all(remote(protocol, &server.url).stream(question())).await
 }

@@ -95,7 +95,7 @@ fn stream(protocol: Protocol, lines: &[String]) -> String {
 }
 
 /// The outcome of a recording, in one line.
-async fn heard(name: &str, lines: &[String]) -> String {
+async fn received(name: &str, lines: &[String]) -> String {
     let protocol = match protocol(name) {
         Ok(protocol) => protocol,
         Err(why) => return format!("{name}: {why}\n"),
@@ -172,7 +172,7 @@ async fn every_recorded_stream_matches_the_golden_lines() {
     if shared.is_dir() {
         let mut output = String::new();
         for (name, lines) in recordings(&shared) {
-            output.push_str(&heard(&name, &lines).await);
+            output.push_str(&received(&name, &lines).await);
         }
         expect_file![here(GOLDEN)].assert_eq(&output);
     } else {
@@ -190,7 +190,7 @@ async fn the_published_streams_match_the_golden_lines() {
         let prefix = format!("{name}: ");
         let expected = golden.lines().filter(|line| line.starts_with(&prefix));
         let expected: String = expected.map(|line| format!("{line}\n")).collect();
-        assert_eq!(heard(&name, &lines).await, expected);
+        assert_eq!(received(&name, &lines).await, expected);
     }
 }
 

@@ -6,11 +6,11 @@ use abide_models::{ModelErrorKind, Protocol};
 use expect_test::{Expect, expect};
 
 use super::server::{Reply, Server};
-use super::{KEY, all, heard, question, remote, shown};
+use super::{KEY, all, question, received, remote, shown};
 use abide_models::ModelProvider as _;
 
 async fn check(protocol: Protocol, reply: Reply, expected: Expect) {
-    expected.assert_eq(&shown(&heard(protocol, reply).await));
+    expected.assert_eq(&shown(&received(protocol, reply).await));
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn every_status_has_its_error_kind() {
         (529, ModelErrorKind::Overloaded),
     ];
     for (status, kind) in kinds {
-        let events = heard(Protocol::OpenAi, Reply::of(status, "", "no")).await;
+        let events = received(Protocol::OpenAi, Reply::of(status, "", "no")).await;
         let error = events[0].as_ref().expect_err("it is refused");
         assert_eq!((events.len(), error.kind), (1, kind), "{status}");
         assert_eq!(error.message, format!("the provider responded with HTTP {status}: no"));
@@ -92,7 +92,7 @@ async fn a_redirect_is_reported_and_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let mut elsewhere = Server::start(vec![Reply::events("")]).await;
         let headers = format!("location: {}/v1?key={KEY}\r\n", elsewhere.url);
-        let events = heard(Protocol::Anthropic, Reply::of(status, &headers, "")).await;
+        let events = received(Protocol::Anthropic, Reply::of(status, &headers, "")).await;
         let error = events[0].as_ref().expect_err("it is refused");
         assert_eq!(error.kind, ModelErrorKind::BadRequest);
         assert!(error.message.contains(&format!("redirects to {} ", elsewhere.url)), "{error}");
@@ -135,7 +135,7 @@ async fn json_instead_of_a_stream() {
 /// The status is reported even if the body does not end.
 #[tokio::test]
 async fn an_endless_error_body_is_truncated() {
-    let events = heard(Protocol::OpenAi, Reply::of(500, "", "no ".repeat(1 << 20))).await;
+    let events = received(Protocol::OpenAi, Reply::of(500, "", "no ".repeat(1 << 20))).await;
     let error = events[0].as_ref().expect_err("it is refused");
     assert_eq!(error.kind, ModelErrorKind::Unavailable);
     assert!(error.message.len() < 1000);

@@ -1,8 +1,8 @@
 //! Codex's app server (`codex app-server`): JSON-RPC over stdio, with threads, turns and items. In contrast to
 //! `codex exec`, it asks for approvals.
 //!
-//! Which actions need an approval is configured in Codex: `-c approval_policy=on-request -c sandbox_mode=read-only`. An approval is given for one
-//! action only, never for a session.
+//! Which actions need an approval is configured in Codex: `-c approval_policy=on-request -c sandbox_mode=read-only`.
+//! An approval is given for one action only, never for a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 

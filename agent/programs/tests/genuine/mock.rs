@@ -19,7 +19,7 @@ pub(crate) const DONE: &str = "All done.";
 pub(crate) enum Script {
     /// Requests a command, then answers.
     RunsCommand,
-    /// The same, and asks Codex to run the command outside of its sandbox.
+    /// Requests a command, asks Codex to run it outside of its sandbox, and answers.
     RunsCommandUnconfined,
     /// Starts an answer and never ends it.
     Stalls,

@@ -1,11 +1,11 @@
 //! Agents with the Agent Client Protocol: what Abide sends, what it makes of the answers, and agents with odd behaviour.
 
-use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, hold, run};
+use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, run, spawn_paused};
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::{SOON, fake, rendered, start, until};
+use crate::{SOON, echoed, fake, rendered, start, until};
 
 const INITIALIZED: &str = r#"
 {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}"#;
@@ -24,15 +24,6 @@ fn acp(steps: &[&str]) -> CliConfig {
     CliConfig { program: Some(Program::Acp), ..fake(&steps) }
 }
 
-/// The lines that the agent received, in its own output.
-fn heard(lines: &[Line]) -> Vec<Value> {
-    let echoed = lines.iter().filter_map(|line| {
-        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
-        serde_json::from_str(line["echo"].as_str()?).ok()
-    });
-    echoed.collect()
-}
-
 /// The events of an agent with these steps after its prompt, without the echoes.
 async fn check(steps: &[&str], expected: Expect) {
     let rendered = rendered(start(acp(steps))).await;
@@ -47,7 +38,7 @@ async fn a_turn_is_three_requests() {
     let config = acp(&["line", SAYS, "line", ENDED, "echo"]);
     let folder = std::env::current_dir().expect("there is a folder").join("");
     let lines: Vec<Line> = run(config, prompt, None).collect().await;
-    let mut requests = heard(&lines);
+    let mut requests = echoed(&lines);
     requests[0]["params"]["clientInfo"] = Value::Null;
     let capabilities =
         json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
@@ -73,20 +64,21 @@ async fn a_turn_is_three_requests() {
 #[tokio::test]
 async fn the_prompt_follows_when_the_session_is_stored() {
     let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
-    let mut running = hold(acp(&["line", SAYS, "line", ENDED]), Prompt::user("6 × 7?"), None);
-    running.open();
+    let mut running =
+        spawn_paused(acp(&["line", SAYS, "line", ENDED]), Prompt::user("6 × 7?"), None);
+    running.open_session();
     let before = until(&mut running, is_session).await;
-    running.begin();
+    running.send_prompt();
     let after: Vec<Line> = running.collect().await;
-    let method = |lines: &[Line]| heard(lines).last().map(|request| request["method"].clone());
+    let method = |lines: &[Line]| echoed(lines).last().map(|request| request["method"].clone());
     assert_eq!(method(&before), Some(json!("session/new")));
     assert_eq!(method(&after), Some(json!("session/prompt")));
 
     let opening = ["echo-line", "line", INITIALIZED, "echo-line", "line", OPENED];
     let steps = [&opening[..], &["on-term", "bye", "echo"]].concat();
     let config = CliConfig { program: Some(Program::Acp), ..fake(&steps) };
-    let mut running = hold(config, Prompt::user("6 × 7?"), None);
-    running.open();
+    let mut running = spawn_paused(config, Prompt::user("6 × 7?"), None);
+    running.open_session();
     while let Some(line) = running.next().await {
         if line.raw.is_some_and(|raw| raw.contains("listens")) {
             break;
@@ -163,7 +155,7 @@ async fn odd_messages_do_not_end_the_turn() {
         ENDED,
     ];
     let lines: Vec<Line> = start(acp(&steps)).collect().await;
-    let refused = &heard(&lines)[3];
+    let refused = &echoed(&lines)[3];
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32601)));
     assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
 }
@@ -181,7 +173,7 @@ async fn decided(asks: &str, decision: Decision) -> (Value, Vec<String>) {
         _ => None,
     });
     let notices = notices.collect();
-    (heard(&lines).remove(0)["result"]["outcome"].clone(), notices)
+    (echoed(&lines).remove(0)["result"]["outcome"].clone(), notices)
 }
 
 fn selected(option: &str) -> Value {
@@ -232,7 +224,7 @@ async fn a_cancelled_turn_cancels_its_permissions_also_later_ones() {
     let of = |id: &str| json!({"jsonrpc": "2.0", "id": id, "result": cancelled});
     let cancel =
         json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}});
-    assert_eq!(heard(&lines), [of("q1"), cancel, of("q2")]);
+    assert_eq!(echoed(&lines), [of("q1"), cancel, of("q2")]);
     let events: Vec<&ProgramEvent> = lines.iter().flat_map(|line| &line.events).collect();
     let withdrawn = ProgramEvent::ApprovalWithdrawn { request_id: r#""q1""#.to_owned() };
     assert!(events.contains(&&withdrawn), "{events:?}");
@@ -352,7 +344,7 @@ async fn a_session_is_continued_and_its_history_is_not_repeated() {
     let config =
         CliConfig { program: Some(Program::Acp), session: Some("s1".to_owned()), ..fake(&steps) };
     let lines: Vec<Line> = start(config.clone()).collect().await;
-    let methods: Vec<Value> = heard(&lines).iter().map(|it| it["method"].clone()).collect();
+    let methods: Vec<Value> = echoed(&lines).iter().map(|it| it["method"].clone()).collect();
     assert_eq!(methods, ["initialize", "session/load", "session/prompt"]);
     let Some(ProgramEvent::Final(answer)) = lines.last().and_then(|line| line.events.last()) else {
         panic!("{lines:?}")
@@ -368,7 +360,7 @@ async fn a_session_is_continued_and_its_history_is_not_repeated() {
         INITIALIZED.replace("\"loadSession\":true", r#""sessionCapabilities":{"resume":{}}"#);
     let command = config.command.iter().map(|word| word.replace(INITIALIZED, &resumes)).collect();
     let lines: Vec<Line> = start(CliConfig { command, ..config.clone() }).collect().await;
-    assert_eq!(heard(&lines)[1]["method"], "session/resume");
+    assert_eq!(echoed(&lines)[1]["method"], "session/resume");
     let cannot = INITIALIZED.replace("true", "false");
     let command = config.command.iter().map(|word| word.replace(INITIALIZED, &cannot)).collect();
     let rendered = rendered(start(CliConfig { command, grace: SOON, ..config })).await;

@@ -5,7 +5,7 @@ use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::{fake, rendered, start, until};
+use crate::{echoed, fake, rendered, start, until};
 
 const INITIALIZED: &str = r#"{"id":0,"result":{"userAgent":"codex"}}"#;
 const OPENED: &str = r#"{"id":1,"result":{"thread":{"id":"t1"},"model":"m"}}"#;
@@ -39,14 +39,6 @@ fn codex(steps: &[&str]) -> CliConfig {
     CliConfig { program: Some(Program::CodexAppServer), ..fake(&steps) }
 }
 
-fn heard(lines: &[Line]) -> Vec<Value> {
-    let echoed = lines.iter().filter_map(|line| {
-        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
-        serde_json::from_str(line["echo"].as_str()?).ok()
-    });
-    echoed.collect()
-}
-
 #[tokio::test]
 async fn a_turn_is_a_handshake_a_thread_and_its_items() {
     let delta = r#"
@@ -75,7 +67,7 @@ async fn a_turn_is_a_handshake_a_thread_and_its_items() {
         final "It is 42.", exited with code 0
     "#]].assert_eq(&events.map(|line| format!("{line}\n")).collect::<String>());
     let lines: Vec<Line> = start(codex(&steps)).collect().await;
-    let methods: Vec<Value> = heard(&lines).iter().map(|it| it["method"].clone()).collect();
+    let methods: Vec<Value> = echoed(&lines).iter().map(|it| it["method"].clone()).collect();
     assert_eq!(methods, ["initialize", "initialized", "thread/start", "turn/start"]);
 }
 
@@ -86,7 +78,7 @@ async fn a_thread_is_continued() {
         ..codex(&["line", SAYS, "line", ENDED, "echo"])
     };
     let lines: Vec<Line> = start(config).collect().await;
-    let resume = &heard(&lines)[2];
+    let resume = &echoed(&lines)[2];
     let wanted = (&json!("thread/resume"), &json!("t1"));
     assert_eq!((&resume["method"], &resume["params"]["threadId"]), wanted);
 }
@@ -109,7 +101,7 @@ async fn decided(asks: &str, decision: Decision) -> Value {
     }
     running.answer("7", decision).expect("the approval is pending");
     let lines: Vec<Line> = running.collect().await;
-    heard(&lines).remove(0)["result"].clone()
+    echoed(&lines).remove(0)["result"].clone()
 }
 
 #[tokio::test]
@@ -148,9 +140,9 @@ async fn other_requests_are_declined() {
         "echo",
     ];
     let lines: Vec<Line> = start(codex(&steps)).collect().await;
-    let heard = heard(&lines);
-    assert_eq!(heard[4]["result"], json!({"action": "decline", "content": null}));
-    assert_eq!(heard[5]["error"]["code"], json!(-32601));
+    let received = echoed(&lines);
+    assert_eq!(received[4]["result"], json!({"action": "decline", "content": null}));
+    assert_eq!(received[5]["error"]["code"], json!(-32601));
 }
 
 #[tokio::test]
@@ -161,10 +153,13 @@ async fn an_interrupt_denies_what_is_open_and_ends_the_turn() {
     until(&mut running, |event| matches!(event, ProgramEvent::ApprovalRequested { .. })).await;
     running.interrupt();
     let lines: Vec<Line> = running.collect().await;
-    let heard = heard(&lines);
-    assert_eq!(heard[0]["result"], json!({"decision": "cancel"}));
+    let received = echoed(&lines);
+    assert_eq!(received[0]["result"], json!({"decision": "cancel"}));
     let params = json!({"threadId": "t1", "turnId": "u1"});
-    assert_eq!((&heard[1]["method"], &heard[1]["params"]), (&json!("turn/interrupt"), &params));
+    assert_eq!(
+        (&received[1]["method"], &received[1]["params"]),
+        (&json!("turn/interrupt"), &params)
+    );
     let Some(ProgramEvent::Error(failure)) = lines.last().and_then(|line| line.events.last())
     else {
         panic!("{lines:?}")

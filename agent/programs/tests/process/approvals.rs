@@ -7,7 +7,7 @@ use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::{FINAL, end, fake, rendered, start, until};
+use crate::{FINAL, echoed, end, fake, rendered, start, until};
 
 const ASKS: &str = r#"
     {"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1","description":"lists"}}"#;
@@ -20,15 +20,6 @@ fn conversing(steps: &[&str]) -> CliConfig {
 
 fn asked(event: &ProgramEvent) -> bool {
     matches!(event, ProgramEvent::ApprovalRequested { .. })
-}
-
-/// The lines that the program received on stdin, as it echoes them.
-fn heard(lines: &[Line]) -> Vec<Value> {
-    let echoed = lines.iter().filter_map(|line| {
-        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
-        serde_json::from_str(line["echo"].as_str()?).ok()
-    });
-    echoed.collect()
 }
 
 #[tokio::test]
@@ -48,7 +39,7 @@ async fn a_conversation_opens_with_the_protocol_and_the_prompt() {
         json!({"type": "user", "message": message, "parent_tool_use_id": null,
                "session_id": "default"}),
     ];
-    assert_eq!(heard(&lines), opening);
+    assert_eq!(echoed(&lines), opening);
     // The answer closes stdin, so the last echo, which reads to its end, completes.
     assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
 }
@@ -72,7 +63,7 @@ async fn decided(decision: Decision) -> Value {
     let again = running.answer("r1", decision);
     assert_eq!(again, Err(DecisionError::NotOpen("r1".to_owned())), "the first decision counts");
     let lines: Vec<Line> = running.collect().await;
-    heard(&lines).remove(0)
+    echoed(&lines).remove(0)
 }
 
 fn response(response: Value) -> Value {
@@ -81,13 +72,13 @@ fn response(response: Value) -> Value {
 }
 
 #[tokio::test]
-async fn allowed_unchanged() {
+async fn an_approval_allows_the_call_unchanged() {
     let allowed = json!({"behavior": "allow", "updatedInput": {"command": "ls"}});
     assert_eq!(decided(Decision::Allow { input: None }).await, response(allowed));
 }
 
 #[tokio::test]
-async fn allowed_with_other_arguments() {
+async fn an_approval_can_change_the_arguments() {
     let input = json!({"command": "ls -l"});
     let allowed = json!({"behavior": "allow", "updatedInput": input});
     assert_eq!(decided(Decision::Allow { input: Some(input) }).await, response(allowed));
@@ -136,7 +127,7 @@ async fn other_control_requests_are_declined() {
         "subtype": "error", "request_id": "h1", "error": "not supported by this client",
     });
     let declined = json!({"type": "control_response", "response": response});
-    assert_eq!(heard(&lines)[2], declined);
+    assert_eq!(echoed(&lines)[2], declined);
 }
 
 #[tokio::test]
@@ -149,7 +140,7 @@ async fn an_interrupt_uses_the_protocol_if_there_is_one() {
     let interrupt = json!({
         "type": "control_request", "request_id": "interrupt", "request": {"subtype": "interrupt"},
     });
-    assert_eq!(heard(&lines), [interrupt]);
+    assert_eq!(echoed(&lines), [interrupt]);
     let ProgramEvent::Error(failure) = &lines.last().expect("the run ends").events[0] else {
         panic!("the run was interrupted")
     };

@@ -1,4 +1,4 @@
-//! The specification's table of errors: a test for each row, and for related failures.
+//! Errors of programs: a test for each row of the table in `docs/programs.md`, and for related failures.
 
 use std::time::{Duration, Instant};
 

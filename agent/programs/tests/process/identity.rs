@@ -1,6 +1,6 @@
 //! The identity of a program: with it, another process can end the program and no other one.
 
-use abide_programs::{ProcessIdentity, ProgramEvent, Prompt, hold};
+use abide_programs::{ProcessIdentity, ProgramEvent, Prompt, spawn_paused};
 use futures_util::StreamExt as _;
 
 use crate::{NEVER, SOON, end, fake, start};
@@ -56,11 +56,11 @@ async fn another_process_with_the_same_id_is_not_touched() {
 /// The prompt is held back, so that the identity can be stored before the program works.
 #[tokio::test]
 async fn a_program_gets_its_prompt_when_the_run_begins() {
-    let mut running = hold(fake(&["line", "{}", "echo"]), Prompt::user("Hello."), None);
+    let mut running = spawn_paused(fake(&["line", "{}", "echo"]), Prompt::user("Hello."), None);
     let first = running.next().await.expect("the program has started");
     assert_eq!(first.raw.as_deref(), Some("{}"));
     assert!(running.process().is_some(), "the identity is known before the prompt is sent");
-    running.begin();
+    running.send_prompt();
     let echo = running.next().await.expect("the program has read its input");
     assert!(echo.raw.is_some_and(|raw| raw.contains("Hello.")));
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use abide_programs::{CliConfig, Line, Program, ProgramEvent, Prompt, Running, run};
 use futures_util::StreamExt as _;
+use serde_json::Value;
 
 /// A final line in Claude Code's format.
 const FINAL: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"42"}"#;
@@ -30,6 +31,15 @@ fn fake(steps: &[&str]) -> CliConfig {
     let command = std::iter::once(env!("CARGO_BIN_EXE_abide-fake-agent")).chain(steps.to_vec());
     let program = Some(Program::Claude);
     CliConfig { program, timeout: NEVER, grace: NEVER, ..CliConfig::new(command) }
+}
+
+/// The lines that the program received, as it echoes them.
+fn echoed(lines: &[Line]) -> Vec<Value> {
+    let echoed = lines.iter().filter_map(|line| {
+        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
+        serde_json::from_str(line["echo"].as_str()?).ok()
+    });
+    echoed.collect()
 }
 
 fn start(config: CliConfig) -> Running {

@@ -26,12 +26,12 @@ fn large() -> String {
 }
 
 #[test]
-fn keep_full() {
+fn keep_full_leaves_the_text() {
     check("keep_full", &large(), expect!["stays"]);
 }
 
 #[test]
-fn keep_structured() {
+fn keep_structured_keeps_the_structure() {
     check(
         "keep_structured",
         &large(),
@@ -53,7 +53,7 @@ fn keep_structured() {
 }
 
 #[test]
-fn summarize_archive() {
+fn summarize_archive_names_the_archived_result() {
     check(
         "summarize_archive",
         &large(),
@@ -64,7 +64,7 @@ fn summarize_archive() {
 }
 
 #[test]
-fn drop() {
+fn drop_leaves_a_note() {
     check(
         "drop",
         &large(),

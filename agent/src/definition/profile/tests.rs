@@ -27,7 +27,7 @@ fn lines(settings: &Value) -> String {
 }
 
 #[test]
-fn fast() {
+fn fast_has_its_settings() {
     check(
         "profile: fast",
         expect![[r#"
@@ -43,7 +43,7 @@ fn fast() {
 }
 
 #[test]
-fn balanced() {
+fn balanced_has_its_settings() {
     check(
         "profile: balanced",
         expect![[r#"
@@ -59,7 +59,7 @@ fn balanced() {
 }
 
 #[test]
-fn deep() {
+fn deep_has_its_settings() {
     check(
         "profile: deep",
         expect![[r#"
@@ -75,7 +75,7 @@ fn deep() {
 }
 
 #[test]
-fn research() {
+fn research_has_its_settings() {
     check(
         "profile: research",
         expect![[r#"
@@ -91,7 +91,7 @@ fn research() {
 }
 
 #[test]
-fn without_a_profile() {
+fn an_agent_without_a_profile_has_no_profile_settings() {
     check(
         "",
         expect![[r#"
@@ -108,7 +108,7 @@ fn without_a_profile() {
 
 /// The preset, then the custom profile, then the fields of the definition.
 #[test]
-fn custom_on_a_named_preset() {
+fn a_custom_profile_changes_a_preset() {
     let definition = "profile:\n  base: deep\n  context: { compact_above_tokens: 100000 }\n  \
                       watchdog: { enabled: false }\nlimits: { tool_calls: 7 }\nplanning: false\n";
     check(
@@ -142,15 +142,6 @@ fn custom_without_a_base_is_balanced() {
 }
 
 #[test]
-fn older_names_of_context_settings_are_accepted() {
-    let older = "name: a\nprofile: { context: { max_token: 60000, context_token_limit: 30000 } }";
-    let newer = older.replace("max_token", "compact_above_tokens");
-    let newer = newer.replace("context_token_limit", "compact_to_tokens");
-    let parsed = |text: &str| AgentDefinition::from_yaml(text).expect("it is valid");
-    assert_eq!(parsed(older), parsed(&newer));
-}
-
-#[test]
 fn a_misspelled_profile_is_refused() {
     check(
         "profile: depe",
@@ -163,7 +154,7 @@ fn a_misspelled_profile_is_refused() {
     check(
         "profile: { context: { max_tokens: 5 } }",
         expect![
-            "unknown field `max_tokens`, expected one of compaction, window_tokens, compact_above_tokens, max_token, compact_to_tokens, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments"
+            "unknown field `max_tokens`, expected one of compaction, window_tokens, compact_above_tokens, compact_to_tokens, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments"
         ],
     );
 }
@@ -219,7 +210,7 @@ fn given_settings_are_replaced() {
 
 /// Which facts of a summary are saved: by hand, the important ones, or all.
 #[test]
-fn memory_write() {
+fn memory_write_is_one_of_its_values() {
     for (write, expected) in [
         ("manual", [false, false, false]),
         ("auto_important", [false, true, true]),

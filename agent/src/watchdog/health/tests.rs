@@ -25,7 +25,7 @@ fn play(
     for (at, answer) in answers.into_iter().enumerate() {
         let iteration = at as i64 + 1;
         let answer = Observation { iteration, ..answer };
-        let (health, action) = judge(settings, &answer, before.as_ref(), compacted);
+        let (health, action) = evaluate(settings, &answer, before.as_ref(), compacted);
         if action == HealthAction::Compact {
             compacted = Some(iteration);
         }

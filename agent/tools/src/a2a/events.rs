@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Response, Url};
 
 use super::failure::A2aFailure;
-use super::response::{A2aEvent, host, result_of};
+use super::response::{A2aEvent, ProtocolVersion, host, result_of};
 use crate::event_reader::{EventReader, EventTooLarge};
 use crate::public_address;
 
@@ -25,7 +25,7 @@ struct Source {
     url: Url,
     response: Response,
     events: EventReader,
-    is_legacy: bool,
+    version: ProtocolVersion,
 }
 
 impl A2aEvents {
@@ -33,9 +33,9 @@ impl A2aEvents {
         url: Url,
         response: Response,
         max_bytes: usize,
-        is_legacy: bool,
+        version: ProtocolVersion,
     ) -> A2aEvents {
-        let source = Source { url, response, events: EventReader::new(max_bytes), is_legacy };
+        let source = Source { url, response, events: EventReader::new(max_bytes), version };
         A2aEvents { source: Some(source), single: None }
     }
 
@@ -59,7 +59,7 @@ impl Source {
     async fn next(&mut self) -> Result<Option<A2aEvent>, A2aFailure> {
         loop {
             if let Some(data) = self.events.next_event() {
-                return result_of(&self.url, data, self.is_legacy).map(Some);
+                return result_of(&self.url, data, self.version).map(Some);
             }
             let lost = |why: String| A2aFailure::Lost(format!("{}: {why}", host(&self.url)));
             let chunk = tokio::time::timeout(IDLE, self.response.chunk()).await;

@@ -22,8 +22,19 @@ pub(super) fn host(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
+/// The version of the protocol that an agent uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProtocolVersion {
+    V1_0,
+    V0_3,
+}
+
 /// The result in a response of JSON-RPC, in the form of 1.0.
-pub(super) fn result_of(url: &Url, text: String, is_legacy: bool) -> Result<A2aEvent, A2aFailure> {
+pub(super) fn result_of(
+    url: &Url,
+    text: String,
+    version: ProtocolVersion,
+) -> Result<A2aEvent, A2aFailure> {
     let host = host(url);
     if let Err(found) = integers::check(&text) {
         let why = format!("the response of {host} cannot be stored: {found}");
@@ -38,7 +49,10 @@ pub(super) fn result_of(url: &Url, text: String, is_legacy: bool) -> Result<A2aE
     }
     match response.get_mut("result").map(Value::take) {
         Some(result @ Value::Object(_)) => {
-            let result = if is_legacy { legacy::result(&result) } else { result };
+            let result = match version {
+                ProtocolVersion::V1_0 => result,
+                ProtocolVersion::V0_3 => legacy::result(&result),
+            };
             Ok(A2aEvent { raw: text, result })
         }
         _ => Err(A2aFailure::Invalid(format!("the response of {host} has no result"))),

@@ -98,7 +98,7 @@ fn the_address_is_that_of_an_agent_or_of_its_card() {
 #[test]
 fn answers_are_results_or_errors() {
     let url = Url::parse("https://agents.example/rpc").expect("it is a URL");
-    let read = |text: &str| match result_of(&url, text.to_owned(), false) {
+    let read = |text: &str| match result_of(&url, text.to_owned(), ProtocolVersion::V1_0) {
         Ok(event) => event.result.to_string(),
         Err(failure) => failure.to_string(),
     };

@@ -79,7 +79,7 @@ fn retyped(validator: &BoundedValidator, arguments: &Value) -> Option<CheckedArg
         places.sort_by_key(|(path, _)| Reverse(path.matches('/').count()));
         let before = fitted.repairs.len();
         for (path, types) in &places {
-            fitted.repairs.extend(mend(validator, &mut fitted.arguments, path, types));
+            fitted.repairs.extend(repair_value(validator, &mut fitted.arguments, path, types));
         }
         if fitted.repairs.len() == before {
             return None;
@@ -109,7 +109,7 @@ fn collect(errors: &[Mismatch], places: &mut TypeErrors) {
 }
 
 /// Repairs one location. Returns a description of the conversion.
-fn mend(
+fn repair_value(
     validator: &BoundedValidator,
     arguments: &mut Value,
     path: &str,

@@ -217,7 +217,7 @@ impl AdmittedCall {
         self.continue_until(call_id, context, cancel, Exchange::default())
     }
 
-    /// The same for a call with an exchange: it may be a call that was suspended.
+    /// Runs a call with an exchange until it is done, suspended or cancelled: it may be a call that was suspended.
     #[must_use]
     pub fn continue_until(
         self,

@@ -183,7 +183,7 @@ impl SandboxConfig {
         })
     }
 
-    /// The same with paths relative to a folder, after checks.
+    /// The configuration with paths relative to a folder, after checks.
     pub(super) fn checked(mut self, folder: &Path) -> Result<SandboxConfig, SandboxError> {
         let invalid = |why: &str| Err(SandboxError::Invalid(why.to_owned()));
         match (self.backend, self.network) {

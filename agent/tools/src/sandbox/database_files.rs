@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What follows the name of the database in the names of the other files.
 const SUFFIXES: [&str; 5] = ["", "-wal", "-shm", "-journal", "-lock"];
 
-/// The same for the segments of the journal, before a number.
+/// What follows the name of the database in the names of the segments of the journal, before a number.
 const SEGMENT: &str = "-redo-";
 
 /// A database by its folder and name, without symlinks.
@@ -19,7 +19,7 @@ pub(crate) struct DatabaseFiles {
 }
 
 impl DatabaseFiles {
-    /// Those of a database, which need not exist; `None` if its folder does not exist.
+    /// The files of a database, which need not exist; `None` if its folder does not exist.
     pub(super) fn of(database: &Path) -> Option<DatabaseFiles> {
         let path = fs::canonicalize(database).or_else(|_| {
             let path = std::path::absolute(database)?;
@@ -47,7 +47,7 @@ impl DatabaseFiles {
         })
     }
 
-    /// Those that exist.
+    /// The files that exist.
     pub(super) fn existing(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let own = entries.filter(|entry| self.names(&entry.file_name()));

@@ -8,14 +8,23 @@
 use std::process::ExitCode;
 
 /// Runs the supervisor if this process was started as one; the caller then exits with the code. A program that is a
-/// [`Launcher`](super::Launcher) calls it first in `main`.
+/// [`Launcher`](super::Launcher) calls it first in `main`, before it starts a thread.
+///
+/// It also keeps the descriptors that this process has inherited, except the standard streams, from all programs that
+/// the process starts: files that a shell or a service manager has left open would otherwise be open in every tool.
 #[must_use]
 pub fn sandbox_exec() -> Option<ExitCode> {
+    #[cfg(unix)]
+    close_fds::set_fds_cloexec(FIRST_INHERITED, &[]);
     #[cfg(target_os = "linux")]
     return linux::sandbox_exec();
     #[cfg(not(target_os = "linux"))]
     None
 }
+
+/// The first descriptor after the standard streams.
+#[cfg(unix)]
+const FIRST_INHERITED: i32 = 3;
 
 #[cfg(target_os = "linux")]
 mod linux {

@@ -236,7 +236,7 @@ impl Workspace {
         self.walk(path, flags).map_err(|why| WorkspaceError::of(path, why))
     }
 
-    /// The same without help of the kernel: symlinks are not followed, and `..` is refused.
+    /// Opens a path below the root without help of the kernel: symlinks are not followed, and `..` is refused.
     fn walk(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut parts = Vec::new();
         for part in path.components() {

@@ -209,7 +209,7 @@ const CODE_OPTIONS: &[&str] = &[
     "--use-compress-program",
 ];
 
-/// The same, for specific programs.
+/// Options that take code or a command, for specific programs.
 const CODE_OPTIONS_OF: &[(&str, &[&str])] =
     &[("git", &["-c"]), ("rsync", &["-e"]), ("tar", &["-F", "-I"])];
 

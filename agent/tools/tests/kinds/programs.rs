@@ -95,7 +95,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of t: "{a" has a { without a name: write {{ for a literal brace
         invalid definition of t: "a}" has an unmatched }: write }} for a literal brace
         invalid definition of script: timeout_ms must not be 0
-        unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `folder`, `working_dir`, `readable`, `writable`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
+        unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `working_dir`, `readable`, `writable`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
         invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&errors.join("\n"));
 }
 

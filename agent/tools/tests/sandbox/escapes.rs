@@ -1,9 +1,11 @@
 //! Programs that try to leave their sandbox. Each attempt is a shell script; the secret is outside of the workspace.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 
 use abide_tools::{Availability, BackendName, Network, SandboxConfig};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 
 use crate::{Home, SECRET, backends, environment, launcher};
@@ -41,7 +43,7 @@ const ATTEMPTS: [(&str, &str); 25] = [
     ("new privileges", "grep -q NoNewPrivs:.1 /proc/self/status || echo TOP-SECRET"),
 ];
 
-/// The same, of the backend that has no namespaces.
+/// Further attempts, of the backend that has no namespaces.
 const ATTEMPTS_LOCAL: [(&str, &str); 3] = [
     ("passwords of the system", "cat /etc/shadow && echo TOP-SECRET"),
     (
@@ -133,6 +135,20 @@ async fn programs_do_not_connect_to_unix_sockets() {
     assert_eq!(refused, "Operation not permitted (os error 1)");
     let permitted = outcome(json!({"readable": [program], "unix_sockets": true})).await;
     assert_eq!(permitted, "connected");
+}
+
+/// A shell or a service manager can leave files open. A program that inherits a folder leaves every sandbox with it, and
+/// one that inherits a file shares it with the programs of other tenants.
+#[tokio::test]
+async fn programs_inherit_only_the_standard_streams() {
+    let left_open = memfd_create("left-open", MemfdFlags::empty()).expect("a file in memory");
+    let link = format!("/proc/self/fd/{}", left_open.as_raw_fd());
+    for backend in backends() {
+        let home = Home::with(&json!({"backend": backend}));
+        let outcome = home.sh(&format!("readlink {link}; readlink /proc/self/fd/0")).await;
+        assert!(!outcome.text.contains("left-open"), "{backend}: {}", outcome.text);
+        assert!(outcome.text.contains("pipe:"), "{backend}: {}", outcome.text);
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::markdown::Markdown;
 use super::super::view::result;
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::print_line;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
@@ -29,7 +29,7 @@ pub(super) async fn show(
     let terminal = Terminal::of_stdout();
     if entries.len() > max {
         entries.truncate(max);
-        say(terminal.dim("… earlier messages:  /history  shows them"))?;
+        print_line(terminal.dim("… earlier messages:  /history  shows them"))?;
     }
     for entry in entries.iter().rev() {
         show_entry(terminal, entry)?;
@@ -41,12 +41,12 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
     let text = entry.content.as_deref().unwrap_or_default();
     let data = entry.data.as_ref().map(|data| data.value()).unwrap_or_default();
     match entry.role.as_str() {
-        "user" => say(terminal.bold(format!("› {text}"))),
-        "tool" => say(result(text, data["exit_code"].as_i64().unwrap_or(0)).shown(terminal)),
+        "user" => print_line(terminal.bold(format!("› {text}"))),
+        "tool" => print_line(result(text, data["exit_code"].as_i64().unwrap_or(0)).shown(terminal)),
         "assistant" => {
             if !text.is_empty() {
                 let mut markdown = Markdown::default();
-                say(match terminal.styled {
+                print_line(match terminal.styled {
                     true => markdown.push(text) + markdown.end(),
                     false => Printable::from(text),
                 })?;
@@ -54,7 +54,7 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
             for call in data["calls"].as_array().into_iter().flatten() {
                 let word = |name: &str| call[name].as_str().unwrap_or_default();
                 let call = format!("→ {} {}", word("name"), arguments(word("arguments")));
-                say(terminal.dim(Printable::line(&call)))?;
+                print_line(terminal.dim(Printable::line(&call)))?;
             }
             Ok(())
         }

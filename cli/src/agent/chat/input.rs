@@ -87,7 +87,7 @@ impl Input {
         Ok((input, listener))
     }
 
-    /// The same without Ctrl-C, which ends the process.
+    /// Reads stdin in a thread of its own. Ctrl-C ends the process.
     pub(in crate::agent) fn of_lines() -> Input {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         thread::spawn(move || {

@@ -112,7 +112,7 @@ async def dial(address: Address) -> ClientConnection:
         detail = str(why).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
         raise ConnectionFailed(
             f"{address.socket or address.url} cannot be reached: {detail}",
-            hint="is it running? `abide serve` starts one",
+            hint="start the server with `abide serve`, or check the address",
         ) from why
 
 
@@ -128,7 +128,7 @@ def _rejected(address: Address, why: InvalidStatus) -> AbideError:
     if response.status_code == 401:
         return Unauthenticated("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:
-        return Denied("the server denied access", code="denied")
+        return Denied("the server responds with HTTP 403 and names no reason", code="denied")
     why = f"it responds with HTTP {response.status_code} instead of opening a WebSocket"
     if response.status_code >= 500:  # a proxy reports that the server behind it does not answer
         return ConnectionFailed(f"{address.url} cannot be reached: {why}")

@@ -77,7 +77,7 @@ def check(connected: socket.socket, path: str) -> None:
 
 
 def peer_user(connected: socket.socket) -> int | None:
-    """The user id of the process that listens; `None` where the system does not tell it."""
+    """The user id of the process that listens; `None` where the system does not report it."""
     if sys.platform == "linux":
         option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_PEER.size)
         return int(_LINUX_PEER.unpack(option)[1])

@@ -36,9 +36,9 @@ struct PendingRequest {
     text: Utf8Bytes,
     is_query: bool,
     reply: oneshot::Sender<Attempt>,
-    /// It was sent on this connection.
+    /// Whether it was sent on this connection.
     sent: bool,
-    /// It was sent on an earlier one.
+    /// Whether it was sent on an earlier connection.
     uncertain: bool,
 }
 
@@ -125,7 +125,7 @@ impl Actor {
             let timer = retry_at.map_or(connection.wake_at(), |at| at.min(connection.wake_at()));
             tokio::select! {
                 biased;
-                heard = poll_fn(|context| connection.poll(context)) => match heard {
+                received = poll_fn(|context| connection.poll(context)) => match received {
                     Ok(Some(text)) => {
                         if let Err(close_reason) = self.handle_message(&text, &mut connection) {
                             return ConnectionEnd::Closed(close_reason, None);

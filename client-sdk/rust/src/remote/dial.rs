@@ -30,7 +30,7 @@ use crate::error::NOT_ABIDE;
 /// Time limit for a connection attempt, name resolution and handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same with the start of an engine: `abide open` waits up to 30 seconds for another process.
+/// Time limit for an attempt that starts an engine: `abide open` waits up to 30 seconds for another process.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Connection attempts to an engine that ends at the same moment. Each starts the next one.
@@ -118,7 +118,7 @@ impl Address {
         Ok(Address { url, target: Target::Shared(file), scope: Scope::new(), request })
     }
 
-    /// The same, restricted to a scope in addition to the current one.
+    /// The address, restricted to a scope in addition to the current one.
     pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
         if scope.is_empty() {
             return Ok(self);
@@ -309,7 +309,8 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     }
     let refused = match status.as_u16() {
         401 => Refusal::new(Code::Unauthenticated, "the server requires a valid token"),
-        403 => Refusal::new(Code::Denied, "the server denied access"),
+        403 => Refusal::new(Code::Denied, "the server responds with HTTP 403 and names no reason")
+            .hint("check the token, and a proxy in front of the server"),
         _ => {
             let why = format!("it responds with HTTP {status} instead of opening a WebSocket");
             // A proxy reports that the server behind it does not answer.

@@ -98,7 +98,7 @@ impl Peer {
     }
 
     /// Receives a subscribe; returns its id and `after_seq`.
-    async fn hear_subscribe(&mut self) -> (String, Json) {
+    async fn receive_subscribe(&mut self) -> (String, Json) {
         let message = self.receive().await;
         assert_eq!(message["op"], "subscribe", "{message}");
         let id = message["id"].as_str().expect("an id").to_owned();
@@ -136,7 +136,7 @@ async fn connect(port: &Port, listener: &mut UnboundedReceiver<DuplexStream>) ->
 /// Starts a subscription with one row at a seq.
 async fn subscribe(abide: &Abide, peer: &mut Peer, seq: i64) -> (Subscription, String) {
     let server = async {
-        let (id, from) = peer.hear_subscribe().await;
+        let (id, from) = peer.receive_subscribe().await;
         assert_eq!(from, Json::Null);
         peer.say_snapshot(&id, seq, json!([[1, "one"]])).await;
         id
@@ -260,7 +260,7 @@ async fn a_subscription_resumes_from_its_seq_on_a_new_connection() {
     port.set_open(true);
 
     let mut peer = Peer::accept(&mut listener).await;
-    let (new_id, from) = peer.hear_subscribe().await;
+    let (new_id, from) = peer.receive_subscribe().await;
     assert_eq!(from, 43);
     assert_ne!(new_id, id, "frames of the old start must not match the new one");
     peer.say_insert(&[&new_id], 43, 50, json!([3, "three"])).await;
@@ -284,7 +284,7 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
 
     peer.say_insert(&[&id], 44, 45, json!([4, "after a gap"])).await;
     assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
-    let (new_id, from) = peer.hear_subscribe().await;
+    let (new_id, from) = peer.receive_subscribe().await;
     assert_eq!(from, 43);
     peer.say_insert(&[&id], 45, 46, json!([9, "of the old one"])).await;
     let changes = json!([{"id": new_id, "inserts": [[3, "three"], [4, "four"]]}]);
@@ -304,8 +304,8 @@ async fn the_answer_to_a_resume_advances_the_connection() {
     drop(peer);
 
     let mut peer = Peer::accept(&mut listener).await;
-    let (first, _) = peer.hear_subscribe().await;
-    let (second, _) = peer.hear_subscribe().await;
+    let (first, _) = peer.receive_subscribe().await;
+    let (second, _) = peer.receive_subscribe().await;
     peer.say_insert(&[&first], 40, 45, json!([2, "two"])).await;
     // The second resumes at 47 without changes. Earlier changes for the first arrive before that
     // answer.
@@ -329,7 +329,7 @@ async fn a_repeated_snapshot_is_reported_as_a_difference() {
     let (mut subscription, _) = subscribe(&abide, &mut peer, 42).await;
     drop(peer);
     let mut peer = Peer::accept(&mut listener).await;
-    let (id, _) = peer.hear_subscribe().await;
+    let (id, _) = peer.receive_subscribe().await;
     peer.say(json!({"op": "error", "id": id, "code": "resync_required", "detail": "too long ago"}))
         .await;
     let shape = json!([{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}]);
@@ -363,7 +363,7 @@ async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
     assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": slow_id}));
 
     let caught_up = async {
-        let (id, from) = peer.hear_subscribe().await;
+        let (id, from) = peer.receive_subscribe().await;
         assert_eq!(from, 10, "pending events were dropped");
         peer.say_insert(&[&id], 10, 18, json!([5, "all in one"])).await;
     };
@@ -391,11 +391,11 @@ async fn a_refused_query_is_an_error_and_overload_is_not() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
-        let (id, _) = peer.hear_subscribe().await;
+        let (id, _) = peer.receive_subscribe().await;
         let no =
             |id: &str, code: &str| json!({"op": "error", "id": id, "code": code, "detail": "no"});
         peer.say(no(&id, "overloaded")).await;
-        let (id, _) = peer.hear_subscribe().await;
+        let (id, _) = peer.receive_subscribe().await;
         peer.say(no(&id, "bad_sql")).await;
     };
     let (begun, ()) = tokio::join!(abide.subscribe("SELEC").start(), server);
@@ -411,11 +411,11 @@ async fn a_subscription_with_rows_survives_a_full_disk() {
     let full = |id: &str| json!({"op": "error", "id": id, "code": "disk_full", "detail": "no"});
     let (subscription, id) = subscribe(&abide, &mut peer, 1).await;
     peer.say(full(&id)).await;
-    let (again, after_seq) = peer.hear_subscribe().await;
+    let (again, after_seq) = peer.receive_subscribe().await;
     assert_eq!((again != id, after_seq), (true, json!(1)));
     assert!(subscription.error().is_none());
     let server = async {
-        let (id, _) = peer.hear_subscribe().await;
+        let (id, _) = peer.receive_subscribe().await;
         peer.say(full(&id)).await;
     };
     let (begun, ()) = tokio::join!(abide.subscribe("SELECT 1").start(), server);
@@ -507,7 +507,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     peer.say_insert(&[&id], 43, 44, json!([3, "three"])).await;
     let server = async {
         assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
-        let (id, from) = peer.hear_subscribe().await;
+        let (id, from) = peer.receive_subscribe().await;
         assert_eq!(from, Json::Null, "it restarts from a snapshot: the held rows are not trusted");
         let rows = [(1, "one"), (2, "two"), (3, "three")];
         peer.say_summed(&id, 44, json!(rows), checksum(&rows)).await;

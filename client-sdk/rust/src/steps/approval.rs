@@ -28,7 +28,7 @@ struct State {
     comment: Option<String>,
     /// `{"prompt", "args"}`.
     arguments: Json,
-    /// The same, if the approver changed them.
+    /// The arguments, if the approver changed them.
     approved_arguments: Option<Json>,
 }
 

@@ -126,7 +126,7 @@ async fn a_missing_server_is_reported_immediately() {
     server.stop().await;
     let error = Abide::connect(&url).await.expect_err("no server listens");
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
-    assert_eq!(error.hint(), Some("is it running? `abide serve` starts one"));
+    assert_eq!(error.hint(), Some("start the server with `abide serve`, or check the address"));
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ export async function handshake(stream: Duplex, target: Target): Promise<Buffer>
 /** The error of a server that does not answer. */
 export function unreachable(target: Target, why: string, cause?: unknown): AbideError {
   return new AbideError("unreachable", `${target.name} cannot be reached: ${why}`, {
-    hint: "is it running? abide serve starts a server",
+    hint: "start the server with `abide serve`, or check the address",
     cause,
   });
 }
@@ -138,7 +138,7 @@ export function statusError(target: Target, status: number): AbideError {
       hint: "pass a token with { token }",
     });
   }
-  if (status === 403) return new AbideError("denied", "the server denied access");
+  if (status === 403) return new AbideError("denied", "the server responds with HTTP 403 and names no reason");
   const why =
     status === 0
       ? "it does not answer in HTTP"

@@ -2,7 +2,7 @@
  * The place of an engine: a Unix socket in a folder that only the user of this process can write.
  *
  * Its path is not a proof. When an engine has ended, another user can create the folder again and listen there,
- * and Node does not tell which user listens. So the owners of the folder and the socket are checked before a
+ * and Node does not report which user listens. So the owners of the folder and the socket are checked before a
  * connection and again before anything is sent.
  */
 import { type BigIntStats, closeSync, constants, existsSync, fstatSync, lstatSync, openSync } from "node:fs";

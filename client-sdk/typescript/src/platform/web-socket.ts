@@ -77,6 +77,6 @@ async function refusal(target: Target): Promise<AbideError> {
     why = error instanceof Error ? error.message : String(error);
   }
   return new AbideError("unreachable", `${target.name} cannot be reached: ${why}`, {
-    hint: "is it running? abide serve starts a server",
+    hint: "start the server with `abide serve`, or check the address",
   });
 }

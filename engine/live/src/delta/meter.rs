@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use abide_schema::share::{ShareKey, Shares};
+
 /// Work done for live queries. It is counted, not timed, so it is the same on every machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -38,6 +40,15 @@ pub struct Budget {
     pub max: u64,
     /// The maximum of all deltas of one commit. Beyond it no further delta is computed.
     pub commit: u64,
+}
+
+impl Budget {
+    /// Whether the deltas of one caller have cost more than its share of a commit, so that those of
+    /// others are computed.
+    pub(crate) fn is_over(&self, payer: &ShareKey, spent: u64) -> bool {
+        let share = usize::try_from(self.commit).map_or(u64::MAX, |all| Shares::share(all) as u64);
+        *payer != ShareKey::Operator && spent > share
+    }
 }
 
 /// The work of one template so far.

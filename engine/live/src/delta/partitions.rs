@@ -13,7 +13,7 @@ use sqlite3_parser::ast::CompoundOperator;
 use crate::catalog::Catalog;
 use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
 use crate::delta::evaluation::EvaluationExtent;
-use crate::delta::rule_context::{PARTS, RuleContext};
+use crate::delta::rule_context::{PARTS, RuleContext, Sides};
 use crate::delta::term::{JOINED, Show, Term, terms};
 use crate::delta::{Delta, Weights};
 use crate::identifier::quoted;
@@ -45,7 +45,7 @@ struct Partition {
 /// The query restricted to the part with the given values.
 #[derive(Debug)]
 enum PartitionBody {
-    /// The same for all values.
+    /// The query restricted to a part, for all values.
     Fixed(Fragment),
     /// Each key equals its value, or is NULL. Rendered as `=` or `IS NULL`, not IS with a
     /// parameter, so that an index that excludes NULL also applies.
@@ -258,7 +258,7 @@ impl RuleContext<'_> {
         }
         let mut weights = Weights::default();
         if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
-            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
         }
         let changed = self

@@ -21,7 +21,7 @@ use crate::delta::evaluation::{EvaluationExtent, evaluate};
 use crate::delta::exact::{self, ExactRow};
 use crate::delta::groups::groups_of;
 use crate::delta::partitions::Partitions;
-use crate::delta::rule_context::{PARTS, RuleContext};
+use crate::delta::rule_context::{PARTS, RuleContext, Sides};
 use crate::delta::state::RuleState;
 use crate::delta::term::{JOINED, Show, Term, terms, write_conditions};
 use crate::delta::top_n::TopNRule;
@@ -295,11 +295,11 @@ impl RuleContext<'_> {
         let mut weights = Weights::default();
         let Some(groups) = groups_of(self.query, touched).filter(|groups| groups.len() <= PARTS)
         else {
-            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
         };
         for group in groups {
-            self.add_difference(EvaluationExtent::Group, &group, (true, true), &mut weights)?;
+            self.add_difference(EvaluationExtent::Group, &group, Sides::BOTH, &mut weights)?;
         }
         Ok(Delta::of_weights(&self.query.key, weights))
     }
@@ -314,7 +314,7 @@ impl RuleContext<'_> {
         let given: Vec<ChangeImages> = given.collect();
         let mut weights = Weights::default();
         if touched.len() > PARTS {
-            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
         }
         for (rows, _) in touched.rows() {
@@ -326,7 +326,8 @@ impl RuleContext<'_> {
                 first += images.width;
                 (was, is) = (was && row_was, is && row_is);
             }
-            self.add_difference(EvaluationExtent::Row, &rows, (was, is), &mut weights)?;
+            let sides = Sides { before: was, after: is };
+            self.add_difference(EvaluationExtent::Row, &rows, sides, &mut weights)?;
         }
         Ok(Delta::of_weights(&self.query.key, weights))
     }

@@ -34,6 +34,19 @@ pub(crate) struct RuleContext<'a> {
     pub(crate) spent: &'a mut Cost,
 }
 
+/// Which states of the rows [`RuleContext::add_difference`] evaluates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sides {
+    /// The state before the changes, whose rows are subtracted.
+    pub(crate) before: bool,
+    /// The state after the changes, whose rows are added.
+    pub(crate) after: bool,
+}
+
+impl Sides {
+    pub(crate) const BOTH: Sides = Sides { before: true, after: true };
+}
+
 impl RuleContext<'_> {
     /// Calls `each` with the rows and weights of every term whose tables changed.
     pub(crate) fn terms(
@@ -44,7 +57,7 @@ impl RuleContext<'_> {
         self.terms_given(terms, &[], each)
     }
 
-    /// The same for terms with given values.
+    /// Calls `each` with the rows and weights of terms with given values whose tables changed.
     pub(crate) fn terms_given(
         &mut self,
         terms: &[Term],
@@ -65,18 +78,18 @@ impl RuleContext<'_> {
         Ok(())
     }
 
-    /// Adds the rows after the changes and subtracts those before.
+    /// Adds the rows after the changes and subtracts those before, for the given sides.
     pub(crate) fn add_difference(
         &mut self,
         extent: EvaluationExtent,
         given: &[Value],
-        (was, is): (bool, bool),
+        sides: Sides,
         weights: &mut Weights,
     ) -> Result<(), LiveError> {
-        if was {
+        if sides.before {
             self.evaluate(extent, given, true, &mut |row| weights.add(row, -1))?;
         }
-        if is {
+        if sides.after {
             self.evaluate(extent, given, false, &mut |row| weights.add(row, 1))?;
         }
         Ok(())

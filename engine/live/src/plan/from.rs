@@ -3,7 +3,7 @@
 mod table_function;
 
 use abide_schema::table::IndexSpec;
-use abide_schema::{Code, Refusal, TableSpec};
+use abide_schema::{Code, Listing, Refusal, TableSpec};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
     As, Cmd, FromClause, JoinConstraint, JoinedSelectTable, Name, Select, SelectTable, Stmt, With,
@@ -337,7 +337,7 @@ impl Lowering<'_> {
     ) -> Result<(), Refusal> {
         let Some(table) = self.catalog.find(table_name) else {
             return Err(Refusal::new(Code::BadSql, format!("no such table: {table_name}"))
-                .hint("GET /v1/schema lists the tables"));
+                .hint(Listing::Tables.hint()));
         };
         let source = self.add_source(table, place.alias)?;
         let spec = self.catalog.table(table);

@@ -178,7 +178,7 @@ impl Query {
         self.body_with(&cores.map(|(_, core)| (core.block, restricted.to_vec())).collect())
     }
 
-    /// The same, with conditions added to any SELECT of it or of a subquery in its FROM.
+    /// The query as text over symbolic sources, with conditions added to any SELECT of it or of a subquery in its FROM.
     pub(crate) fn body_with(&self, added: &ExtraConditions) -> Fragment {
         let mut out = Fragment::new();
         for (operator, core) in &self.cores {

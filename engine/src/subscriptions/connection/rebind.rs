@@ -19,6 +19,8 @@ impl Connection {
         keys.retain(|key| !self.subscriptions[key].binding.is_latest());
         for key in keys {
             let Some(mut subscription) = self.subscriptions.remove(&key) else { continue };
+            // Its plan gets no more deltas, and the new one needs its room.
+            subscription.listening = None;
             match self.attach_replanned(&subscription).await {
                 Ok((key, binding, listening)) => {
                     let id = subscription.id.clone();
@@ -45,7 +47,7 @@ impl Connection {
             // Frames for the old key are ignored.
             let key = SubscriptionKey(self.next_key);
             self.next_key += 1;
-            match self.attach(&binding, key).await {
+            match self.attach(&binding, key, sql).await {
                 Ok(listening) => return Ok((key, binding, listening)),
                 Err(QueryFailure::Outdated) => {}
                 Err(QueryFailure::Refused(refusal)) => return Err(refusal),
@@ -85,6 +87,6 @@ impl Subscription {
         self.previous.get_or_insert(PreviousBinding { binding: old, seq });
         (self.stale, self.held) = (None, None);
         self.info = self.info_of();
-        self.listening = listening;
+        self.listening = Some(listening);
     }
 }

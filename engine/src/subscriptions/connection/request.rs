@@ -34,6 +34,24 @@ impl<'a> SubscribeRequest<'a> {
         let (start, timeline) = (Start::Now, None);
         SubscribeRequest { id, sql, params, start, timeline, checksum: false, explain: false }
     }
+
+    /// Bytes of the names and values of its parameters.
+    pub(super) fn parameter_bytes(&self) -> usize {
+        self.params.iter().map(|(name, value)| name.len() + bytes_of(value)).sum()
+    }
+}
+
+/// Approximate bytes of a value in memory.
+fn bytes_of(value: &JsonValue) -> usize {
+    let inner: usize = match value {
+        JsonValue::String(text) => text.len(),
+        JsonValue::Array(items) => items.iter().map(bytes_of).sum(),
+        JsonValue::Object(members) => {
+            members.iter().map(|(name, value)| name.len() + bytes_of(value)).sum()
+        }
+        JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) => 0,
+    };
+    size_of::<JsonValue>() + inner
 }
 
 /// Where a subscription starts.

@@ -63,7 +63,7 @@ impl PendingReruns {
         let (id, outcome) = joined.unwrap_or_else(|why| {
             tracing::error!(%why, "a live query could not be run again");
             let refusal = Refusal::new(Code::Internal, "the live query failed");
-            let refusal = refusal.hint("subscribe again; see the server's log for the cause");
+            let refusal = refusal.hint("subscribe again; see the engine's log for the cause");
             (why.id(), Err(refusal.into()))
         });
         Some((self.keys.remove(&id)?, outcome))

@@ -11,6 +11,7 @@ use super::request::SubscribeRequest;
 use super::stale::StaleSubscription;
 use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
 use crate::commit::jobs::Registration;
+use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::rerun::ResultVersion;
 use crate::subscriptions::resume::{ResumeResult, Resync};
 use crate::subscriptions::shared_delta::HeldDelta;
@@ -45,7 +46,10 @@ pub(super) struct Subscription {
     pub(super) stale: Option<StaleSubscription>,
     /// Its last result, if a rerun sent it.
     pub(super) held: Option<ResultVersion>,
-    pub(super) listening: Registration,
+    /// Its registration; `None` while it is planned again.
+    pub(super) listening: Option<Registration>,
+    /// The count of its parameters, if they are large.
+    pub(super) parameters_held: Option<Reservation>,
 }
 
 impl Subscription {
@@ -70,7 +74,8 @@ impl Subscription {
             checksum: wanted.checksum.then(Checksum::default),
             stale: None,
             held: None,
-            listening,
+            listening: Some(listening),
+            parameters_held: None,
         };
         subscription.info = subscription.info_of();
         subscription

@@ -34,7 +34,7 @@ pub enum Update {
     },
     /// No relevant changes up to a seq.
     Progress {
-        /// That seq.
+        /// The seq.
         seq: Seq,
     },
     /// An error of a subscription. With code `resync_required` a snapshot follows; with any other

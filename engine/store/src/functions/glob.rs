@@ -253,7 +253,7 @@ pub(super) fn read(text: &[u8], at: usize) -> (u32, usize) {
     if at >= text.len() { (0, at) } else { read_all(text, at) }
 }
 
-/// The same for a text in which NUL is a character.
+/// The character at a position of a text in which NUL is a character, and the position of the next one.
 pub(super) fn read_all(text: &[u8], at: usize) -> (u32, usize) {
     let first = u32::from(text[at]);
     let mut next = at + 1;

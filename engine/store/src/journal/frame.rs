@@ -112,10 +112,10 @@ pub(crate) fn take_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Reco
     let mut header = &frame[4..];
     let crc = u32::from_le_bytes(take(&mut header)?);
     let is_of_round = u64::from_le_bytes(take(&mut header)?) == round;
-    if !(is_of_round || makes(SeededBug::OldRoundBelieved)) {
+    if !(is_of_round || makes(SeededBug::StaleSegmentApplied)) {
         return None;
     }
-    if checksum(frame) != crc && !makes(SeededBug::TornRecordBelieved) {
+    if checksum(frame) != crc && !makes(SeededBug::ChecksumIgnored) {
         return None;
     }
     let from = Seq(i64::from_le_bytes(take(&mut header)?));

@@ -22,7 +22,7 @@ fn places(all: &[Mismatch], into: &mut BTreeSet<String>) {
     }
 }
 
-/// The same of the oracle.
+/// The locations of the oracle's errors, those of alternatives included.
 fn places_of_oracle<'a>(
     all: impl Iterator<Item = &'a ValidationError<'a>>,
     into: &mut BTreeSet<String>,

@@ -23,7 +23,7 @@ use crate::problem::Problem;
 use crate::routes::runs::path;
 
 /// An example of a body.
-const LOOKS: &str = r#"{"threadId": "t1", "runId": "r1", "messages": [{"id": "m1",
+const EXAMPLE_BODY: &str = r#"{"threadId": "t1", "runId": "r1", "messages": [{"id": "m1",
     "role": "user", "content": "…"}]}"#;
 
 /// `RunAgentInput`. The agent has its own tools, and the session its own state.
@@ -132,7 +132,7 @@ pub(in crate::routes) async fn run(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
-    let wanted: RunAgentInput = content.envelope_in_turn(LOOKS).await?;
+    let wanted: RunAgentInput = content.envelope_in_turn(EXAMPLE_BODY).await?;
     let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
     let hold = app.engine.buffers().reserve(&session.caller);
     let seen = Seen::of(&wanted.messages, hold)?;
@@ -148,7 +148,7 @@ pub(in crate::routes) async fn run(
 }
 
 fn bad(detail: &str) -> Refusal {
-    Refusal::new(Code::BadArguments, detail).hint(format!("send {LOOKS}"))
+    Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
 }
 
 fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {

@@ -22,7 +22,7 @@ use crate::problem::Problem;
 use crate::routes::runs::path;
 
 /// An example of a body.
-const LOOKS: &str = r#"{"id": "CHAT", "trigger": "submit-message", "messages": [{"id": "m1",
+const EXAMPLE_BODY: &str = r#"{"id": "CHAT", "trigger": "submit-message", "messages": [{"id": "m1",
     "role": "user", "parts": [{"type": "text", "text": "…"}]}]}"#;
 
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ pub(in crate::routes) async fn send(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
-    let wanted: ChatRequest = content.envelope_in_turn(LOOKS).await?;
+    let wanted: ChatRequest = content.envelope_in_turn(EXAMPLE_BODY).await?;
     let chat = wanted.id.clone();
     let input = read(wanted)?;
     let sent = thread::send(&app, &session.caller, &content, (agent, chat), input).await;
@@ -93,7 +93,9 @@ fn read(wanted: ChatRequest) -> Result<ThreadInput, Refusal> {
         let hint = "send another message; a session has no branches";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
-    let bad = |detail: &str| Refusal::new(Code::BadArguments, detail).hint(format!("send {LOOKS}"));
+    let bad = |detail: &str| {
+        Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
+    };
     let last = wanted.messages.into_iter().last().ok_or_else(|| bad("there is no message"))?;
     match last.role.as_str() {
         "user" => {

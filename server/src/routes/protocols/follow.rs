@@ -13,7 +13,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::{Map, json};
 use tokio::time::timeout;
 
-use super::start::RunRow;
+use super::start::{EVENTS, RunRow};
 use super::turn::{Change, RunEvent, Turn};
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
@@ -21,9 +21,6 @@ use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::limits;
 use crate::problem::note;
 use crate::routes::rows::hidden;
-
-const SQL: &str = "SELECT number, turn, kind, data, created_at FROM run_events \
-    WHERE run_id = :run ORDER BY number";
 
 /// The encoder of a protocol for the changes of a turn.
 pub(super) trait Encoder: Send + 'static {
@@ -77,7 +74,10 @@ impl Follower {
         let params = Map::from_iter([("run".to_owned(), json!(run.id))]);
         let mut connection = app.engine.connect(&session.caller);
         let account = app.engine.buffers().account(&session.caller);
-        connection.subscribe(&SubscribeRequest::new("run", SQL, &params)).await.map_err(hidden)?;
+        connection
+            .subscribe(&SubscribeRequest::new("run", EVENTS, &params))
+            .await
+            .map_err(hidden)?;
         let authenticator = app.authenticator.clone();
         let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
         Ok(Follower {

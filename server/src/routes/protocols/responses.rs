@@ -54,7 +54,7 @@ async fn find(app: &AppState, by: &Caller, id: &str) -> Result<(RunRow, i64), Re
 /// `POST /v1/responses`: sends input to an agent, and returns its answer.
 pub(in crate::routes) async fn create(incoming: Incoming) -> Result<Response, Problem> {
     let Incoming { app, session, place, headers, content } = incoming;
-    let wanted: CreateResponse = content.envelope_in_turn(request::LOOKS).await?;
+    let wanted: CreateResponse = content.envelope_in_turn(request::EXAMPLE_BODY).await?;
     wanted.check()?;
     let key = idempotency_key(&headers)?;
     let (stream, background) = (wanted.stream == Some(true), wanted.background == Some(true));

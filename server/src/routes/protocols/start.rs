@@ -203,7 +203,12 @@ impl NewRun {
     }
 }
 
-/// Begins a run: all or nothing. `bytes` is the size of the request, `key` its request id.
+/// The events of a run.
+pub(super) const EVENTS: &str = "SELECT number, turn, kind, data, created_at FROM run_events \
+    WHERE run_id = :run ORDER BY number";
+
+/// Begins a run: all or nothing. `bytes` is the size of the request, `key` its request id. The run does not begin if its
+/// events cannot be read: a client that repeats the refused request would begin another one each time.
 pub(super) async fn start(
     app: &AppState,
     by: &Caller,
@@ -211,6 +216,8 @@ pub(super) async fn start(
     new: NewRun,
     key: Option<&str>,
 ) -> Result<RunRow, Refusal> {
+    let of_no_run = params([("run", json!(""))]);
+    app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(hidden)?;
     let permit = app.read_limiter.permit(by.quota_key(), bytes).await;
     app.engine.check_room(by, bytes)?;
     let (calls, start) = new.calls();
@@ -255,7 +262,7 @@ pub(super) async fn decide(
     decide_some(app, by, run, decisions, before).await
 }
 
-/// The same for some of the calls.
+/// Decides on some of the calls of a run, and returns the run.
 pub(super) async fn decide_some(
     app: &AppState,
     by: &Caller,

@@ -41,6 +41,13 @@ pub(super) struct CallItem {
     pub(super) is_earlier: bool,
 }
 
+/// The kind of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextKind {
+    Message,
+    Reasoning,
+}
+
 /// The content of an item.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
@@ -204,8 +211,8 @@ impl Turn {
         }
         let data = &event.data;
         match event.kind.as_str() {
-            "token" => self.chunk(true, text(&data["content"]), &mut changes),
-            "reasoning" => self.chunk(false, text(&data["content"]), &mut changes),
+            "token" => self.chunk(TextKind::Message, text(&data["content"]), &mut changes),
+            "reasoning" => self.chunk(TextKind::Reasoning, text(&data["content"]), &mut changes),
             // After a complete answer it is the next one that starts again.
             "restart" if !self.parts.is_empty() && !self.answered => {
                 self.replay = Some(Replay { part: 0, text: String::new() });
@@ -296,24 +303,24 @@ impl Turn {
     }
 
     /// A piece of an answer.
-    fn chunk(&mut self, is_message: bool, text: &str, changes: &mut Vec<Change>) {
+    fn chunk(&mut self, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
         if self.answered {
             self.close_answer(ItemState::Complete, changes);
         }
         match self.replay.take() {
-            Some(replay) => self.repeat(replay, is_message, text, changes),
-            None => self.append(is_message, text, changes),
+            Some(replay) => self.repeat(replay, kind, text, changes),
+            None => self.append(kind, text, changes),
         }
     }
 
     /// Adds text to the last part of the answer, or to a new part.
-    fn append(&mut self, is_message: bool, text: &str, changes: &mut Vec<Change>) {
+    fn append(&mut self, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
         if text.is_empty() {
             return;
         }
         let last = self.parts.last().copied().filter(|at| {
             let item = &self.items[*at];
-            item.state == ItemState::Open && is_message == item.is_message()
+            item.state == ItemState::Open && item.text_kind() == Some(kind)
         });
         let at = match last {
             Some(at) => at,
@@ -321,9 +328,9 @@ impl Turn {
                 if let Some(at) = self.parts.last().copied() {
                     self.close(at, ItemState::Complete, changes);
                 }
-                let content = match is_message {
-                    true => Content::Message(String::new()),
-                    false => Content::Reasoning(String::new()),
+                let content = match kind {
+                    TextKind::Message => Content::Message(String::new()),
+                    TextKind::Reasoning => Content::Reasoning(String::new()),
                 };
                 let at = self.open(content, changes);
                 self.parts.push(at);
@@ -341,23 +348,24 @@ impl Turn {
     fn repeat(
         &mut self,
         mut replay: Replay,
-        is_message: bool,
+        kind: TextKind,
         text: &str,
         changes: &mut Vec<Change>,
     ) {
         let is_last = replay.part + 1 == self.parts.len();
         let item = &self.items[self.parts[replay.part]];
         let before = item.text();
-        if item.is_message() != is_message {
+        let stored = item.text_kind().unwrap_or(TextKind::Reasoning);
+        if stored != kind {
             if replay.text != before {
-                let (kind, part) = (item.is_message(), std::mem::take(&mut replay.text));
-                self.replace_from(replay.part, kind, &part, changes);
-                self.append(is_message, text, changes);
+                let part = std::mem::take(&mut replay.text);
+                self.replace_from(replay.part, stored, &part, changes);
+                self.append(kind, text, changes);
             } else if is_last {
-                self.append(is_message, text, changes);
+                self.append(kind, text, changes);
             } else {
                 replay = Replay { part: replay.part + 1, text: String::new() };
-                self.repeat(replay, is_message, text, changes);
+                self.repeat(replay, kind, text, changes);
             }
             return;
         }
@@ -369,31 +377,25 @@ impl Turn {
             self.replay = Some(replay);
         } else if is_last && replay.text.starts_with(before) {
             let rest = replay.text[before.len()..].to_owned();
-            self.append(is_message, &rest, changes);
+            self.append(kind, &rest, changes);
         } else {
-            self.replace_from(replay.part, is_message, &replay.text, changes);
+            self.replace_from(replay.part, kind, &replay.text, changes);
         }
     }
 
     /// Voids the parts of the answer from an index on, and adds text in their place.
-    fn replace_from(
-        &mut self,
-        part: usize,
-        is_message: bool,
-        text: &str,
-        changes: &mut Vec<Change>,
-    ) {
+    fn replace_from(&mut self, part: usize, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
         for at in self.parts.split_off(part) {
             self.close(at, ItemState::Void, changes);
         }
-        self.append(is_message, text, changes);
+        self.append(kind, text, changes);
     }
 
     /// The answer is complete: an answer that has started again can be shorter than before.
     fn settle_replay(&mut self, changes: &mut Vec<Change>) {
         let Some(Replay { part, text }) = self.replay.take() else { return };
         let item = &self.items[self.parts[part]];
-        let kind = item.is_message();
+        let kind = item.text_kind().unwrap_or(TextKind::Reasoning);
         if item.text() != text {
             self.replace_from(part, kind, &text, changes);
         } else {
@@ -462,14 +464,14 @@ impl Turn {
         if before != answer {
             let is_open = last.is_some_and(|at| self.parts.last() == Some(&at));
             match answer.strip_prefix(before.as_str()).filter(|_| is_open) {
-                Some(rest) => self.append(true, rest, changes),
+                Some(rest) => self.append(TextKind::Message, rest, changes),
                 None => {
                     for at in std::mem::take(&mut self.parts) {
                         let is_message = self.items[at].is_message();
                         let state = if is_message { ItemState::Void } else { ItemState::Complete };
                         self.close(at, state, changes);
                     }
-                    self.append(true, answer, changes);
+                    self.append(TextKind::Message, answer, changes);
                 }
             }
         }
@@ -514,7 +516,16 @@ impl Turn {
 
 impl Item {
     pub(super) fn is_message(&self) -> bool {
-        matches!(self.content, Content::Message(_))
+        self.text_kind() == Some(TextKind::Message)
+    }
+
+    /// The kind of a text; `None` for other items.
+    fn text_kind(&self) -> Option<TextKind> {
+        match self.content {
+            Content::Message(_) => Some(TextKind::Message),
+            Content::Reasoning(_) => Some(TextKind::Reasoning),
+            _ => None,
+        }
     }
 
     /// The text of a message or of reasoning; empty if it is void.

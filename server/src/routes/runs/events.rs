@@ -30,7 +30,7 @@ use crate::{limits, unsent};
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
     WHERE run_id = :run AND number > :sent ORDER BY number";
 
-/// The same if a policy hides the data of events from the caller.
+/// The events of a run, if a policy hides their data from the caller.
 const WITHOUT_DATA: &str = "SELECT id, number, turn, kind, NULL AS data FROM run_events \
     WHERE run_id = :run AND number > :sent ORDER BY number";
 

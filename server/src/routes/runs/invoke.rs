@@ -20,7 +20,7 @@ use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
 use crate::connections::lifecycle::Phase;
 use crate::limits;
-use crate::problem::Problem;
+use crate::problem::{Problem, note};
 use crate::routes::idempotency_key::idempotency_key;
 use crate::routes::response::json as as_json;
 use crate::routes::rows::hidden;
@@ -39,9 +39,13 @@ pub(in crate::routes) async fn invoke(
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
     let (now, key) = (Instant::now(), idempotency_key(&headers)?);
+    // A client that repeats a refused request would start another run each time.
+    let of_no_run = params(&json!(""), &json!(0));
+    let mut connection = app.engine.connect(&session.caller);
+    connection.check_subscribe(ENDS, &of_no_run).await.map_err(hidden)?;
     let Begun { run, duplicate, wait, .. } =
         begin_run(&app, &session.caller, &agent, &content, key, time_to_wait).await?;
-    let event = end_of_turn(&app, &session, &run, now + wait).await?;
+    let event = end_of_turn(&app, &session, connection, &run, now + wait).await?;
     let id = run["id"].as_str().unwrap_or_default();
     let (seq, run) = find(&app.engine, &session.caller, id).await?;
     let status = if event.is_null() { StatusCode::ACCEPTED } else { StatusCode::OK };
@@ -67,20 +71,26 @@ fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
     }
 }
 
-/// The event that ends the turn of a run; null if the time is over, or the server stops.
+/// The parameters of [`ENDS`].
+fn params(run: &JsonValue, turn: &JsonValue) -> Map<String, JsonValue> {
+    Map::from_iter([("run".to_owned(), run.clone()), ("turn".to_owned(), turn.clone())])
+}
+
+/// The event that ends the turn of a run; null if the time is over, the server stops, or the event cannot be awaited.
 async fn end_of_turn(
     app: &AppState,
     session: &AuthSession,
+    mut connection: Connection,
     run: &JsonValue,
     until: Instant,
 ) -> Result<JsonValue, Refusal> {
-    let params = Map::from_iter([
-        ("run".to_owned(), run["id"].clone()),
-        ("turn".to_owned(), run["turn"].clone()),
-    ]);
-    let mut connection = app.engine.connect(&session.caller);
+    let params = params(&run["id"], &run["turn"]);
     let request = SubscribeRequest::new("end", ENDS, &params);
-    connection.subscribe(&request).await.map_err(hidden)?;
+    if let Err(refusal) = connection.subscribe(&request).await.map_err(hidden) {
+        // The run has started: the client must learn its id.
+        note(&refusal);
+        return Ok(JsonValue::Null);
+    }
     let authenticator = app.authenticator.clone();
     let mut invalid = pin!(authenticator.until_invalid(session.clone()));
     let mut stops = pin!(app.lifecycle.until(Phase::Draining));

@@ -327,7 +327,7 @@ impl Machine {
     }
 
     /// Syncs a file through a handle that has reported this many failures.
-    pub(super) fn sync(&self, file: u64, heard: &mut u64) -> Synced {
+    pub(super) fn sync(&self, file: u64, reported: &mut u64) -> Synced {
         let mut state = self.lock();
         let verdict = state.call(Kind::Sync);
         if state.is_wal(file) {
@@ -344,7 +344,7 @@ impl Machine {
         if verdict != CallVerdict::Go {
             image.failures += 1;
             image.lose(random);
-            *heard = image.failures;
+            *reported = image.failures;
             // The pages are clean now and may be evicted at any time; a later read then returns the
             // disk's content.
             let forgets = random.one_in(2);
@@ -352,8 +352,8 @@ impl Machine {
         }
         // A failure is reported once on each handle that was open when it happened, whichever
         // handle synced.
-        if *heard < image.failures {
-            *heard = image.failures;
+        if *reported < image.failures {
+            *reported = image.failures;
             return Synced::Failed;
         }
         image.sync();

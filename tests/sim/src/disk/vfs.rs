@@ -36,7 +36,7 @@ struct File {
     /// Whether its next sync also syncs the folder.
     syncs_folder: bool,
     /// Sync failures that it has reported.
-    heard: u64,
+    reported: u64,
 }
 
 const INNER_AT: usize = size_of::<File>().next_multiple_of(16);
@@ -188,7 +188,7 @@ unsafe extern "C" fn open(
         }
         let journal = ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_MAIN_JOURNAL;
         ours.number = if tracked { machine.opened(path_of(name), || before) } else { 0 };
-        ours.heard = machine.failures(ours.number);
+        ours.reported = machine.failures(ours.number);
         ours.syncs_folder = flags & ffi::SQLITE_OPEN_CREATE != 0 && flags & journal != 0;
         ours.methods = &METHODS;
         if tracked {
@@ -315,7 +315,7 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _flags: c_int) -> c_int 
     unsafe {
         let (ours, inner) = parts(file);
         if ours.number > 0 {
-            match (*ours.machine).sync(ours.number, &mut ours.heard) {
+            match (*ours.machine).sync(ours.number, &mut ours.reported) {
                 Synced::Done => {}
                 Synced::Failed => return ffi::SQLITE_IOERR_FSYNC,
                 Synced::Forgotten(shows) => {

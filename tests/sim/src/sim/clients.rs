@@ -81,7 +81,7 @@ impl SimClients {
     }
 
     /// Handles the first response to a request.
-    pub(super) fn hear(&mut self, ask: &SimRequest, result: &JsonValue) {
+    pub(super) fn receive(&mut self, ask: &SimRequest, result: &JsonValue) {
         let reducer = ask.calls[0].reducer.as_str();
         if reducer == "request_supervisor_handoff"
             && let Some(id) = result["id"].as_str()

@@ -90,7 +90,7 @@ impl Watcher {
     }
 
     /// Handles a message.
-    pub(super) fn hear(&mut self, text: &str) -> Result<(), Finding> {
+    pub(super) fn receive(&mut self, text: &str) -> Result<(), Finding> {
         let message: ServerMessage =
             serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
         match message {
@@ -98,11 +98,11 @@ impl Watcher {
                 self.timeline = Some(timeline);
                 // The durable seq. The first frame may repeat earlier changes.
                 (self.output, self.begun) = (seq, false);
-                self.heard_of(seq);
+                self.received_of(seq);
             }
             ServerMessage::Progress { seq } => self.told_up_to(seq),
             ServerMessage::Snapshot { id, seq, columns, key, rows, more, checksum, .. } => {
-                self.heard_of(seq);
+                self.received_of(seq);
                 let replica =
                     self.replicas.get_mut(&id).ok_or_else(|| broken("unknown subscription"))?;
                 for row in &rows {
@@ -125,7 +125,7 @@ impl Watcher {
     }
 
     fn delta(&mut self, from: Seq, to: Seq, changes: &[Change]) -> Result<(), Finding> {
-        self.heard_of(to);
+        self.received_of(to);
         self.deltas += 1;
         let answers =
             changes.iter().any(|change| self.replicas.get(&change.id).is_some_and(|it| it.waits));
@@ -154,14 +154,14 @@ impl Watcher {
     }
 
     fn told_up_to(&mut self, seq: Seq) {
-        self.heard_of(seq);
+        self.received_of(seq);
         self.output = self.output.max(seq);
         for replica in self.replicas.values_mut().filter(|replica| !replica.waits) {
             replica.seq = replica.seq.max(seq);
         }
     }
 
-    fn heard_of(&mut self, seq: Seq) {
+    fn received_of(&mut self, seq: Seq) {
         self.furthest = self.furthest.max(seq);
     }
 }

@@ -225,7 +225,7 @@ impl<'a> World<'a> {
             }
             std::task::Poll::Pending => true,
         });
-        answers.iter().try_for_each(|text| self.hear_audit(text))
+        answers.iter().try_for_each(|text| self.receive_audit(text))
     }
 
     /// The network acts on a request or its response.
@@ -252,7 +252,7 @@ impl<'a> World<'a> {
                 self.report.lost += 1;
                 return Ok(());
             }
-            return self.hear(at, &text);
+            return self.receive(at, &text);
         }
         if exchange.sent > 0 {
             if lost {
@@ -268,7 +268,7 @@ impl<'a> World<'a> {
     }
 
     /// A response arrives.
-    fn hear(&mut self, at: usize, text: &str) -> Result<(), Finding> {
+    fn receive(&mut self, at: usize, text: &str) -> Result<(), Finding> {
         self.trace.note(&format!("heard {text}"));
         match Exchange::read(text)? {
             ParsedReply::Perhaps => Ok(()), // The client retries.
@@ -284,7 +284,7 @@ impl<'a> World<'a> {
                         .chain([&first])
                         .try_for_each(|output| visibility::check(tenant, output))?;
                 }
-                self.clients.hear(&exchange.ask, &first);
+                self.clients.receive(&exchange.ask, &first);
                 self.history.acknowledged.push((exchange.ask, output));
                 Ok(())
             }
@@ -317,7 +317,7 @@ impl<'a> World<'a> {
             if let Some(tenant) = seat.tenant {
                 visibility::check(tenant, &serde_json::from_str(&text).unwrap_or_default())?;
             }
-            seat.watcher.hear(&text)?;
+            seat.watcher.receive(&text)?;
             if seat.watcher.furthest > before {
                 let (output, durable) = (seat.watcher.furthest, self.rig().engine().durable_seq());
                 subscribers::check_durable("a frame", output, durable)?;
@@ -362,7 +362,7 @@ impl<'a> World<'a> {
         self.audits.push(Box::pin(session::answer(engine, Caller::new("auditor"), message)));
     }
 
-    fn hear_audit(&mut self, text: &str) -> Result<(), Finding> {
+    fn receive_audit(&mut self, text: &str) -> Result<(), Finding> {
         self.trace.note(text);
         let answer: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
         if answer["op"] != "rows" {

@@ -4,14 +4,14 @@
 /// Maximum factor of a caller's p99 while another caller floods.
 pub(crate) const FACTOR: f64 = 40.0;
 
-/// The same with ten thousand connections of which a thousand do not read, while the others receive
+/// Maximum factor with ten thousand connections of which a thousand do not read, while the others receive
 /// a change. One in a hundred calls arrives while the change is sent to all of them, and waits
 /// behind some of the awake connections (`engine/src/subscriptions/wakeups.rs`). On two processors, which the
 /// clients share, that usually takes 20 ms and sometimes 50; the factor depends on the idle
 /// response time.
 pub(crate) const CROWD_FACTOR: f64 = 60.0;
 
-/// The same during a reconnect storm after a restart: the handshakes take the machine's processors.
+/// Maximum factor during a reconnect storm after a restart: the handshakes take the machine's processors.
 pub(crate) const STORM_FACTOR: f64 = 250.0;
 
 /// A p99 below this, in milliseconds, is accepted while the queue is flooded with calls of 256 KB, whatever its
@@ -43,9 +43,9 @@ pub(crate) const MESSAGE_BYTES: u64 = 4 * (abide_schema::limits::MESSAGE_BYTES a
 /// subscription.
 pub(crate) const EXPENSIVE_MS: f64 = 50.0;
 
-/// The same as a factor of the idle p99, if that is more: other programs use the machine too.
+/// Maximum factor of the idle p99 during an expensive query, if that is more: other programs use the machine too.
 pub(crate) const EXPENSIVE_FACTOR: f64 = 12.0;
 
-/// The same while another tenant writes messages of 4 MB. A commit is durable after the sync of the one before it,
+/// Maximum p99, in milliseconds, while another tenant writes messages of 4 MB. A commit is durable after the sync of the one before it,
 /// and each of these is some 8 MB in the WAL. At 100 MB/s two syncs take 160 ms.
 pub(crate) const LARGE_CALL_MS: f64 = 400.0;

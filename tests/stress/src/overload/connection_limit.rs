@@ -50,18 +50,18 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
         begun.elapsed().as_secs_f64()
     );
     let caller = fixture.caller();
-    let (subscribers, heard) =
+    let (subscribers, received) =
         (SubscriberPool { seqs: sockets.iter().map(|_| Arc::default()).collect() }, Arc::default());
     let mut listening = JoinSet::new();
     for (socket, seq) in sockets.into_iter().zip(&subscribers.seqs) {
-        listening.spawn(listen(socket, Arc::clone(seq), Arc::clone(&heard)));
+        listening.spawn(listen(socket, Arc::clone(seq), Arc::clone(&received)));
     }
     write_often(fixture).await?;
     // Opened in advance: some of the refused connections may still be counted after they are
     // closed.
     let mut inside = fixture.http(&fixture.admin).await?;
     turn_away(fixture).await?;
-    all_receive(&mut inside, &heard, listeners).await?;
+    all_receive(&mut inside, &received, listeners).await?;
     let waits = caller.stop()?;
     fixture.hold_waits("crowd", &waits, bounds::CROWD_FACTOR)?;
     let max = bounds::REST_BYTES
@@ -85,7 +85,7 @@ async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckRe
         let params = if sql == SQL { json!({"id": "board"}) } else { json!({}) };
         let asked = socket.say(&subscribe(sql, params, None)).await;
         asked.map_err(|why| format!("a subscription request failed: {why}"))?;
-        let output = socket.hear_of("snapshot").await;
+        let output = socket.receive_of("snapshot").await;
         match output {
             Ok(output) if output["op"] == "snapshot" => Ok(socket),
             other => Err(format!("unexpected response to a subscription: {other:?}")),
@@ -96,14 +96,14 @@ async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckRe
 }
 
 /// Reads updates; increments the counter when the final change arrives.
-async fn listen(mut socket: Socket, seq: Arc<AtomicI64>, heard: Arc<AtomicUsize>) {
-    while let Ok(Some(message)) = socket.hear().await {
+async fn listen(mut socket: Socket, seq: Arc<AtomicI64>, received: Arc<AtomicUsize>) {
+    while let Ok(Some(message)) = socket.receive().await {
         if let Some(to) = message["to"].as_i64() {
             seq.store(to, Ordering::Relaxed);
         }
         let rows = &message["changes"][0]["updates"];
         if rows.as_array().is_some_and(|rows| rows.iter().any(|row| row[1] == "suspended")) {
-            heard.fetch_add(1, Ordering::Relaxed);
+            received.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -152,7 +152,7 @@ fn abide_server() -> usize {
 }
 
 /// A final change, which every reading subscriber must receive.
-async fn all_receive(http: &mut Http, heard: &AtomicUsize, listeners: usize) -> CheckResult {
+async fn all_receive(http: &mut Http, received: &AtomicUsize, listeners: usize) -> CheckResult {
     let begun = Instant::now();
     let body = r#"{"session_id":"board","reason":"the final change"}"#;
     let done = http.post("/v1/call/suspend_session", body).await.map_err(|why| why.to_string())?;
@@ -160,15 +160,17 @@ async fn all_receive(http: &mut Http, heard: &AtomicUsize, listeners: usize) -> 
         return Err(format!("unexpected response to suspend_session: {done}"));
     }
     let all = async {
-        while heard.load(Ordering::Relaxed) < listeners {
+        while received.load(Ordering::Relaxed) < listeners {
             pause(Duration::from_millis(5)).await;
         }
     };
     let all = timeout(PATIENCE, all).await;
-    let heard = heard.load(Ordering::Relaxed);
-    all.map_err(|_| format!("only {heard} of {listeners} subscribers received the last change"))?;
+    let received = received.load(Ordering::Relaxed);
+    all.map_err(|_| {
+        format!("only {received} of {listeners} subscribers received the last change")
+    })?;
     println!(
-        "crowd     all {heard} reading subscribers received a change, the last after {:.2} s",
+        "crowd     all {received} reading subscribers received a change, the last after {:.2} s",
         begun.elapsed().as_secs_f64()
     );
     let body = r#"{"session_id":"board"}"#;

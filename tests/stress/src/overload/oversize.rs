@@ -55,7 +55,7 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult 
         // There was no room for it, so the rest was not read.
         return Ok(());
     }
-    let Ok(output) = socket.hear_of("result").await else { return Ok(()) };
+    let Ok(output) = socket.receive_of("result").await else { return Ok(()) };
     if output["code"] == "overloaded" {
         return Ok(());
     }
@@ -63,7 +63,7 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult 
         return Err(format!("unexpected response to an oversized message: {output}"));
     }
     socket.say(&json!({"op": "ping"})).await.map_err(text)?;
-    let output = socket.hear_of("pong").await.map_err(text)?;
+    let output = socket.receive_of("pong").await.map_err(text)?;
     if output["op"] == "pong" {
         Ok(())
     } else {

@@ -149,7 +149,8 @@ impl OverloadFixture {
         self.hold_waits_above(what, waits, max, bounds::NOTICED_MS)
     }
 
-    /// The same, but a p99 of at most `noticed_ms` is accepted whatever its factor.
+    /// Checks a caller's response times like [`OverloadFixture::hold_waits`], but a p99 of at most `noticed_ms` is
+    /// accepted whatever its factor.
     pub(crate) fn hold_waits_above(
         &self,
         what: &str,

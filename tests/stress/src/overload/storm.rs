@@ -107,7 +107,7 @@ async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> CheckResult<
         return Ok(None);
     }
     loop {
-        match socket.hear().await {
+        match socket.receive().await {
             Ok(Some(output)) if output["op"] == "delta" || output["op"] == "snapshot" => {
                 return Ok(Some(socket));
             }

@@ -74,7 +74,7 @@ impl FaultInjector {
 
     /// Injects faults until `ends`; leaves a running server and a network without faults.
     pub(crate) async fn make(&mut self, ends: Instant, ledger: &Ledger) -> CheckResult {
-        let (mut heard, mut at) = (Instant::now(), ledger.count());
+        let (mut received, mut at) = (Instant::now(), ledger.count());
         while Instant::now() < ends && !self.volume.is_nearly_full() {
             self.wait(2_500).await;
             match self.random.below(20) {
@@ -86,8 +86,8 @@ impl FaultInjector {
             }
             self.look().await?;
             if ledger.count() > at {
-                (heard, at) = (Instant::now(), ledger.count());
-            } else if heard.elapsed() > STANDSTILL {
+                (received, at) = (Instant::now(), ledger.count());
+            } else if received.elapsed() > STANDSTILL {
                 return Err(format!("no call was acknowledged for {STANDSTILL:?}"));
             }
         }

@@ -1,4 +1,4 @@
-//! Claude Code's lines; each row of the specification's mapping table has a test.
+//! Claude Code's lines; each row of the table of its lines in `docs/programs.md` has a test.
 
 use expect_test::{Expect, expect};
 

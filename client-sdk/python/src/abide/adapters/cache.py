@@ -2,7 +2,7 @@
 
 A read fetches only what has changed since the last one. The version of an entry is the event that wrote it, and a
 statement reads one state, with its seq. So the entries with a version after the seq of the last read are all that were
-written since. The number of entries tells whether one was deleted: if it differs, everything is read again. A connection
+written since. The number of entries shows whether one was deleted: if it differs, everything is read again. A connection
 with another timeline has another history, so nothing that was read before it counts.
 """
 

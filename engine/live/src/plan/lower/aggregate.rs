@@ -56,8 +56,9 @@ impl Lowering<'_> {
         let extreme = ["min", "max"].iter().any(|name| call.name.eq_ignore_ascii_case(name));
         let collates = |value: &Fragment| value.collation.is_some() || value.collates_within;
         if extreme && arguments.iter().any(collates) {
-            return Err(unsupported("min() or max() with COLLATE")
-                .hint("the result is arbitrary among equal texts: aggregate lower(…) instead"));
+            let hint =
+                "a collation treats different texts as equal: use min(lower(…)) or max(lower(…))";
+            return Err(unsupported("min() or max() with COLLATE").hint(hint));
         }
         Ok(())
     }

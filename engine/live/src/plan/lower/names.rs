@@ -1,6 +1,6 @@
 //! Names: columns, aliases, rowid, parameters, schemas.
 
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Listing, Refusal};
 
 use crate::identifier::unquote;
 use crate::plan::condition::is_of_caller;
@@ -73,7 +73,7 @@ impl Lowering<'_> {
         Err(if raw.starts_with('"') {
             refusal.hint(format!("write text in single quotes: '{name}'"))
         } else {
-            refusal.hint("GET /v1/schema lists the columns of every table")
+            refusal.hint(Listing::Columns.hint())
         })
     }
 
@@ -96,7 +96,7 @@ impl Lowering<'_> {
             level = scope.outer;
         }
         Err(Refusal::new(Code::BadSql, format!("no such column: {table}.{column}"))
-            .hint("GET /v1/schema lists the columns of every table"))
+            .hint(Listing::Columns.hint()))
     }
 }
 

@@ -160,11 +160,11 @@ pub(super) fn task(
 pub(super) enum Framing {
     /// JSON-RPC responses with this id, as server-sent events.
     Rpc(JsonValue),
-    /// The same in the form of version 0.3.
+    /// JSON-RPC responses as server-sent events, in the form of version 0.3.
     LegacyRpc(JsonValue),
     /// Server-sent events.
     Http,
-    /// The same in the form of version 0.3.
+    /// Server-sent events in the form of version 0.3.
     LegacyHttp,
     /// One object per line, with an error as `error`, for gRPC.
     Lines,

@@ -140,18 +140,11 @@ impl McpSession {
         true
     }
 
-    /// Adds or removes a subscription. False if there are too many.
-    pub(super) fn subscribe(&self, uri: &str, subscribe: bool) -> Result<bool, Refusal> {
+    /// Adds a subscription. False if there are too many.
+    pub(super) fn subscribe(&self, uri: &str) -> Result<bool, Refusal> {
         let mut outcome = Ok(true);
         self.subscriptions.send_if_modified(|uris| {
             let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
-            if !subscribe {
-                let is_removed = uris.remove(uri);
-                if is_removed {
-                    hold.shrink(uri.len());
-                }
-                return is_removed;
-            }
             if uris.contains(uri) {
                 return false;
             }
@@ -166,6 +159,18 @@ impl McpSession {
             uris.insert(uri.to_owned())
         });
         outcome
+    }
+
+    /// Removes a subscription, if it exists.
+    pub(super) fn unsubscribe(&self, uri: &str) {
+        self.subscriptions.send_if_modified(|uris| {
+            let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_removed = uris.remove(uri);
+            if is_removed {
+                hold.shrink(uri.len());
+            }
+            is_removed
+        });
     }
 
     pub(super) fn subscriptions(&self) -> watch::Receiver<BTreeSet<String>> {

@@ -233,11 +233,12 @@ pub(super) fn subscribe(
         McpFailure::invalid("a subscription needs a session: begin with initialize")
     })?;
     let uri = request.text("uri")?;
-    let subscribes = request.method == "resources/subscribe";
-    if subscribes {
-        check_uri(exchange, uri)?;
+    if request.method != "resources/subscribe" {
+        session.unsubscribe(uri);
+        return Ok(json!({}));
     }
-    match session.subscribe(uri, subscribes).map_err(refused)? {
+    check_uri(exchange, uri)?;
+    match session.subscribe(uri).map_err(refused)? {
         true => Ok(json!({})),
         false => Err(too_many()),
     }

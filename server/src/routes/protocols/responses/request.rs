@@ -8,7 +8,7 @@ use serde_json::{Map, Value as JsonValue};
 use super::super::start::{Decision, Message};
 
 /// An example of a body.
-pub(super) const LOOKS: &str = r#"{"model": "AGENT", "input": "…"}"#;
+pub(super) const EXAMPLE_BODY: &str = r#"{"model": "AGENT", "input": "…"}"#;
 
 /// The fields that have an effect; others are ignored.
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ impl CreateResponse {
         let format = self.text.as_ref().map_or(&JsonValue::Null, |text| &text["format"]["type"]);
         if !format.is_null() && format != "text" {
             let hint = "set response_format in the agent's definition; omit text.format";
-            return refuse("a request cannot set the format of the answer", hint);
+            return refuse("text.format must be text", hint);
         }
         let is_set = |value: &Option<JsonValue>| value.as_ref().is_some_and(|it| !it.is_null());
         if is_set(&self.conversation) {

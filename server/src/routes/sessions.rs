@@ -1,16 +1,17 @@
-//! The state of a session, now or at a checkpoint, the checkpoints of a run, and the abort of what is active.
+//! Sessions over REST: the state, now or at a checkpoint of a run, the abort of what is active, and forks.
 
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, Seq};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
 use super::idempotency_key::idempotency_key;
+use super::reducer_route::{ReducerRoute, arguments};
 use super::response::json as as_json;
 use super::rows::{rows, stored_ids};
 use super::runs::{abort_reason, call, find, path};
@@ -169,6 +170,21 @@ pub(super) async fn abort(
         }
     }
     Ok(as_json(reply.to_string()))
+}
+
+/// Forks a session.
+pub(super) async fn fork(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let shape = r#"{"at": 42, "id": "…"}, or nothing"#;
+    let args = arguments(&content, shape, "session_id", &path(id, "session")?).await?;
+    let route =
+        ReducerRoute { reducer: "fork_session", result: "fork", status: StatusCode::CREATED };
+    route.answer(&app, &by, &headers, &content, args).await
 }
 
 async fn session(

@@ -1,0 +1,248 @@
+//! The bindings of one table by the rows that can affect them, and who uses how much of the limits.
+
+use std::collections::btree_map::Entry;
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+
+use abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
+use abide_schema::share::{ShareKey, Shares};
+use abide_schema::{Row, Value};
+
+use crate::delta::changes::RowChange;
+use crate::plan::collation::canonical;
+use crate::route::binding_index::{BindingId, BindingIndex};
+use crate::route::interval::{Interval, Intervals, Point};
+use crate::route::payers::{Holders, Released};
+use crate::route::{KeyColumn, hash_key};
+use crate::template::Binding;
+
+/// Sets of columns by which one table is probed. Each costs every change a probe.
+const KEY_SETS: usize = 64;
+/// Templates that look up through one table. Each costs every commit that changes the table a
+/// statement.
+const LOOKUPS: usize = 64;
+
+/// Where a binding is indexed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RouteEntry {
+    Key { table: usize, set: usize, key: u64 },
+    Range { table: usize, column: KeyColumn, interval: Interval },
+    Lookup { table: usize, template: Arc<str>, source: usize, key: u64 },
+    Residual { table: usize },
+}
+
+#[derive(Debug)]
+pub(crate) struct TableRoutes {
+    pub(crate) sets: Vec<KeySet>,
+    pub(crate) sets_used: Shares,
+    pub(crate) ranges: BTreeMap<KeyColumn, Intervals>,
+    /// By template and source: the bindings whose parameter restricts another table.
+    pub(crate) lookups: BTreeMap<(Arc<str>, usize), LookupRoutes>,
+    pub(crate) lookups_used: Shares,
+    pub(crate) residual: BTreeSet<BindingId>,
+    pub(crate) residual_used: Shares,
+}
+
+impl Default for TableRoutes {
+    fn default() -> TableRoutes {
+        TableRoutes {
+            sets: Vec::new(),
+            sets_used: Shares::new(KEY_SETS),
+            ranges: BTreeMap::new(),
+            lookups: BTreeMap::new(),
+            lookups_used: Shares::new(LOOKUPS),
+            residual: BTreeSet::new(),
+            residual_used: Shares::new(RESIDUAL_BINDINGS_PER_TABLE),
+        }
+    }
+}
+
+/// The bindings of one template by the parameters that a lookup finds.
+#[derive(Debug)]
+pub(crate) struct LookupRoutes {
+    /// One of them, to access the template.
+    pub(crate) binding: Binding,
+    pub(crate) index: BindingIndex,
+    /// `None` while it is unused.
+    pub(crate) holders: Option<Holders>,
+}
+
+/// All keys over one set of columns.
+#[derive(Debug)]
+pub(crate) struct KeySet {
+    pub(crate) columns: Vec<KeyColumn>,
+    pub(crate) index: BindingIndex,
+    /// `None` while it is unused.
+    pub(crate) holders: Option<Holders>,
+}
+
+impl RouteEntry {
+    /// The table.
+    pub(crate) fn table(&self) -> usize {
+        match self {
+            RouteEntry::Key { table, .. }
+            | RouteEntry::Range { table, .. }
+            | RouteEntry::Lookup { table, .. }
+            | RouteEntry::Residual { table } => *table,
+        }
+    }
+
+    pub(crate) fn is_lookup_of(&self, table: usize) -> bool {
+        matches!(self, RouteEntry::Lookup { table: other, .. } if *other == table)
+    }
+}
+
+impl TableRoutes {
+    /// Adds a binding at a place of this table.
+    pub(crate) fn add(
+        &mut self,
+        place: &RouteEntry,
+        id: BindingId,
+        binding: &Binding,
+        by: &ShareKey,
+    ) {
+        match place {
+            RouteEntry::Residual { .. } => {
+                self.residual.insert(id);
+            }
+            RouteEntry::Range { column, interval, .. } => {
+                let intervals = self.ranges.entry(*column).or_default();
+                intervals.insert(interval, id);
+            }
+            RouteEntry::Key { set, key, .. } => {
+                self.sets[*set].index.add(*key, id);
+            }
+            RouteEntry::Lookup { template, source, key, .. } => {
+                let name = (Arc::clone(template), *source);
+                match self.lookups.entry(name) {
+                    Entry::Occupied(mut known) => known.get_mut().index.add(*key, id),
+                    Entry::Vacant(entry) => {
+                        let holders = None;
+                        let (binding, index) = (binding.clone(), BindingIndex::default());
+                        let known = entry.insert(LookupRoutes { binding, index, holders });
+                        known.index.add(*key, id);
+                    }
+                }
+            }
+        }
+        self.add_use(place, by);
+    }
+
+    /// Removes a binding from a place of this table.
+    pub(crate) fn remove(&mut self, place: &RouteEntry, id: BindingId, by: &ShareKey) {
+        self.remove_use(place, by);
+        match place {
+            RouteEntry::Residual { .. } => {
+                self.residual.remove(&id);
+            }
+            RouteEntry::Range { column, interval, .. } => {
+                if let Some(intervals) = self.ranges.get_mut(column) {
+                    intervals.remove(interval, id);
+                    if intervals.is_empty() {
+                        self.ranges.remove(column);
+                    }
+                }
+            }
+            RouteEntry::Key { set, key, .. } => {
+                self.sets[*set].index.remove(*key, id);
+            }
+            RouteEntry::Lookup { template, source, key, .. } => {
+                let name = (Arc::clone(template), *source);
+                if let Some(known) = self.lookups.get_mut(&name) {
+                    known.index.remove(*key, id);
+                    if known.index.is_empty() {
+                        self.lookups.remove(&name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a place uses: the limit, and the holders of what bindings share there.
+    fn used(&mut self, place: &RouteEntry) -> Option<(&mut Shares, Option<&mut Option<Holders>>)> {
+        match place {
+            RouteEntry::Range { .. } => None,
+            RouteEntry::Residual { .. } => Some((&mut self.residual_used, None)),
+            RouteEntry::Key { set, .. } => {
+                Some((&mut self.sets_used, Some(&mut self.sets[*set].holders)))
+            }
+            RouteEntry::Lookup { template, source, .. } => {
+                let known = self.lookups.get_mut(&(Arc::clone(template), *source))?;
+                Some((&mut self.lookups_used, Some(&mut known.holders)))
+            }
+        }
+    }
+
+    fn add_use(&mut self, place: &RouteEntry, by: &ShareKey) {
+        match self.used(place) {
+            Some((_, Some(Some(holders)))) => holders.add(by),
+            Some((shares, Some(unused))) => {
+                shares.add(by, 1);
+                *unused = Some(Holders::new(by.clone()));
+            }
+            Some((shares, None)) => shares.add(by, 1),
+            None => {}
+        }
+    }
+
+    fn remove_use(&mut self, place: &RouteEntry, by: &ShareKey) {
+        let Some((shares, held)) = self.used(place) else { return };
+        let Some(held) = held else { return shares.remove(by, 1) };
+        let Some(holders) = held else { return };
+        match holders.release(by) {
+            Released::Kept => {}
+            Released::PaidByOther => {
+                shares.remove(by, 1);
+                shares.add(holders.payer(), 1);
+            }
+            Released::Unused => {
+                shares.remove(by, 1);
+                *held = None;
+            }
+        }
+    }
+
+    /// Counts a use for another caller.
+    pub(crate) fn move_use(&mut self, place: &RouteEntry, from: &ShareKey, to: &ShareKey) {
+        self.add_use(place, to);
+        self.remove_use(place, from);
+    }
+
+    /// Calls `each` with every binding that a change may affect, possibly more than once.
+    pub(crate) fn find(
+        &self,
+        change: &RowChange,
+        hasher: &RandomState,
+        probes: &mut u64,
+        each: &mut dyn FnMut(BindingId),
+    ) {
+        for set in self.sets.iter().filter(|set| !set.index.is_empty()) {
+            let key = |row: &Row| {
+                let cells: Vec<Value> = set
+                    .columns
+                    .iter()
+                    .map(|(column, collation)| canonical(*collation, &row[*column]))
+                    .collect();
+                hash_key(hasher.build_hasher(), cells.iter())
+            };
+            let old = change.old.as_ref().map(key);
+            let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
+            for key in [old, new].into_iter().flatten() {
+                *probes += 1;
+                set.index.find(key, each);
+            }
+        }
+        for ((column, collation), intervals) in &self.ranges {
+            let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
+            let old = change.old.as_ref().and_then(point);
+            let new = change.new.as_ref().and_then(point).filter(|new| Some(new) != old.as_ref());
+            for point in [old, new].into_iter().flatten() {
+                *probes += 1;
+                intervals.find(&point, each);
+            }
+        }
+        self.residual.iter().for_each(|id| each(*id));
+    }
+}

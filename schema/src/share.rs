@@ -1,0 +1,204 @@
+//! Shares of a limit that all callers use together: one tenant leaves room for others, and all of them for the operator.
+//!
+//! A tenant with its own admin can create identities with further scope keys, but it cannot omit those of its own scope. So the
+//! tenant of a scope consists of the values of those keys that all scopes have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::caller::{Caller, Scope};
+
+/// Reciprocal of the part of a limit that one tenant can use.
+const SHARE: usize = 4;
+
+/// Reciprocal of the part of a limit that is reserved for the operator.
+const RESERVED: usize = 8;
+
+/// Counts the uses of a limit: all callers with equal keys use one share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShareKey {
+    /// The engine itself and unrestricted callers. They have the whole limit.
+    Operator,
+    /// A caller without a scope, by its id.
+    Caller(Arc<str>),
+    /// The callers of a scope.
+    Scope(Arc<Scope>),
+}
+
+impl ShareKey {
+    /// The key of a caller. It is that of the caller that the credential was checked for: a narrower scope adds no share.
+    #[must_use]
+    pub fn of(caller: &Caller) -> ShareKey {
+        let checked = caller.checked_as();
+        if checked.is_unrestricted() {
+            ShareKey::Operator
+        } else if checked.scope().is_empty() {
+            ShareKey::Caller(checked.id().into())
+        } else {
+            ShareKey::Scope(Arc::new(checked.scope().clone()))
+        }
+    }
+}
+
+/// The scope keys that all scopes have that were seen so far.
+#[derive(Debug, Default)]
+pub struct CommonScopeKeys(Option<BTreeSet<String>>);
+
+impl CommonScopeKeys {
+    /// Includes a scope.
+    pub fn include(&mut self, key: &ShareKey) {
+        let ShareKey::Scope(scope) = key else { return };
+        match &mut self.0 {
+            Some(common) => common.retain(|key| scope.contains_key(key)),
+            None => self.0 = Some(scope.keys().cloned().collect()),
+        }
+    }
+
+    /// Whether two keys are those of one tenant. If no scope key is common, each scope is a tenant.
+    #[must_use]
+    pub fn are_of_one_tenant(&self, one: &ShareKey, other: &ShareKey) -> bool {
+        match (one, other, &self.0) {
+            (ShareKey::Scope(one), ShareKey::Scope(other), Some(common)) if !common.is_empty() => {
+                common.iter().all(|key| one.get(key) == other.get(key))
+            }
+            _ => one == other,
+        }
+    }
+}
+
+/// Why there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The tenant has used its share.
+    Own,
+    /// Others have used the rest.
+    Others,
+}
+
+/// The uses of one limit.
+#[derive(Debug)]
+pub struct Shares {
+    limit: usize,
+    total: usize,
+    used: BTreeMap<ShareKey, usize>,
+}
+
+impl Shares {
+    /// Of a limit without uses.
+    #[must_use]
+    pub fn new(limit: usize) -> Shares {
+        Shares { limit, total: 0, used: BTreeMap::new() }
+    }
+
+    /// The share of one tenant.
+    #[must_use]
+    pub fn share(limit: usize) -> usize {
+        (limit / SHARE).max(1)
+    }
+
+    /// Whether a tenant may have one more use, if it is about to add `pending` others.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn check(
+        &self,
+        key: &ShareKey,
+        pending: usize,
+        common: &CommonScopeKeys,
+    ) -> Result<(), NoRoom> {
+        let (total, share) = (self.total + pending, Shares::share(self.limit));
+        let is_operator = *key == ShareKey::Operator;
+        let limit = if is_operator { self.limit } else { self.limit - self.limit / RESERVED };
+        // Most callers are far from the limit, and nothing is added up for them.
+        if total < share.min(limit) {
+            return Ok(());
+        }
+        let own = pending + self.used_by(key, common);
+        if own >= share && !(is_operator && total < limit) {
+            return Err(NoRoom::Own);
+        }
+        if total < limit { Ok(()) } else { Err(NoRoom::Others) }
+    }
+
+    /// The number of uses of the tenant of this key.
+    #[must_use]
+    pub fn used_by(&self, key: &ShareKey, common: &CommonScopeKeys) -> usize {
+        let own = self.used.iter().filter(|(other, _)| common.are_of_one_tenant(key, other));
+        own.map(|(_, count)| count).sum()
+    }
+
+    /// Adds so many uses.
+    pub fn add(&mut self, key: &ShareKey, uses: usize) {
+        self.total += uses;
+        match self.used.get_mut(key) {
+            Some(count) => *count += uses,
+            None => drop(self.used.insert(key.clone(), uses)),
+        }
+    }
+
+    /// Removes so many uses that were added.
+    pub fn remove(&mut self, key: &ShareKey, uses: usize) {
+        let Some(count) = self.used.get_mut(key) else { return };
+        self.total -= uses;
+        *count -= uses;
+        if *count == 0 {
+            self.used.remove(key);
+        }
+    }
+
+    /// The number of uses of all keys.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(scope: &[(&str, &str)]) -> ShareKey {
+        let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        ShareKey::of(&Caller::with("ann", "app", BTreeSet::new(), pairs.collect()))
+    }
+
+    /// Adds uses until there is no room: their number, and why.
+    fn fill(shares: &mut Shares, key: &ShareKey, common: &mut CommonScopeKeys) -> (usize, NoRoom) {
+        common.include(key);
+        for number in 0.. {
+            if let Err(why) = shares.check(key, 0, common) {
+                return (number, why);
+            }
+            shares.add(key, 1);
+        }
+        unreachable!("the limit is finite")
+    }
+
+    #[test]
+    fn one_tenant_leaves_room_for_others_and_all_for_the_operator() {
+        let (mut shares, mut common) = (Shares::new(80), CommonScopeKeys::default());
+        let mut used = |key: &ShareKey| fill(&mut shares, key, &mut common);
+        assert_eq!(used(&key(&[("tenant", "a")])), (20, NoRoom::Own));
+        assert_eq!(used(&key(&[("tenant", "b")])), (20, NoRoom::Own));
+        assert_eq!(used(&key(&[])), (20, NoRoom::Own), "without a scope, by its id");
+        assert_eq!(used(&key(&[("tenant", "c")])), (10, NoRoom::Others));
+        assert_eq!(used(&ShareKey::Operator), (10, NoRoom::Others));
+        assert_eq!(fill(&mut Shares::new(80), &ShareKey::Operator, &mut common), (80, NoRoom::Own));
+        (0..20).for_each(|_| shares.remove(&key(&[("tenant", "a")]), 1));
+        assert_eq!(fill(&mut shares, &key(&[("tenant", "a")]), &mut common), (10, NoRoom::Others));
+    }
+
+    /// The admin of a tenant creates identities with further keys.
+    #[test]
+    fn further_scope_keys_add_no_share() {
+        let (mut shares, mut common) = (Shares::new(80), CommonScopeKeys::default());
+        let desk = |desk: &str| key(&[("tenant", "a"), ("desk", desk)]);
+        assert_eq!(fill(&mut shares, &desk("1"), &mut common), (20, NoRoom::Own));
+        assert_eq!(fill(&mut shares, &key(&[("tenant", "b")]), &mut common), (20, NoRoom::Own));
+        assert_eq!(fill(&mut shares, &desk("2"), &mut common), (0, NoRoom::Own));
+        let narrowed = Caller::with("ann", "app", BTreeSet::new(), Scope::new());
+        let scope = Scope::from([("tenant".to_owned(), "a".to_owned())]);
+        let narrowed = narrowed.acting_for(&scope).expect("it has no scope");
+        assert_eq!(ShareKey::of(&narrowed), ShareKey::Scope(Arc::new(scope)), "no credential");
+    }
+}
