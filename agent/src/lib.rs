@@ -66,7 +66,7 @@ pub use definition::agent::{
     AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent,
 };
 pub use definition::agent_tool::{AsHandoff, AsTool};
-pub use definition::error::{DefinitionError, Position};
+pub use definition::error::{DefinitionError, Position, suggestion_for_run};
 pub use definition::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use definition::middleware::{
     CustomMiddleware, Middleware, ModelFallback, Observability, ObservedAt, Pii, PiiAt, PiiKind,

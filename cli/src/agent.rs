@@ -21,7 +21,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-use abide_agent::{AgentDefinition, AgentProject, Problem, check_definitions};
+use abide_agent::{AgentDefinition, AgentProject, Problem, Tools, check_definitions};
 use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
@@ -215,7 +215,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     let missing = project.missing_programs();
     let sandbox = project.sandbox.as_ref();
     let unreadable = sandbox.map(|it| it.unreadable_on_path()).unwrap_or_default();
-    let AgentProject { mut catalog, models, .. } = project;
+    let AgentProject { mut catalog, models, tools, .. } = project;
     let stored = prompt_store(options, &catalog).await?;
     if let Some(abide) = &stored {
         catalog = catalog.prompts_of(abide);
@@ -245,6 +245,9 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         if !unreadable.is_empty() {
             note(host::unreadable_note(folder, &unreadable));
         }
+        if let Some(text) = without_tools(&definitions, &tools) {
+            note(text);
+        }
         let agents = counted(definitions.len() as u64, "agent");
         return match options.json {
             true => Ok(()),
@@ -253,6 +256,20 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
+}
+
+/// Says that `*` stands for no tool, if there are none.
+fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
+    let names_all =
+        |it: &&AgentDefinition| !it.native && it.tools.iter().any(|pattern| pattern == "*");
+    let all = definitions.iter().filter(names_all).map(|it| it.name.as_str());
+    let all: Vec<&str> = all.take_while(|_| tools.names().is_empty()).collect();
+    (!all.is_empty()).then(|| {
+        one_line(&format!(
+            "note: there are no tools, so `*` in tools of {} stands for none: abide.yaml configures tools",
+            all.join(", ")
+        ))
+    })
 }
 
 /// Shows the numbers that the profile of an agent resolves to.

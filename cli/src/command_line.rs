@@ -108,7 +108,8 @@ Exit codes:
   2  invalid command line
   3  no server answers
   4  a file, or the demo, failed verification
-  5  a run waits for a decision; stderr has the command that decides";
+  5  a run waits for a decision; stderr has the command that decides
+  130  Ctrl-C; stderr has the command that continues a run";
 
 impl Command {
     /// Whether it starts the programs of a folder of agents.
@@ -197,7 +198,7 @@ fn start_log(command: &Command) {
         let warnings = Targets::new().with_default(LevelFilter::WARN);
         warnings
             .with_target("sqlite3Parser", LevelFilter::OFF)
-            .with_target("rmcp", LevelFilter::ERROR)
+            .with_target("rmcp", LevelFilter::OFF)
     };
     let filter = filter.unwrap_or_else(usual);
     let log = tracing_subscriber::fmt::layer().with_ansi(false);
@@ -228,6 +229,9 @@ mod tests {
         for command in CommandLine::command().get_subcommands() {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:\n"), "{help}");
+            // A longer line of the examples is broken in its middle.
+            let long = help.lines().find(|line| line.chars().count() > 100);
+            assert_eq!(long, None, "of {}", command.get_name());
         }
     }
 }

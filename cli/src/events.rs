@@ -132,7 +132,10 @@ async fn follow(
 
 /// The stored id of a session. A caller with a scope may omit the namespace of its scope, as in arguments of
 /// reducers.
-async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
+///
+/// # Errors
+/// There is no such session.
+pub(crate) async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
     let sql = "SELECT id FROM sessions WHERE id = :id
         UNION ALL
         SELECT id FROM (

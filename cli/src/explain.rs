@@ -11,6 +11,7 @@ use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::pairs;
 use crate::printable::Printable;
+use crate::statement_hints;
 use crate::terminal::Terminal;
 
 /// Arguments of `abide explain`.
@@ -41,13 +42,14 @@ Examples:
 pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure> {
     let params = pairs::parse(&args.params)?;
     let abide = connect(options, Access::Read).await?;
-    let mut explain = abide.explain(args.sql);
+    let mut explain = abide.explain(&*args.sql);
     for (name, value) in params.values {
         explain = explain.param(&name, value);
     }
     let explanation = explain.await;
     abide.close().await;
-    let explanation = explanation?;
+    let explanation =
+        explanation.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
     if options.json {
         return print_json(&explanation);
     }

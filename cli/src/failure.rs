@@ -3,11 +3,24 @@
 use std::io;
 use std::process::ExitCode;
 
-use abide_engine::{OpenError, VerifyError};
+use abide_engine::{OpenError, StoreError, VerifyError};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use crate::printable::Printable;
+
+/// The exit code of a command that Ctrl-C has ended, as of one that SIGINT kills.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The commands of hints that use the file or the server of the command that was refused.
+const COMMANDS: [&str; 6] = [
+    "abide call ",
+    "abide sql ",
+    "abide events ",
+    "abide prompt ",
+    "abide token ",
+    "abide identity ",
+];
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -28,6 +41,8 @@ pub(crate) enum Failure {
     OutputClosed,
     /// The reason is printed already.
     Reported,
+    /// Ctrl-C was pressed; how to continue is printed already.
+    Interrupted,
 }
 
 impl Failure {
@@ -45,6 +60,7 @@ impl Failure {
             Failure::Unreachable(_) => 3,
             Failure::Unverified(_) => 4,
             Failure::Waits(_) => 5,
+            Failure::Interrupted => INTERRUPTED,
         })
     }
 
@@ -72,10 +88,11 @@ impl Failure {
         if let Failure::Refused(refusal) = &mut self
             && let Some(hint) = &mut refusal.hint
         {
-            for command in ["abide call ", "abide sql "] {
+            for command in COMMANDS {
                 let parts = hint.split(command).map(str::to_owned).collect::<Vec<_>>();
                 let joined = parts.into_iter().reduce(|before, rest| {
-                    let is_complete = rest.starts_with("--");
+                    let line = &rest[..rest.find(['`', ';', '\n']).unwrap_or(rest.len())];
+                    let is_complete = line.contains("--db ") || line.contains("--url ");
                     let option = if is_complete { "" } else { option };
                     format!("{before}{}{option} {rest}", command.trim_end())
                 });
@@ -93,7 +110,7 @@ impl Failure {
             | Failure::Unverified(refusal)
             | Failure::Run(_, refusal)
             | Failure::Waits(refusal) => Some(refusal),
-            Failure::OutputClosed | Failure::Reported => None,
+            Failure::OutputClosed | Failure::Reported | Failure::Interrupted => None,
         }
     }
 
@@ -139,7 +156,8 @@ impl From<VerifyError> for Failure {
     fn from(error: VerifyError) -> Failure {
         let refusal = error.to_refusal();
         match error {
-            VerifyError::Open(OpenError::Store { .. }) => {
+            // SQLite's code says that the content is wrong, or that the disk fails.
+            VerifyError::Open(OpenError::Store { why: StoreError::Broken(_), .. }) => {
                 let hint = "the file is damaged; restore a backup that verifies";
                 Failure::Unverified(refusal.hint(hint))
             }
@@ -245,6 +263,12 @@ mod tests {
             hint("create it with  abide call create_session"),
             "create it with  abide call --db a.db create_session"
         );
+        assert_eq!(
+            hint("`abide token list` lists them"),
+            "`abide token --db a.db list` lists them"
+        );
+        let named = "`abide token create root --db b.db`";
+        assert_eq!(hint(named), named);
         let complete = "abide call --db b.db x;  abide sql --url http://h \"SELECT 1\"";
         assert_eq!(hint(complete), complete);
         assert_eq!(hint("watch it"), "watch it");

@@ -76,6 +76,7 @@ mod serve;
 mod signals;
 mod size;
 mod sql;
+mod statement_hints;
 mod table;
 mod terminal;
 mod token;

@@ -40,10 +40,11 @@ Examples:
   abide open agents.db --json              # prints the socket and a token, and serves it
   abide open agents.db --json --loopback   # prints a URL and a token
 
-It prints one line and closes stdout. If another process has opened the file with this command, it prints how to reach
-that process, and exits. Otherwise it is the engine: it leaves the session of the terminal and stops two seconds after
-the last connection has ended. Only processes of the same user can connect; they are admins, as with --db.
-With ABIDE_LOG it keeps stderr open for its log.";
+It prints one line and closes stdout. If another process has opened the file with this command,
+it prints how to reach that process, and exits. Otherwise it is the engine: it leaves the session
+of the terminal and stops two seconds after the last connection has ended. Only processes of the
+same user can connect; they are admins, as with --db. With ABIDE_LOG it keeps stderr open for its
+log.";
 
 /// How long an engine of another process may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(30);

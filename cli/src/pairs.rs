@@ -1,7 +1,8 @@
 //! Parses arguments: `key=value`, `key:=json`, `key@=text`.
 //!
 //! `key=value` is parsed as JSON if it is valid JSON (a number, `true`, `null`, an object, a list, a quoted text),
-//! and is text otherwise. The other two forms are explicit.
+//! and is text otherwise, unless it begins as an object or a list: then its quotes are probably lost. The other two forms
+//! are explicit.
 
 use abide_schema::integers;
 use serde_json::{Map, Value as JsonValue};
@@ -42,7 +43,10 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
                     pairs.guessed.push((key.to_owned(), typed.to_owned()));
                     json
                 }
-                None => JsonValue::String(typed.to_owned()),
+                None => {
+                    check_text(key, typed)?;
+                    JsonValue::String(typed.to_owned())
+                }
             },
         };
         if pairs.values.insert(key.to_owned(), value).is_some() {
@@ -102,6 +106,20 @@ fn guess(typed: &str) -> Option<JsonValue> {
     // An integer that does not fit 64 bits is an id.
     let is_id = json.is_number() && integers::check(typed).is_err();
     (!is_id).then_some(json)
+}
+
+/// Refuses a text that begins as an object or a list and is not JSON: a shell that takes the quotes of `{"a": 1}` leaves
+/// `{a: 1}`, which would be stored as a text.
+fn check_text(key: &str, typed: &str) -> Result<(), Failure> {
+    let begins_json = typed.trim_start().starts_with(['{', '[']);
+    let Some(why) = serde_json::from_str::<JsonValue>(typed).err().filter(|_| begins_json) else {
+        return Ok(());
+    };
+    let detail = format!("the value of {key} begins as JSON and is not: {why}");
+    let text = typed.replace('\'', r"'\''");
+    let hint =
+        format!("quote it for the shell: {key}='{{\"a\": 1}}'; to send the text:  '{key}@={text}'");
+    Err(Failure::usage(detail, hint))
 }
 
 fn check_integers(key: &str, json: &str) -> Result<(), Failure> {

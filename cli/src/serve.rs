@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
-use abide_engine::{Engine, Holder, Retention};
+use abide_engine::{Engine, Holder, LockState, Retention};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
@@ -165,10 +165,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
-    // Binds the address first: a second server started by mistake must not create a file.
-    let listener = TcpListener::bind(&args.listen).await;
-    let listener = listener.map_err(|why| taken(&args.listen, &why))?;
-    let address = listener.local_addr()?;
+    let (listener, address) = bind(&args.listen, &db).await?;
     check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
@@ -337,7 +334,7 @@ fn greet(
     };
     let then = match agents {
         // The session of another agent name would be refused.
-        Some((_, loaded)) => match loaded.agents.first() {
+        Some((_, loaded)) => match &loaded.first {
             Some(name) => format!("agent run{at} {name} \"Hello\""),
             None => "agent init --help".to_owned(),
         },
@@ -367,8 +364,27 @@ fn reached(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn taken(listen: &str, why: &io::Error) -> Refusal {
+/// Binds the address, before a file is created: a second server started by mistake must not create one.
+async fn bind(listen: &str, db: &Path) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = TcpListener::bind(listen).await.map_err(|why| taken(listen, db, &why))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Whether the process that has the file open listens at this address.
+fn is_served_at(db: &Path, listen: &str) -> bool {
+    let Ok(LockState::Held(Some(holder))) = LockState::of(db) else { return false };
+    let port = listen.rsplit(':').next().unwrap_or(listen);
+    holder.url.is_some_and(|url| url.rsplit(':').next() == Some(port))
+}
+
+fn taken(listen: &str, db: &Path, why: &io::Error) -> Refusal {
     match why.kind() {
+        io::ErrorKind::AddrInUse if is_served_at(db, listen) => {
+            let detail = format!("a server serves {} already, at {listen}", db.display());
+            let hint = "use that server; to start it again, stop it first";
+            Refusal::new(Code::Conflict, detail).hint(hint)
+        }
         io::ErrorKind::AddrInUse => {
             let detail = format!("{listen} is in use by another program");
             let hint = "stop that program, or listen on a free port with --listen 127.0.0.1:0";

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::pairs;
+use crate::statement_hints;
 use crate::table::{self, MarkedRow, RenderedTable};
 use crate::terminal::Terminal;
 
@@ -50,7 +51,7 @@ Columns named …_at are shown as UTC times; --json has microseconds since the U
 pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     let params = pairs::parse(&args.params)?;
     let abide = connect(options, Access::Read).await?;
-    let mut query = abide.sql(args.sql);
+    let mut query = abide.sql(&*args.sql);
     for (name, value) in params.values {
         query = query.param(&name, value);
     }
@@ -59,7 +60,7 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     }
     let answer = query.rows().await;
     abide.close().await;
-    show(options, answer.map_err(|error| pairs::explain_parameter(error.into()))?)
+    show(options, answer.map_err(|error| statement_hints::explain(error.into(), &args.sql))?)
 }
 
 /// Runs a statement of a command, and shows the rows, or a message if there are none.

@@ -106,7 +106,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     let lacks_admin = lacks_admin(options, &abide, &args).await;
     let made = make(&abide, &args, &secret).await;
     abide.close().await;
-    let token = made?;
+    let token = made.map_err(|failure| naming_role(failure, &args))?;
     if lacks_admin {
         note(no_admin(options));
     }
@@ -119,6 +119,17 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     };
     note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
     print_line(secret.text())
+}
+
+/// The hint of an identity that does not exist: an option of this command creates it.
+fn naming_role(failure: Failure, args: &Create) -> Failure {
+    match failure {
+        Failure::Refused(refusal) if refusal.code == Code::NotFound && args.role.is_none() => {
+            let hint = "--role ROLE also creates the identity; `abide identity list` lists them";
+            Failure::Refused(refusal.hint(hint))
+        }
+        failure => failure,
+    }
 }
 
 /// Whether the file has no token of an admin without a scope, and the new one is none either. Only a caller who sees

@@ -17,8 +17,11 @@ pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
     let named = |kind| word(kind).unwrap_or_default();
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            let detail = format!("there is no command {:?}", named(ContextKind::InvalidSubcommand));
-            let nearest = word(ContextKind::SuggestedSubcommand);
+            let wrong = named(ContextKind::InvalidSubcommand);
+            let detail = format!("there is no command {wrong:?}");
+            // The parser prefers common beginnings to common letters.
+            let own = nearest_command(program, &wrong);
+            let nearest = own.or_else(|| word(ContextKind::SuggestedSubcommand));
             Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
         }
         ErrorKind::UnknownArgument => {
@@ -92,6 +95,16 @@ fn usage(error: &Error, program: &Command) -> String {
     let usage = usage.to_string();
     let form: Vec<&str> = usage.trim_start_matches("Usage:").split_whitespace().collect();
     format!("`{}`; {help}", form.join(" "))
+}
+
+/// The command that a misspelled one probably means: one with an edit of at most a third of its letters.
+fn nearest_command(program: &Command, wrong: &str) -> Option<String> {
+    let mut command = program;
+    for word in std::env::args().skip(1).take_while(|word| word != wrong && word != "--") {
+        command = command.find_subcommand(&word).unwrap_or(command);
+    }
+    let names = command.get_subcommands().map(Command::get_name);
+    abide_schema::nearest(wrong, names).map(str::to_owned)
 }
 
 /// The command that words name, such as `abide token create`.

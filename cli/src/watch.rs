@@ -10,6 +10,7 @@ use crate::output::{note, print_json, print_line};
 use crate::pairs;
 use crate::reconnect::{history_notice, reporting_reconnects};
 use crate::signals;
+use crate::statement_hints;
 use crate::terminal::Terminal;
 
 mod frames;
@@ -86,7 +87,8 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     if let Some(seq) = args.as_of {
         subscribe = subscribe.as_of(seq);
     }
-    let subscription = subscribe.await.map_err(|error| pairs::explain_parameter(error.into()))?;
+    let subscription =
+        subscribe.await.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
     let show = match Terminal::of_stdout().size {
         _ if options.json => Display::Frames(Frames::default()),
         None => Display::Lines(Lines::default()),

@@ -96,8 +96,20 @@ pub fn replay(
     progress: &mut dyn FnMut(Seq),
 ) -> Result<Seq, ReplayError> {
     let log = LogFile::open(from)?;
+    let replayed = replay_log(&log, into, modules, to, progress);
+    log.check_unchanged()?;
+    replayed
+}
+
+fn replay_log(
+    log: &LogFile,
+    into: &Path,
+    modules: Vec<Module>,
+    to: Option<Seq>,
+    progress: &mut dyn FnMut(Seq),
+) -> Result<Seq, ReplayError> {
     if let Some(to) = to {
-        check_reached(&log, to)?;
+        check_reached(log, to)?;
     }
     let registry = Registry::new(&modules);
     let layout = Layout { modules };
@@ -135,13 +147,13 @@ pub fn replay(
     if let Some(row) = requests.finish() {
         executor.transaction.store.remember_request(row)?;
     }
-    keep_requests(&log, &executor, unsalted)?;
+    keep_requests(log, &executor, unsalted)?;
     let reached = executor.chain.seq;
     executor.transaction.store.set_change_log_floor(reached)?;
     commit(&mut executor)?;
     if reached == end.seq {
         for table in store.layout().tables().chain([RequestIdRow::SPEC]) {
-            compare(&log, &executor, table)?;
+            compare(log, &executor, table)?;
         }
     }
     drop(executor);

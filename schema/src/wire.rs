@@ -16,6 +16,12 @@ pub const SUBPROTOCOL: &str = "abide.v1";
 /// The header that restricts a request or a whole WebSocket to a scope: a JSON object of strings.
 pub const SCOPE_HEADER: &str = "abide-scope";
 
+/// The header of the response that opens a WebSocket, if the server requires no credentials: it does not check a token.
+pub const AUTHENTICATION_HEADER: &str = "abide-authentication";
+
+/// The value of [`AUTHENTICATION_HEADER`].
+pub const AUTHENTICATION_OFF: &str = "off";
+
 /// One call of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -69,8 +69,15 @@ pub(crate) fn note(refusal: &Refusal) {
 
 /// Response for an unknown path.
 pub(crate) async fn no_route(uri: Uri) -> Problem {
-    let refusal = Refusal::new(Code::NotFound, format!("no route matches {}", uri.path()));
-    Problem(refusal.hint("GET /openapi.json lists the routes"))
+    let path = uri.path();
+    let refusal = Refusal::new(Code::NotFound, format!("no route matches {path}"));
+    Problem(match path.trim_end_matches('/') {
+        "/responses" | "/models" => refusal.hint("the base URL of an OpenAI client ends with /v1"),
+        of_openai if of_openai.ends_with("/completions") => {
+            refusal.hint("use the Responses API: POST /v1/responses")
+        }
+        _ => refusal.hint("GET /openapi.json lists the routes"),
+    })
 }
 
 /// Response for an unsupported method. The code is `bad_request`; the status is HTTP's 405, as

@@ -15,10 +15,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use abide_schema::caller::Credential;
+use abide_schema::wire::{AUTHENTICATION_HEADER, AUTHENTICATION_OFF};
 use abide_schema::{Code, Refusal};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Extension, State};
+use axum::http::HeaderValue;
 use axum::response::Response;
 use futures_util::stream::SplitStream;
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -59,7 +62,15 @@ pub(crate) async fn upgrade(
         .write_buffer_size(limits::WRITE_BUFFER_BYTES);
     let Extension(arrivals) = arrivals.unwrap_or_default();
     arrivals.begin(app.engine.buffers().account(&session.caller));
-    Ok(upgrade.on_upgrade(|socket| run_session(app, session, socket, arrivals, place)))
+    let credential = session.caller.credential().map(|it| &it.credential);
+    let is_open = matches!(credential, Some(Credential::Anonymous));
+    let mut response =
+        upgrade.on_upgrade(|socket| run_session(app, session, socket, arrivals, place));
+    if is_open {
+        let value = HeaderValue::from_static(AUTHENTICATION_OFF);
+        response.headers_mut().insert(AUTHENTICATION_HEADER, value);
+    }
+    Ok(response)
 }
 
 async fn run_session(

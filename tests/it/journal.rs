@@ -205,6 +205,77 @@ fn a_database_with_another_history() {
     );
 }
 
+/// The files of `world` without a clean close, with another database file in the place of its own.
+fn with_wal_of(world: &World, database: &Path, into: &Path, suffixes: &[&str]) {
+    fs::copy(database, into).unwrap();
+    for suffix in suffixes {
+        fs::copy(companion(&world.path(), suffix), companion(into, suffix)).unwrap();
+    }
+}
+
+/// Opens and verifies a file; neither may change it.
+fn check_wal(world: &World, database: &Path, suffixes: &[&str], expected: &str) {
+    let into = world.folder.path().join("both.db");
+    with_wal_of(world, database, &into, suffixes);
+    let state = || ["", "-wal"].map(|suffix| fs::read(companion(&into, suffix)).unwrap());
+    let before = state();
+    let verified = verify_file(&into, &mut |_| {}).expect_err("it was verified").to_refusal();
+    let opened = Engine::open(&into, world.config(abide_reducers::modules()));
+    let opened = opened.expect_err("it was opened").to_refusal();
+    assert_eq!((verified.code, &verified.detail), (opened.code, &opened.detail));
+    let folder = world.folder.path().display().to_string();
+    let text = format!("{}: {}\nhint: {}\n", opened.code, opened.detail, opened.hint.unwrap());
+    assert_eq!(text.replace(&folder, "FOLDER"), expected);
+    assert!(state() == before, "the file was changed");
+}
+
+/// A young database is in its WAL, as a whole: SQLite replaced a restored file by it, and it verified.
+#[test]
+fn the_wal_of_another_database() {
+    let (world, other) = (World::new(), world_with(3));
+    run(world.session("s1"));
+    let database = copied(&other, "other.db");
+    for suffixes in [&["-wal"][..], &["-wal", "-redo-1"]] {
+        check_wal(&world, &database, suffixes, BELONG_TO_ANOTHER);
+    }
+}
+
+const BELONG_TO_ANOTHER: &str = "conflict: \
+the -wal and -redo- files next to FOLDER/both.db belong to another database
+hint: to use the file as it is, move the other files away: \
+`mkdir former && mv FOLDER/both.db-* former/`; \
+to keep their events, put back the file that they belong to
+";
+
+/// Pages of two states of one database were mixed.
+#[test]
+fn the_wal_of_a_later_state() {
+    let mut world = world_with(1);
+    let database = copied(&world, "older.db");
+    for nth in 0..200 {
+        say(&world, &format!("{nth} {}", "in the file ".repeat(100)));
+    }
+    world.reopen();
+    say(&world, "in the WAL");
+    // A reader waits for the commit of SQLite.
+    verify_file(&world.path(), &mut |_| {}).unwrap();
+    let later = BELONG_TO_ANOTHER.replace("another database", "a later state of it");
+    check_wal(&world, &database, &["-wal", "-redo-1"], &later);
+}
+
+/// What a killed process left is complete.
+#[test]
+fn the_wal_of_the_same_database() {
+    for messages in [0, 3] {
+        let world = world_with(messages);
+        let last = say(&world, "in the WAL");
+        verify_file(&world.path(), &mut |_| {}).unwrap();
+        let into = world.folder.path().join("both.db");
+        with_wal_of(&world, &world.path(), &into, &["-wal", "-redo-1"]);
+        assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
+    }
+}
+
 /// `replay` compares every row with those that the reducers make.
 #[test]
 fn recovery_gives_the_rows_that_a_replay_gives() {

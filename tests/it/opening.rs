@@ -224,7 +224,7 @@ fn a_file_that_cannot_be_written() {
 }
 
 const NOT_WRITABLE: &str = "bad_request: FOLDER/abide.db is not writable
-hint: check the permissions of the file and of its folder
+hint: check the permissions of the file and of its folder; to read a file that is read-only, copy it, with the files next to it, into a folder that you can write
 ";
 
 #[test]
@@ -238,6 +238,9 @@ fn a_read_only_file_system() {
     let path = disk.path().join("abide.db");
     fs::copy(world.path(), &path).unwrap();
     disk.make_read_only();
+    let verified =
+        verify_file(&path, &mut |_| {}).expect("a file can be read where nothing can be written");
+    assert!(verified.events.0 > 0);
     for path in [path, disk.path().join("new.db")] {
         let error = open(&world, &path).unwrap_err();
         assert!(error.starts_with("bad_request: FOLDER/small/"), "{error}");

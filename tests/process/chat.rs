@@ -418,6 +418,27 @@ fn ctrl_c_stops_the_answer_and_twice_leaves() {
     assert!(!project.path("a").exists());
 }
 
+/// A run ended without the command that continues it, and a rejection named the process.
+#[test]
+fn ctrl_c_at_the_question_of_a_run_names_the_command_that_continues() {
+    let project = Project::init(
+        "answers:\n  - { calls: [{ name: write_file, arguments: { path: a, content: b } }] }\n  - { text: Good. }\n",
+    );
+    let run = ["--db", ".abide/agents.db", "agent", "run", "default", "Write.", "--id", "r1"];
+    let mut terminal = Terminal::spawn(&project, &run);
+    terminal.until("approve? [y/N] ");
+    terminal.press_ctrl_c();
+    let end = "continue:  abide agent run --db .abide/agents.db --id r1 default Write.";
+    terminal.until(end);
+    assert_eq!(terminal.exit_code(), Some(130));
+    let mut terminal = Terminal::spawn(&project, &run);
+    terminal.until("approve? [y/N] ");
+    terminal.enter("n");
+    terminal.until("Rejected: by the user");
+    terminal.until("Good.");
+    assert_eq!(terminal.exit_code(), Some(0));
+}
+
 /// SIGKILL of the server in the middle of an answer and at a question, while the conversation
 /// stays open.
 #[test]

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod agent;
+mod agent_mistakes;
 mod authority;
 mod chat;
 mod claims;
@@ -28,6 +29,7 @@ mod operators;
 mod panics;
 mod program;
 mod project;
+mod read_only;
 mod remote_agents;
 mod restore;
 mod retention;

@@ -2,8 +2,11 @@
 //! hint. Some of them succeeded without effect, some created a file, and some were reported as damage.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread;
 
 use expect_test::{Expect, expect};
 use tempfile::TempDir;
@@ -211,10 +214,10 @@ fn hints_of_the_engine_name_commands() {
               hint: `abide call` lists the reducers
             $ abide prompt show clerk@prod --db a.db
             error: the prompt clerk has no version or label prod   [not_found]
-              hint: it has no labels; `abide prompt label` sets one
+              hint: it has no labels; `abide prompt --db a.db label` sets one
             $ abide prompt show none@prod --db a.db
             error: there is no prompt none@prod   [not_found]
-              hint: `abide prompt list` shows the prompts
+              hint: `abide prompt --db a.db list` shows the prompts
         "#]],
     );
 }
@@ -320,7 +323,7 @@ fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
           hint: start the server with `abide serve`, or check the address
         $ abide sql x --url URL --token wrong
         error: the token is unknown   [unauthenticated]
-          hint: check it for missing characters; an admin can create another: `abide token create`
+          hint: check it for missing characters; an admin can create another: `abide token --url URL create`
         $ abide serve --db b.db --listen ADDRESS
         error: ADDRESS is in use by another program   [conflict]
           hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
@@ -421,10 +424,10 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean admin?
             $ abide token create ann --db a.db
             error: there is no identity ann   [not_found]
-              hint: `abide identity list` lists them; `abide identity create` creates one
+              hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
             $ abide token revoke x --db a.db
             error: there is no token x   [not_found]
-              hint: `abide token list` lists them
+              hint: `abide token --db a.db list` lists them
         "#]],
     );
 }
@@ -575,4 +578,212 @@ fn options_that_contradict_each_other_are_refused() {
               hint: name the file: `abide backup COPY --db FILE`
         "#]],
     );
+}
+
+/// The commands of hints used the default file or server.
+#[test]
+fn commands_in_hints_name_the_file() {
+    let lines = [
+        "prompt show nope --db a.db",
+        "token revoke nope --db a.db",
+        "identity disable nope --db a.db",
+        "token create nope --db a.db",
+    ];
+    check(
+        folder().path(),
+        &lines,
+        expect![[r#"
+            $ abide prompt show nope --db a.db
+            error: there is no prompt nope   [not_found]
+              hint: `abide prompt --db a.db list` shows the prompts
+            $ abide token revoke nope --db a.db
+            error: there is no token nope   [not_found]
+              hint: `abide token --db a.db list` lists them
+            $ abide identity disable nope --db a.db
+            error: there is no identity nope   [not_found]
+              hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
+            $ abide token create nope --db a.db
+            error: there is no identity nope   [not_found]
+              hint: --role ROLE also creates the identity; `abide identity --db a.db list` lists them
+        "#]],
+    );
+}
+
+/// A shell had taken the quotes, and the text was stored.
+#[test]
+fn a_value_that_begins_as_json_is_json() {
+    let folder = folder();
+    let call = |value: &str| {
+        let args = ["call", "--db", "a.db", "create_session", "agent=a", value];
+        let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
+        (ended.code, ended.stderr)
+    };
+    let (code, stderr) = call("metadata={order: 8812}");
+    assert_eq!(code, Some(2), "{stderr}");
+    expect![[r#"
+        error: the value of metadata begins as JSON and is not: key must be a string at line 1 column 2   [usage]
+          hint: quote it for the shell: metadata='{"a": 1}'; to send the text:  'metadata@={order: 8812}'
+    "#]].assert_eq(&stderr);
+    assert_eq!(call("title=[draft] a parcel").0, Some(2));
+    assert_eq!(call("title@=[draft] a parcel").0, Some(0));
+    assert_eq!(call("metadata={\"order\": 8812}").0, Some(0));
+}
+
+/// Hints named another table, or only a place.
+#[test]
+fn statements_of_other_programs_and_wrong_names_have_a_way_out() {
+    let folder = folder();
+    let typed = |sql: &str| {
+        let args = ["sql", "--db", "a.db", sql];
+        let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
+        format!("$ {sql}\n{}", ended.stderr)
+    };
+    let output = [
+        "PRAGMA table_info(sessions)",
+        ".tables",
+        ".schema tool_calls",
+        "SHOW TABLES",
+        "SELECT call_id, results FROM tool_calls",
+    ]
+    .map(typed)
+    .concat();
+    expect![[r#"
+        $ PRAGMA table_info(sessions)
+        error: the statement is not read-only   [bad_sql]
+          hint: `abide sql --db a.db "SELECT * FROM pragma_table_info('sessions')"` lists the columns
+        $ .tables
+        error: near ".": syntax error   [bad_sql]
+          hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
+        $ .schema tool_calls
+        error: near ".": syntax error   [bad_sql]
+          hint: `abide sql --db a.db "SELECT * FROM pragma_table_info('tool_calls')"` lists the columns
+        $ SHOW TABLES
+        error: near "SHOW": syntax error   [bad_sql]
+          hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
+        $ SELECT call_id, results FROM tool_calls
+        error: no such column: results   [bad_sql]
+          hint: at byte 16 of the statement; `abide sql --db a.db "SELECT * FROM pragma_table_info('tool_calls')"` lists the columns of a table; write text in single quotes
+    "#]].assert_eq(&output);
+}
+
+/// `abide sql` said "did you mean", the others did not.
+#[test]
+fn every_command_with_a_statement_knows_the_nearest_table() {
+    let server = Server::start();
+    for command in ["sql", "watch", "explain"] {
+        let ended = server.run(&[command, "SELECT * FROM sesions"]);
+        assert!(ended.stderr.ends_with("hint: did you mean sessions?\n"), "{command}: {ended:?}");
+    }
+}
+
+/// The second server for one file reported another program on its port.
+#[test]
+fn a_server_that_runs_already_is_named() {
+    let server = Server::start();
+    let db = server.db();
+    let (db, address) = (db.to_str().unwrap(), server.address());
+    let ended = run(["serve", "--db", db, "--listen", address]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let text = ended.stderr.replace(db, "FILE").replace(address, "ADDRESS");
+    expect![[r#"
+        error: a server serves FILE already, at ADDRESS   [conflict]
+          hint: use that server; to start it again, stop it first
+    "#]]
+    .assert_eq(&text);
+}
+
+/// It was "not reachable".
+#[test]
+fn another_program_on_the_port_is_named() {
+    for response in
+        ["HTTP/1.0 404 Not Found\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answering = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = BufReader::new(stream.try_clone().unwrap()).lines();
+            while request.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            stream.write_all(response.as_bytes()).unwrap();
+        });
+        let ended = run(["sql", "SELECT 1", "--url", &url]);
+        answering.join().unwrap();
+        assert_eq!(ended.code, Some(3), "{ended:?}");
+        assert!(
+            ended.stderr.starts_with(&format!("error: {url} is not an Abide server: ")),
+            "{ended:?}"
+        );
+        assert!(
+            ended.stderr.contains("hint: check the URL: another program listens there"),
+            "{ended:?}"
+        );
+    }
+    let ended = run(["sql", "SELECT 1", "--url", "http://127.0.0.1:9/v1"]);
+    assert!(ended.stderr.contains("its path ends with /v1"), "{ended:?}");
+}
+
+/// Any token was accepted, silently.
+#[test]
+fn a_server_without_tokens_says_that_a_token_has_no_effect() {
+    let server = Server::start();
+    let sql = |args: &[&str]| server.run(&[&["sql", "SELECT 1"], args].concat());
+    let ended = sql(&["--token", "abide_wrong_token"]);
+    let text = ended.stderr.replace(&server.url(), "URL");
+    assert_eq!(ended.code, Some(0), "{text}");
+    expect![[r#"
+        warning: URL checks no tokens, because it has none: the token has no effect
+    "#]]
+    .assert_eq(&text);
+    assert_eq!(sql(&[]).stderr, "");
+}
+
+#[test]
+fn the_nearest_command_has_common_letters() {
+    let folder = folder();
+    let output = typed(folder.path(), "agent lst");
+    assert!(output.contains("hint: did you mean list?"), "{output}");
+}
+
+/// The hint was for authors of modules.
+#[test]
+fn a_table_that_was_changed_from_outside_is_a_matter_of_verify() {
+    let folder = folder();
+    let file = rusqlite::Connection::open(folder.path().join("a.db")).unwrap();
+    file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
+    drop(file);
+    check(
+        folder.path(),
+        &["sql x --db a.db"],
+        expect![[r#"
+        $ abide sql x --db a.db
+        error: table events in a.db differs from its declaration   [conflict]
+          hint: `abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step
+    "#]],
+    );
+}
+
+/// The fork was an empty session.
+#[test]
+fn a_fork_before_the_session_began_is_refused() {
+    let folder = folder();
+    for line in
+        ["call create_session agent=a --db a.db", "call create_session agent=a id=s1 --db a.db"]
+    {
+        typed(folder.path(), line);
+    }
+    let lines = ["agent fork s1 --at 1 --db a.db", "agent fork nope --at 1 --db a.db"];
+    check(
+        folder.path(),
+        &lines,
+        expect![[r#"
+            $ abide agent fork s1 --at 1 --db a.db
+            error: session s1 begins at event 2, after event 1   [bad_arguments]
+              hint: `abide events --db a.db --session s1` lists its events
+            $ abide agent fork nope --at 1 --db a.db
+            error: there is no session nope   [not_found]
+              hint: `abide sql --db a.db 'SELECT id FROM sessions'` lists them
+        "#]],
+    );
+    let forked = typed(folder.path(), "agent fork s1 --at 2 --db a.db");
+    assert!(forked.contains("origin_id"), "{forked}");
 }

@@ -153,8 +153,9 @@ impl Script {
         let at = if self.repeat && holds > 0 { answers % holds } else { answers };
         let Some(answer) = self.answers.get(at) else {
             let wanted = answers + 1;
+            let word = if holds == 1 { "answer" } else { "answers" };
             let message =
-                format!("the script has {holds} answers, but number {wanted} is requested");
+                format!("the script has {holds} {word}, but number {wanted} is requested");
             return Err(ModelError::new(ModelErrorKind::NoRecording, message));
         };
         answer.fail()?;

@@ -191,12 +191,23 @@ fn model(
         .map(|rule| ModelChoice { provider: rule.provider.clone(), model: rule.model.clone() })
         .collect();
     let all = [&own].into_iter().chain(&config.fallbacks).chain(fallbacks.flatten()).chain(&judges);
+    let has_cost_limit = definition.limits.cost_usd.is_some();
     let errors = all.filter_map(|choice| {
         let wanted =
             ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };
-        models.resolve(&wanted).err()
+        match models.resolve(&wanted) {
+            Ok(model) if has_cost_limit && model.price.is_none() => Some(DefinitionError::Model {
+                code: "price_unknown",
+                why: format!("limits.cost_usd needs a price, and {model:?} has none"),
+                wanted: Some("cost_usd".to_owned()),
+                known: Vec::new(),
+            }),
+            Ok(_) => None,
+            Err(error) if Some(&error) == of_default => None,
+            Err(error) => Some(of_model(&error)),
+        }
     });
-    errors.filter(|error| Some(error) != of_default).map(|error| of_model(&error)).collect()
+    errors.collect()
 }
 
 fn of_model(error: &ResolveError) -> DefinitionError {

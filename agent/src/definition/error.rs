@@ -192,14 +192,16 @@ impl DefinitionError {
             DefinitionError::Middleware { name, known } => {
                 return or(Some(name), known, "Catalog::middleware adds one in Rust");
             }
-            DefinitionError::Model { code: "key_missing", .. } => {
-                "set the environment variable before you start the program"
-            }
+            DefinitionError::Model { code: "key_missing", why, .. } => key_missing(why),
+            DefinitionError::Model { code: "price_unknown", .. } => PRICE_UNKNOWN,
             DefinitionError::Model { wanted: Some(wanted), known, .. } => {
                 return or(Some(wanted), known, "add it to models in abide.yaml, or name another");
             }
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
+            }
+            DefinitionError::Contradiction(why) if why.starts_with("profile.") => {
+                "a number that the profile does not set is that of its preset: docs/agent-context.md lists them"
             }
             DefinitionError::Cycle(_) => "remove one of these names from subagents",
             DefinitionError::Config { code, .. } => return of_config(code).map(str::to_owned),
@@ -265,12 +267,38 @@ impl DefinitionError {
                 _ => None,
             },
             DefinitionError::Model { wanted, .. } => wanted.as_deref(),
+            // `profile.context.chunk_tokens 0 is …`: the number can be that of the preset, and is then not in the file.
+            DefinitionError::Contradiction(why) => why.strip_prefix("profile.")?.split('.').next(),
             DefinitionError::Sandbox { wanted, .. } => Some(wanted),
             DefinitionError::Config { subject, .. } | DefinitionError::Program { subject, .. } => {
                 Some(subject)
             }
             _ => None,
         }
+    }
+}
+
+/// How to continue with a run that ended with this code and message, if that is known.
+#[must_use]
+pub fn suggestion_for_run(code: &str, message: &str) -> Option<&'static str> {
+    match code {
+        "key_missing" => Some(key_missing(message)),
+        "price_unknown" => Some(PRICE_UNKNOWN),
+        "no_recording" if message.contains("script") => Some(
+            "add an answer to the script, or set `repeat: true` for its provider in abide.yaml",
+        ),
+        _ => None,
+    }
+}
+
+const PRICE_UNKNOWN: &str =
+    "give the provider a `price` in abide.yaml (docs/models.md), or remove cost_usd";
+
+/// How to provide the key of a model.
+fn key_missing(why: &str) -> &'static str {
+    match why.contains("environment variable") {
+        true => "set the environment variable before you start the program",
+        false => "create the file with the key, or correct key_file in abide.yaml",
     }
 }
 
@@ -319,6 +347,13 @@ pub(crate) fn plain(why: &str) -> String {
         ("expected mapping start", "expected a map of fields"),
         ("expected sequence start", "expected a list"),
         ("unknown variant", "unknown value"),
+        ("invalid i64", "expected an integer"),
+        ("invalid i32", "expected an integer"),
+        ("invalid u64", "expected an integer that is not negative"),
+        ("invalid u32", "expected an integer that is not negative"),
+        ("invalid usize", "expected an integer that is not negative"),
+        ("invalid f64", "expected a number"),
+        ("invalid bool", "expected true or false"),
     ];
     let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
     // Fields that only stored revisions have.

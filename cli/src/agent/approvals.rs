@@ -182,8 +182,7 @@ pub(super) async fn decide(
             }
             "awaiting_approval" => match decider.approves(abide, call_id, &asked(request)).await? {
                 Verdict::Decided(decision) => {
-                    let decision = DecideApproval::new(decision).call_id(call_id);
-                    Verdict::Decided(abide.call(decision).await.map(drop))
+                    Verdict::Decided(abide.call(by_user(call_id, decision)).await.map(drop))
                 }
                 Verdict::Elsewhere => Verdict::Elsewhere,
                 Verdict::Interrupted => Verdict::Interrupted,
@@ -211,9 +210,22 @@ pub(super) async fn decide(
             changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
         let waits = format!("{status} {}{}", asked(request), files.unwrap_or_default());
         let waits = Refusal::new(Code::BadTransition, waits);
-        return Err(Failure::Waits(waits.hint(hint.of_call(call_id, status))));
+        let hint = match status == "awaiting_approval" && request["tool_name"] == INPUT_TOOL {
+            true => hint.of_question(call_id, &request["args"]["schema"]),
+            false => hint.of_call(call_id, status),
+        };
+        return Err(Failure::Waits(waits.hint(hint)));
     }
     Ok(Decided::All)
+}
+
+/// The decision of the user of the command. Without a reason, a rejection names the identity of the process.
+fn by_user(call_id: &str, decision: Decision) -> DecideApproval {
+    let decided = DecideApproval::new(decision).call_id(call_id);
+    match decision {
+        Decision::Reject => decided.comment("by the user"),
+        Decision::Approve => decided,
+    }
 }
 
 /// Answers the question of a tool. An answer that does not fit the form is asked for again.
@@ -343,7 +355,7 @@ pub(super) async fn consent(
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
     let verdict = decider.approves(abide, call_id, &asked).await?;
     let decision = match (verdict, hint.decide_elsewhere(call_id)) {
-        (Verdict::Decided(decision), _) => decide(decision),
+        (Verdict::Decided(decision), _) => by_user(call_id, decision),
         (Verdict::Elsewhere, _) => return Ok(Decided::All),
         (Verdict::Interrupted, _) => return Ok(Decided::Interrupted),
         (Verdict::Open, Some(command)) => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use abide_schema::Code;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_URL, Options};
@@ -121,6 +121,20 @@ impl HintContext {
         (!self.has_file).then(|| self.decide(call_id))
     }
 
+    /// The command that answers the question of a tool, with an example of an answer, and the command that continues
+    /// the run.
+    pub(super) fn of_question(&self, call_id: &str, schema: &Value) -> String {
+        let fields = schema["properties"].as_object().into_iter().flatten();
+        let answer: Map<String, Value> =
+            fields.map(|(name, field)| (name.clone(), example_of(field))).collect();
+        let decide = self.decide(call_id);
+        if answer.is_empty() {
+            return self.then(&decide);
+        }
+        let arguments = json!({"answer": answer});
+        self.then(&format!("{decide} {}", quoted(&format!("approved_arguments={arguments}"))))
+    }
+
     fn decide(&self, call_id: &str) -> String {
         let id = quoted(&format!("call_id={call_id}"));
         format!("{} {id} decision=approve", self.call("decide_approval"))
@@ -149,6 +163,20 @@ impl HintContext {
 
     fn then(&self, decide: &str) -> String {
         format!("{decide}\n  then: {}", self.again)
+    }
+}
+
+/// A value that fits a field of a form: its default, its first choice, or one of its type.
+fn example_of(field: &Value) -> Value {
+    let choice = field["enum"].get(0).or_else(|| field["oneOf"].get(0)?.get("const"));
+    if let Some(value) = field.get("default").or(choice) {
+        return value.clone();
+    }
+    match field["type"].as_str() {
+        Some("boolean") => json!(true),
+        Some("integer" | "number") => field.get("minimum").cloned().unwrap_or(json!(1)),
+        Some("array") => json!([]),
+        _ => json!("…"),
     }
 }
 
@@ -277,6 +305,26 @@ mod tests {
               or:   abide call --db a.db settle_tool_call call_id=c1 outcome=failed evidence='"how you know"'   # it did not
               then: abide agent run"#]]
         .assert_eq(&hint.of_call("c1", "unknown"));
+    }
+
+    /// The command that was printed was refused: its answer had none of the required fields.
+    #[test]
+    fn the_question_of_a_tool_has_an_answer_that_fits() {
+        let hint = HintContext {
+            where_to: " --db a.db".to_owned(),
+            again: "abide agent run".to_owned(),
+            has_file: true,
+        };
+        let schema = json!({"type": "object", "required": ["approve"], "properties": {
+            "approve": {"type": "boolean"}, "size": {"enum": ["small", "large"]}, "why": {"type": "string"}}});
+        expect![[r#"
+            abide call --db a.db decide_approval call_id=c1 decision=approve 'approved_arguments={"answer":{"approve":true,"size":"small","why":"…"}}'
+              then: abide agent run"#]]
+        .assert_eq(&hint.of_question("c1", &schema));
+        expect![[r#"
+            abide call --db a.db decide_approval call_id=c1 decision=approve
+              then: abide agent run"#]]
+        .assert_eq(&hint.of_question("c1", &Value::Null));
     }
 
     #[test]

@@ -104,6 +104,9 @@ pub(crate) fn agents_file(folder: &Path) -> PathBuf {
 pub(crate) struct LoadedProject {
     /// The names of the agents.
     pub(crate) agents: Vec<String>,
+    /// The first agent that can own a session.
+    #[serde(skip)]
+    pub(crate) first: Option<String>,
     /// The names of the tools.
     pub(crate) tools: Vec<String>,
     /// The ids of the model providers.
@@ -349,7 +352,9 @@ impl LoadedProject {
             .chain(problems)
             .partition(|problem| problem.error.is_warning());
         let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
+        let mut primary = agents.iter().filter(|it| !it.hidden && it.mode.is_primary());
         LoadedProject {
+            first: primary.next().map(|it| it.name.clone()),
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
             tools: tools.names(),
             models: models.providers().map(|provider| provider.id.clone()).collect(),

@@ -1,12 +1,14 @@
 //! `abide agent run`: starts or continues a run, and follows it until it ends or waits for a decision.
 
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
-use abide_agent::{AgentEvent, Events};
+use abide_agent::{AgentEvent, Events, suggestion_for_run};
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::{Abide, AgentState, Call, Committed, Run as Row, RunEventKind, RunStatus};
 use abide_schema::{Code, Refusal};
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::approvals::{Decider, consent, decide, program_question};
 use super::hint::{HintContext, of_folder, of_locked};
@@ -14,8 +16,9 @@ use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, connect};
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::global_options::Options;
+use crate::output::note;
 use crate::reconnect::reporting_reconnects;
 
 /// Arguments of `abide agent run`.
@@ -111,11 +114,37 @@ pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
     }
 }
 
-/// Shows the events of a run until it ends or waits.
+/// Shows the events of a run until it ends or waits. Ctrl-C on a terminal ends the command with the command that
+/// continues.
 ///
 /// # Errors
 /// The run failed, or waits.
 pub(super) async fn watch(
+    options: &Options,
+    abide: &Abide,
+    run_id: &str,
+    hint: &HintContext,
+    yes: bool,
+) -> Result<(), Failure> {
+    let watched = watch_events(options, abide, run_id, hint, yes);
+    if !io::stdin().is_terminal() {
+        return watched.await;
+    }
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        done = watched => return done,
+        _ = interrupts.recv() => {}
+    }
+    note(format!("\ncontinue:  {}", hint.again()));
+    // The engine is closed next. A second Ctrl-C does not wait for it.
+    tokio::spawn(async move {
+        interrupts.recv().await;
+        std::process::exit(INTERRUPTED.into());
+    });
+    Err(Failure::Interrupted)
+}
+
+async fn watch_events(
     options: &Options,
     abide: &Abide,
     run_id: &str,
@@ -212,7 +241,12 @@ pub(super) fn ended(event: &AgentEvent) -> Result<(), Failure> {
     }
     let text = |name: &str| event.data[name].as_str().unwrap_or_default().to_owned();
     let detail = format!("the run ended without an answer: {}", text("message"));
-    Err(Failure::Run(text("code"), Refusal::new(Code::BadTransition, detail)))
+    let (code, refusal) = (text("code"), Refusal::new(Code::BadTransition, detail));
+    let refusal = match suggestion_for_run(&code, &text("message")) {
+        Some(hint) => refusal.hint(hint),
+        None => refusal,
+    };
+    Err(Failure::Run(code, refusal))
 }
 
 /// Whether a run still waits where an event left it. A repeated run also shows interrupts that were already

@@ -9,11 +9,12 @@ use abide_client::{Abide, RunSnapshot};
 use abide_schema::{Code, Refusal, limits};
 use clap::Args;
 
-use super::hint::HintContext;
+use super::hint::{HintContext, quoted};
 use super::host::{AgentHost, open};
 use super::run::watch;
 use crate::call::make;
 use crate::connect::{Access, connect};
+use crate::events::stored_session;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json};
@@ -98,7 +99,35 @@ pub(super) async fn export(options: &Options, args: Export) -> Result<(), Failur
 /// The call is refused.
 pub(super) async fn fork(options: &Options, args: Fork) -> Result<(), Failure> {
     let Fork { session, at, id, title } = args;
+    if let Some(at) = at {
+        check_begun(options, &session, at).await?;
+    }
     make(options, ForkSession { at, id, title, ..ForkSession::new(session) }).await
+}
+
+/// Refuses an event before the session: the fork would be empty.
+async fn check_begun(options: &Options, session: &str, at: i64) -> Result<(), Failure> {
+    let abide = connect(options, Access::Read).await?;
+    let stored = stored_session(&abide, session).await;
+    let first = match &stored {
+        Ok(stored) => {
+            let sql = "SELECT min(seq) FROM events WHERE session_id = :id";
+            abide.sql(sql).param("id", stored).fetch::<(Option<i64>,)>().await
+        }
+        Err(_) => Ok(Vec::new()),
+    };
+    abide.close().await;
+    stored?;
+    // A policy can hide the events.
+    let first = first?.into_iter().next().and_then(|(first,)| first);
+    match first {
+        Some(first) if (1..first).contains(&at) => {
+            let detail = format!("session {session} begins at event {first}, after event {at}");
+            let hint = format!("`abide events --session {}` lists its events", quoted(session));
+            Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Imports a snapshot, and follows its run. With a file, this process drives the run.

@@ -22,7 +22,7 @@ pub enum Error {
         why: String,
     },
     /// No server answers at the address. Nothing was sent.
-    #[error("{url} cannot be reached: {why}")]
+    #[error("{url} {}", reached(.why))]
     Unreachable {
         /// The address.
         url: String,
@@ -113,6 +113,9 @@ impl Error {
         match self {
             Error::Refused(refusal) => refusal.hint.as_deref(),
             Error::Address { .. } => Some("for example http://127.0.0.1:7341"),
+            Error::Unreachable { why, .. } if why.starts_with(NOT_ABIDE) => Some(
+                "check the URL: another program listens there; `abide serve --listen` names another port",
+            ),
             Error::Unreachable { .. } => {
                 Some("start the server with `abide serve`, or check the address")
             }
@@ -146,6 +149,16 @@ impl Error {
 
     pub(crate) fn decode(what: impl Into<String>, why: &dyn std::fmt::Display) -> Error {
         Error::Decode { what: what.into(), why: why.to_string() }
+    }
+}
+
+/// How the reason of [`Error::Unreachable`] begins if something answers that is not a server of Abide.
+pub(crate) const NOT_ABIDE: &str = "is not an Abide server: ";
+
+fn reached(why: &str) -> String {
+    match why.starts_with(NOT_ABIDE) {
+        true => why.to_owned(),
+        false => format!("cannot be reached: {why}"),
     }
 }
 

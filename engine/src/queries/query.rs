@@ -58,11 +58,13 @@ pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult
 }
 
 /// The hint for a misspelled table is its name.
-fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
+pub(crate) fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
     let tables = layout.live_tables();
     let names = tables.iter().map(|table| table.name);
     let wanted = refusal.detail.strip_prefix("no such table: ");
     match wanted.and_then(|wanted| nearest(wanted, names)) {
+        // It exists and is hidden from the caller.
+        Some(name) if Some(name) == wanted => refusal,
         Some(name) => refusal.hint(format!("did you mean {name}?")),
         None => refusal,
     }

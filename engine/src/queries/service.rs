@@ -90,6 +90,7 @@ impl QueryService {
         let principal = self.policies.principal(caller);
         let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
         let (sql, params) = (sql.to_owned(), params.clone());
+        let layout = self.layout.clone();
         let explain = move |_: &mut Reader| {
             let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
             match principal {
@@ -97,7 +98,8 @@ impl QueryService {
                 None => planning_db.explain(&binding),
             }
         };
-        self.read(caller.reader_key(), explain).await
+        let explained = self.read(caller.reader_key(), explain).await;
+        explained.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 
     /// A query of a restricted caller: planned like a live query, so that it can access only
@@ -181,6 +183,7 @@ impl QueryService {
         }
         let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
         let (sql, params) = (sql.to_owned(), params.clone());
+        let layout = self.layout.clone();
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
         let plan = move |_: &mut Reader| {
             let binding = match &principal {
@@ -192,7 +195,8 @@ impl QueryService {
                 Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
             }
         };
-        self.read(caller.reader_key(), plan).await
+        let planned = self.read(caller.reader_key(), plan).await;
+        planned.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 
     /// Returns when a state is durable.

@@ -7,8 +7,8 @@ use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::OpenError;
-use crate::open::open_read_only;
 use crate::private;
+use crate::read_only::open_read_only;
 
 /// Copies the current state of a file. The copy is complete without a WAL.
 ///
@@ -24,9 +24,10 @@ pub fn backup(from: &Path, to: &Path) -> Result<(), OpenError> {
         let mut target = Connection::open_with_flags(to, flags)?;
         Backup::new(&source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
     })();
+    let copied = source.check_unchanged().and(copied.map_err(store));
     if copied.is_err() {
         // An incomplete copy is worse than none.
         let _ = std::fs::remove_file(to);
     }
-    copied.map_err(store)
+    copied
 }

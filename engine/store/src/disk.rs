@@ -16,7 +16,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The name of the SQLite VFS; `None` for the system's default.
     fn vfs(&self) -> Option<&str>;
 
-    /// Opens an existing file.
+    /// Opens an existing file; one that is read-only, to read it.
     ///
     /// # Errors
     /// An I/O error of the system.
@@ -84,7 +84,12 @@ impl Disk for SystemDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(File::options().read(true).write(true).open(path)?))
+        let file = match File::options().read(true).write(true).open(path) {
+            // Its content can be read, in a folder that is read-only.
+            Err(why) if is_read_only(&why) => File::open(path)?,
+            opened => opened?,
+        };
+        Ok(Box::new(file))
     }
 
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
@@ -110,6 +115,10 @@ impl Disk for SystemDisk {
         let disk = rustix::fs::statvfs(path)?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
+}
+
+fn is_read_only(why: &io::Error) -> bool {
+    matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 impl DiskFile for File {

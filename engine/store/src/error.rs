@@ -278,6 +278,14 @@ pub enum OpenError {
     /// The database is missing, or empty, and a WAL or a journal of it is there.
     #[error("{} is missing or empty, but its -wal or -redo- files are there", _0.display())]
     Lost(PathBuf),
+    /// The WAL next to the file, and its journal if there is one, do not fit the file.
+    #[error("the -wal and -redo- files next to {} {why}", path.display())]
+    ForeignWal {
+        /// The file.
+        path: PathBuf,
+        /// What they are.
+        why: &'static str,
+    },
     /// The journal next to the file does not fit the file.
     #[error("{}: {why}", path.display())]
     Journal {
@@ -328,21 +336,27 @@ impl OpenError {
                 (Code::BadRequest, "pass another file; this one was not changed")
             }
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
-            OpenError::TableDiffers { .. } => {
-                (Code::Conflict, "give the module a new version and a migration step")
-            }
+            OpenError::TableDiffers { .. } => (
+                Code::Conflict,
+                "`abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step",
+            ),
             OpenError::InUse { holder, path } => {
                 let hint = in_use_hint(path, holder.as_deref());
                 return Refusal::new(Code::FileLocked, detail).hint(hint);
             }
-            OpenError::ReadOnly(_) => {
-                (Code::BadRequest, "check the permissions of the file and of its folder")
-            }
+            OpenError::ReadOnly(_) => (
+                Code::BadRequest,
+                "check the permissions of the file and of its folder; to read a file that is read-only, copy it, \
+                 with the files next to it, into a folder that you can write",
+            ),
             OpenError::Io { .. } => (Code::BadRequest, "check the path"),
             OpenError::Lost(_) => (
                 Code::Conflict,
                 "put the file back; to do without its events, move the -wal and -redo- files away",
             ),
+            OpenError::ForeignWal { path, .. } => {
+                return Refusal::new(Code::Conflict, detail).hint(foreign_wal_hint(path));
+            }
             OpenError::Journal { .. } => (
                 Code::Conflict,
                 "restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them",
@@ -351,12 +365,25 @@ impl OpenError {
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
+            OpenError::Store { why: StoreError::Io(_), .. } => (
+                Code::Conflict,
+                "look at the files next to the database: who owns them, and whether a process has them open",
+            ),
             OpenError::Store { .. } => {
                 (Code::Internal, "abide verify checks whether the file is sound")
             }
         };
         Refusal::new(code, detail).hint(hint)
     }
+}
+
+/// How to use a file next to the WAL of another one.
+fn foreign_wal_hint(path: &Path) -> String {
+    format!(
+        "to use the file as it is, move the other files away: `mkdir former && mv {0}-* former/`; to keep their events, \
+         put back the file that they belong to",
+        path.display()
+    )
 }
 
 /// How to use a file that another process has open.

@@ -2,27 +2,30 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Seq, TableSpec, limits};
-use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
+use crate::connect::{
+    broken, check_companions, check_kind, check_versions, connect, connect_alone, connect_to_read,
+    forbid_quoted_texts,
+};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::holder::Holder;
 use crate::journal::Journal;
-use crate::journal::recovery::{FoundJournal, RecoveryError};
-use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
-use crate::lock::{Lock, lock, lock_once};
+use crate::journal::recovery::FoundJournal;
+use crate::layout::Layout;
+use crate::leftover::{apply_journal, check_wal};
+use crate::lock::{Lock, lock};
 use crate::memory;
 use crate::migrate;
 use crate::opened_file::OpenedFile;
 use crate::private;
-use crate::read_only::{ReadOnlyFile, is_complete};
 use crate::reader::Reader;
 use crate::system;
 use crate::timelines::Timelines;
@@ -142,6 +145,9 @@ impl Store {
             }
             return Err(error);
         }
+        let journal = FoundJournal::read(path, &*tuning.disk)
+            .map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
+        check_wal(path, journal.as_ref(), &*tuning.disk)?;
         if makes_files && !path.exists() {
             private::create_empty(path)?;
         }
@@ -157,7 +163,7 @@ impl Store {
             // Another user may have made the WAL just before SQLite did. Nothing is written to it before this.
             check_companions(path).map_err(|why| broken(path, why))?;
         }
-        let journal = recover_journal(&mut connection, path, &*tuning.disk)?;
+        let journal = apply_journal(&mut connection, path, journal, &*tuning.disk)?;
         // Its transaction is synced, with all that the WAL holds.
         let timelines =
             migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
@@ -308,160 +314,6 @@ fn synchronous() -> &'static str {
     if makes(SeededBug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
 }
 
-/// Applies the journal of a process that did not close the file. The records are in the WAL afterwards, and durable at
-/// the next synced transaction.
-fn recover_journal(
-    connection: &mut Connection,
-    path: &Path,
-    disk: &dyn Disk,
-) -> Result<Option<FoundJournal>, OpenError> {
-    let io = |why| OpenError::Io { path: path.to_owned(), why };
-    let Some(journal) = FoundJournal::read(path, disk).map_err(io)? else { return Ok(None) };
-    journal.apply(connection).map_err(|why| match why {
-        RecoveryError::Store(why) => broken(path, why),
-        why => OpenError::Journal { path: path.to_owned(), why: why.to_string() },
-    })?;
-    // Also what that process had in the WAL and could not sync: nothing else will hold it.
-    sync_wal(path, disk).map_err(io)?;
-    Ok(Some(journal))
-}
-
-/// How long a reader waits until the process that serves a file has committed what it acknowledged.
-const COMMIT_WAIT: Duration = Duration::from_secs(5);
-
-/// Returns when the database has everything that its journal has: after the commit of the process that serves the file,
-/// or by applying the journal if there is none.
-fn await_journal(path: &Path) -> Result<(), OpenError> {
-    let io = |why| OpenError::Io { path: path.to_owned(), why };
-    let Some(journal) = FoundJournal::read(path, &SystemDisk).map_err(io)? else { return Ok(()) };
-    let end = journal.end_after(head_of(path)?);
-    let deadline = Instant::now() + COMMIT_WAIT;
-    loop {
-        if head_of(path)? >= end {
-            return Ok(());
-        }
-        match lock_once(path, None) {
-            Ok(_lock) => return apply_journal(path),
-            // SQLite has no notification of another process's commit.
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn head_of(path: &Path) -> Result<Seq, OpenError> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, &SystemDisk)
-        .map_err(|why| broken(path, why))?;
-    check_versions(&connection, path)?;
-    migrate::head(&connection).map_err(|why| broken(path, why.into()))
-}
-
-/// Applies the journal of a file that is not open, for a reader.
-fn apply_journal(path: &Path) -> Result<(), OpenError> {
-    let store = |why: rusqlite::Error| broken(path, why.into());
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
-    let mut connection = connect(path, flags, &SystemDisk).map_err(|why| broken(path, why))?;
-    check_versions(&connection, path)?;
-    connection.pragma_update(None, "synchronous", "FULL").map_err(store)?;
-    let journal = recover_journal(&mut connection, path, &SystemDisk)?;
-    leave_wal_on_close(&connection, false).map_err(store)?;
-    drop(connection);
-    if let Some(journal) = journal {
-        journal.remove(&SystemDisk);
-    }
-    Ok(())
-}
-
-/// Opens a file of ours read-only, in addition to the process that has it open.
-pub(crate) fn open_read_only(path: &Path) -> Result<ReadOnlyFile, OpenError> {
-    let path = &private::resolved(path)?;
-    if path.exists() {
-        check_kind(path)?;
-        await_journal(path)?;
-    }
-    let complete = is_complete(path).then(|| path.to_owned());
-    let connection = open_read_only_on(path, &SystemDisk)?;
-    private::warn_if_open(path);
-    Ok(ReadOnlyFile::new(connection, complete))
-}
-
-/// Refuses folders and devices by name. SQLite reports most of them as damaged files. A file would also be made for the names
-/// that mean a database in memory to users of SQLite.
-fn check_kind(path: &Path) -> Result<(), OpenError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if name == ":memory:" || name.starts_with("file::memory:") {
-        return Err(OpenError::InMemory(path.to_owned()));
-    }
-    let kind = match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => "a folder",
-        Ok(meta) if !meta.is_file() => "a device or a pipe",
-        _ => return Ok(()),
-    };
-    Err(OpenError::NotAFile { path: path.to_owned(), kind })
-}
-
-fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
-    let path = &private::resolved(path)?;
-    if !path.exists() {
-        return Err(OpenError::Missing(path.to_owned()));
-    }
-    check_kind(path)?;
-    if !companion(path, "-wal").exists()
-        && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0)
-    {
-        return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
-    }
-    let connection =
-        connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
-    check_versions(&connection, path)?;
-    Ok(connection)
-}
-
-/// Refuses files of other users; see [`private::check_companions`].
-fn check_companions(path: &Path) -> Result<(), StoreError> {
-    private::check_companions(path).map_err(|why| StoreError::Io(why.to_string()))
-}
-
-fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection, StoreError> {
-    memory::count();
-    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = match disk.vfs() {
-        None => {
-            check_companions(path)?;
-            Connection::open_with_flags(path, flags)?
-        }
-        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
-    };
-    connection.set_prepared_statement_cache_capacity(512);
-    // Otherwise the last connection to close would run a checkpoint.
-    leave_wal_on_close(&connection, true)?;
-    forbid_quoted_texts(&connection)?;
-    Ok(connection)
-}
-
-/// "pending" in double quotes is a column that does not exist, not a text.
-pub(crate) fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
-    Ok(())
-}
-
-fn broken(path: &Path, why: StoreError) -> OpenError {
-    use rusqlite::ErrorCode::{NotADatabase, ReadOnly};
-    let path = path.to_owned();
-    match why {
-        StoreError::Broken(why) if why.sqlite_error_code() == Some(NotADatabase) => {
-            OpenError::NotADatabase(path)
-        }
-        StoreError::Broken(why) if why.sqlite_error_code() == Some(ReadOnly) => {
-            OpenError::ReadOnly(path)
-        }
-        why => OpenError::Store { path, why },
-    }
-}
-
 /// Identifies a file through a read-only connection, so that a file of another program is not
 /// changed. (Not by reading the bytes: closing our handle would drop the locks that SQLite holds on
 /// the file for this process.)
@@ -480,51 +332,11 @@ fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
 }
 
 fn look(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
-    if companion(path, "-wal").exists() {
-        return open_read_only_on(path, disk).map(drop);
+    // Opening a file in WAL mode would create a WAL and an index next to it.
+    match companion(path, "-wal").exists() {
+        true => connect_to_read(path, disk).map(drop),
+        false => connect_alone(path, disk).map(drop),
     }
-    // Opening a file in WAL mode would create a WAL and an index next to it. This file is complete
-    // without them, so it can be opened as immutable.
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    let connection = connect(&immutable(path), flags, disk).map_err(|why| broken(path, why))?;
-    check_versions(&connection, path)
-}
-
-/// A file's URI for SQLite, <https://www.sqlite.org/uri.html>, marked as immutable.
-fn immutable(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut uri = std::ffi::OsString::from("file://");
-    for part in absolute.as_os_str().as_encoded_bytes() {
-        match part {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
-                uri.push(char::from(*part).to_string());
-            }
-            byte => uri.push(format!("%{byte:02X}")),
-        }
-    }
-    uri.push("?immutable=1");
-    PathBuf::from(uri)
-}
-
-fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let number = |pragma: &str| {
-        connection
-            .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
-            .map_err(|why| broken(path, why.into()))
-    };
-    let (application_id, found) = (number("application_id")?, number("user_version")?);
-    let is_new = application_id == 0 && found == 0 && number("schema_version")? == 0;
-    if is_new {
-        return Ok(());
-    }
-    if application_id != i64::from(APPLICATION_ID) {
-        return Err(OpenError::NotOurs(path.to_owned()));
-    }
-    if found > FORMAT_VERSION {
-        let what = "its format".to_owned();
-        return Err(OpenError::Newer { path: path.to_owned(), what, found, known: FORMAT_VERSION });
-    }
-    Ok(())
 }
 
 fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {

@@ -1,14 +1,121 @@
 //! A file opened for reading, which leaves its folder as it was.
+//!
+//! A file that this process cannot write, or whose folder it cannot write, is read *alone*, without locks and without an
+//! index of a WAL: SQLite could not create that index, or this process could not remove it. This needs a file without a
+//! WAL and without records of a journal that it lacks; [`ReadOnlyFile::check_unchanged`] then reports a process that
+//! wrote the file meanwhile.
 
+use std::fs;
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use abide_schema::Seq;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::leave_wal_on_close;
 use crate::companions::companion;
-use crate::error::StoreError;
+use crate::connect::{
+    broken, check_kind, check_versions, connect, connect_alone, connect_to_read, is_writable,
+};
+use crate::disk::SystemDisk;
+use crate::error::{OpenError, StoreError};
+use crate::journal::recovery::FoundJournal;
+use crate::leftover::{apply_journal, check_wal, has_wal};
+use crate::lock::{LockState, lock_once};
 use crate::memory;
+use crate::migrate;
+use crate::private;
+
+/// Opens a file of ours read-only, in addition to the process that has it open.
+pub(crate) fn open_read_only(path: &Path) -> Result<ReadOnlyFile, OpenError> {
+    let path = &private::resolved(path)?;
+    if path.exists() {
+        check_kind(path)?;
+        await_journal(path)?;
+    }
+    let file = match is_read_alone(path) {
+        true => ReadOnlyFile {
+            alone: Some(UnchangedFile::at(path.to_owned())),
+            complete: None,
+            connection: Some(connect_alone(path, &SystemDisk)?),
+        },
+        false => ReadOnlyFile {
+            alone: None,
+            complete: is_complete(path).then(|| path.to_owned()),
+            connection: Some(connect_to_read(path, &SystemDisk)?),
+        },
+    };
+    private::warn_if_open(path);
+    Ok(file)
+}
+
+/// Whether a file is read without its WAL: no index of a WAL can be created and removed, and no WAL has rows.
+fn is_read_alone(path: &Path) -> bool {
+    let is_there = |suffix| companion(path, suffix).exists();
+    path.exists() && !is_writable(path) && !has_wal(path) && !is_there("-journal")
+}
+
+/// How long a reader waits until the process that serves a file has committed what it acknowledged.
+const COMMIT_WAIT: Duration = Duration::from_secs(5);
+
+/// Returns when the database has everything that its journal has: after the commit of the process that serves the file,
+/// or by applying the journal if there is none.
+fn await_journal(path: &Path) -> Result<(), OpenError> {
+    let journal = read_journal(path)?;
+    // A process that has the file open has checked it.
+    if !matches!(LockState::of(path), Ok(LockState::Held(_))) {
+        check_wal(path, journal.as_ref(), &SystemDisk)?;
+    }
+    let Some(journal) = journal else { return Ok(()) };
+    let end = journal.end_after(head_of(path)?);
+    let deadline = Instant::now() + COMMIT_WAIT;
+    loop {
+        if head_of(path)? >= end {
+            return Ok(());
+        }
+        match lock_once(path, None) {
+            Ok(_lock) => return apply_to_closed(path),
+            // SQLite has no notification of another process's commit.
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn read_journal(path: &Path) -> Result<Option<FoundJournal>, OpenError> {
+    FoundJournal::read(path, &SystemDisk)
+        .map_err(|why| OpenError::Io { path: path.to_owned(), why })
+}
+
+fn head_of(path: &Path) -> Result<Seq, OpenError> {
+    let connection = match is_read_alone(path) {
+        true => connect_alone(path, &SystemDisk)?,
+        false => connect_to_read(path, &SystemDisk)?,
+    };
+    migrate::head(&connection).map_err(|why| broken(path, why.into()))
+}
+
+/// Applies the journal of a file that is not open, for a reader.
+fn apply_to_closed(path: &Path) -> Result<(), OpenError> {
+    let store = |why: rusqlite::Error| broken(path, why.into());
+    let journal = read_journal(path)?;
+    check_wal(path, journal.as_ref(), &SystemDisk)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let mut connection = connect(path, flags, &SystemDisk).map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(store)?;
+    let journal = apply_journal(&mut connection, path, journal, &SystemDisk)?;
+    leave_wal_on_close(&connection, false).map_err(store)?;
+    drop(connection);
+    if let Some(journal) = journal {
+        journal.remove(&SystemDisk);
+    }
+    Ok(())
+}
 
 /// A read-only connection. SQLite creates a WAL and its index next to a file even to read it, and a read-only
 /// connection cannot remove them.
@@ -18,17 +125,52 @@ pub(crate) struct ReadOnlyFile {
     connection: Option<Connection>,
     /// The file, if it had no WAL before.
     complete: Option<PathBuf>,
+    /// The file, if it is read alone.
+    alone: Option<UnchangedFile>,
+}
+
+/// A file as it was when it was opened.
+#[derive(Debug)]
+struct UnchangedFile {
+    path: PathBuf,
+    state: Option<FileState>,
+}
+
+/// Device, number, bytes, and the time of the last change in seconds and nanoseconds.
+type FileState = (u64, u64, u64, i64, i64);
+
+impl UnchangedFile {
+    fn at(path: PathBuf) -> UnchangedFile {
+        UnchangedFile { state: state_of(&path), path }
+    }
+
+    fn is_unchanged(&self) -> bool {
+        !has_wal(&self.path) && self.state.is_some() && self.state == state_of(&self.path)
+    }
+}
+
+fn state_of(path: &Path) -> Option<FileState> {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()))
 }
 
 /// Whether a file is complete without the files next to it.
-pub(crate) fn is_complete(path: &Path) -> bool {
+fn is_complete(path: &Path) -> bool {
     ["-wal", "-shm", "-journal"].iter().all(|suffix| !companion(path, suffix).exists())
 }
 
 impl ReadOnlyFile {
-    /// `complete` is the file, if it was [complete](is_complete) before the connection was made.
-    pub(crate) fn new(connection: Connection, complete: Option<PathBuf>) -> ReadOnlyFile {
-        ReadOnlyFile { connection: Some(connection), complete }
+    /// Returns an error if another process has written a file that is read alone: what was read of it can be wrong.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`].
+    pub(crate) fn check_unchanged(&self) -> Result<(), OpenError> {
+        match &self.alone {
+            Some(file) if !file.is_unchanged() => {
+                Err(OpenError::Store { path: file.path.clone(), why: StoreError::Busy })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use rusqlite::Connection;
 
+use crate::connect::forbid_quoted_texts;
 use crate::error::StoreError;
 use crate::functions;
 use crate::layout::Layout;
 use crate::memory;
-use crate::open::forbid_quoted_texts;
 
 /// The views of a layout that read only these columns of these tables, each with its own columns. SQLite resolves the
 /// names, in an empty database that has nothing else.

@@ -12,8 +12,7 @@ use rusqlite::types::ValueRef;
 use crate::cell;
 use crate::error::{OpenError, StoreError};
 use crate::migrate::{self, LastBefore};
-use crate::open::open_read_only;
-use crate::read_only::ReadOnlyFile;
+use crate::read_only::{ReadOnlyFile, open_read_only};
 use crate::system::{EventRow, event_of};
 use crate::writer;
 
@@ -79,6 +78,12 @@ impl VerifyError {
 /// [`VerifyError`], with the seq of the first invalid event.
 pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
     let log = LogFile::open(path)?;
+    let verified = verify_log(&log, progress);
+    log.check_unchanged()?;
+    verified
+}
+
+fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
     let chain = log.walk::<VerifyError>(&mut |event| {
         progress(event.seq);
         Ok(())
@@ -108,6 +113,15 @@ impl LogFile {
         let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         Ok(LogFile { connection, log_id })
+    }
+
+    /// Returns an error if the file was read without locks, because it or its folder is read-only, and another process
+    /// has written it: what was read can be wrong.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn check_unchanged(&self) -> Result<(), OpenError> {
+        self.connection.check_unchanged()
     }
 
     /// The log's own id.

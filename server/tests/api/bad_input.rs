@@ -518,3 +518,21 @@ async fn a_message_of_too_many_values_is_refused_before_it_is_parsed() {
     let error = socket.receive().await;
     assert_eq!((&error["id"], &error["code"]), (&json!("s1"), &json!("limit_exceeded")));
 }
+
+/// A client of OpenAI shows the member `error` only: the usual mistakes had no reason.
+#[tokio::test]
+async fn a_client_of_openai_with_a_wrong_route_gets_a_reason() {
+    let server = TestServer::open().await;
+    let mut errors = String::new();
+    for path in ["/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/other"] {
+        let body = server.post(path, "{}").await.body;
+        let problem: serde_json::Value = serde_json::from_str(&body).expect("it is JSON");
+        errors.push_str(&format!("{path}: {}\n", problem["error"]["message"]));
+    }
+    expect![[r#"
+        /responses: "no route matches /responses (the base URL of an OpenAI client ends with /v1)"
+        /v1/chat/completions: "no route matches /v1/chat/completions (use the Responses API: POST /v1/responses)"
+        /v1/embeddings: "no route matches /v1/embeddings (GET /openapi.json lists the routes)"
+        /v1/other: null
+    "#]].assert_eq(&errors);
+}

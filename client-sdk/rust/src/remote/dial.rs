@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
+use abide_schema::wire::{AUTHENTICATION_HEADER, AUTHENTICATION_OFF, SCOPE_HEADER, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Scope};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,6 +25,7 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use super::shared_file::{RunningEngine, SharedFile};
 use crate::Error;
 use crate::backend::Backoff;
+use crate::error::NOT_ABIDE;
 
 /// Time limit for a connection attempt, name resolution and handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -93,6 +94,11 @@ impl Address {
             ));
         }
         let path = given.path().trim_end_matches('/');
+        if path.ends_with("/v1") {
+            return Err(wrong(
+                "its path ends with /v1, which the client adds itself; leave it out",
+            ));
+        }
         let mut request = upgrade(&format!("ws://{authority}{path}/v1/ws"))
             .map_err(|_| wrong("it is not a URL"))?;
         authorize(&mut request, token)?;
@@ -268,11 +274,24 @@ pub(crate) async fn handshake(
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(Some(MESSAGE_BYTES))
         .max_frame_size(Some(MESSAGE_BYTES));
+    let has_token = request.headers().contains_key(AUTHORIZATION);
     match client_async_with_config(request, stream, Some(config)).await {
-        Ok((socket, _)) => Ok(socket),
+        Ok((socket, response)) => {
+            let checks = response.headers().get(AUTHENTICATION_HEADER);
+            if has_token && checks.is_some_and(|value| value == AUTHENTICATION_OFF) {
+                tracing::warn!(
+                    "{url} checks no tokens, because it has none: the token has no effect"
+                );
+            }
+            Ok(socket)
+        }
         Err(SocketError::Http(response)) => Err(rejected(url, &response)),
         Err(why) => {
-            Err(Error::Unreachable { url: url.to_owned(), why: why.to_string().to_lowercase() })
+            let text = why.to_string().to_lowercase();
+            // What answers is not HTTP, or an HTTP of another kind.
+            let is_other = matches!(why, SocketError::Protocol(_) | SocketError::HttpFormat(_));
+            let why = if is_other { format!("{NOT_ABIDE}{text}") } else { text };
+            Err(Error::Unreachable { url: url.to_owned(), why })
         }
     }
 }
@@ -294,6 +313,8 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
             .hint("check the token, and a proxy in front of the server"),
         _ => {
             let why = format!("it responds with HTTP {status} instead of opening a WebSocket");
+            // A proxy reports that the server behind it does not answer.
+            let why = if status.is_server_error() { why } else { format!("{NOT_ABIDE}{why}") };
             return Error::Unreachable { url: url.to_owned(), why };
         }
     };
@@ -330,6 +351,8 @@ mod tests {
             "wss://a:1",
             "http://a?token=1",
             "http://me@a",
+            "http://a/v1",
+            "http://a/v1/",
         ] {
             let error = Address::parse(url, None).expect_err(url);
             assert!(matches!(error, Error::Address { .. }), "{url}: {error}");

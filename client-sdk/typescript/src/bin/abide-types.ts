@@ -5,12 +5,15 @@ import { existsSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { request } from "node:http";
 import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
 
 import { httpUrl, targetOf } from "../address.js";
 import { AbideError, isAbideError, messageOf, type Refusal, refusalError } from "../errors.js";
-import { findBinary } from "../platform/engine.js";
+import { findBinary, locateEngine } from "../platform/engine.js";
+import { EnginePlace } from "../platform/place.js";
+import type { Target } from "../socket.js";
 import { reading } from "../wire.js";
 import { type DatabaseSchema, errorCodesOf, typesOf } from "./typegen.js";
 
@@ -23,7 +26,7 @@ Usage:
 
 Options:
   --url URL        the address of a server
-  --db FILE        a database file, which no program has open
+  --db FILE        a database file; programs that use it with an SDK may have it open
   --new            a new database, which is removed afterwards
   --program FILE   the program that serves the database, if it has modules of its own
   --token TOKEN    a token of the server; default: ABIDE_TOKEN
@@ -55,12 +58,15 @@ async function main(): Promise<void> {
     });
   }
   const token = given.token ?? process.env["ABIDE_TOKEN"];
-  const server = given.url === undefined ? await serve(given.db, given.program) : undefined;
+  const server = given.new ? await serve(given.program) : undefined;
   let text: string;
   try {
-    const url = server?.url ?? httpUrl(targetOf(given.url ?? "", { token }), "");
-    const schema = (await fetchJson(`${url}/v1/schema`, token)) as DatabaseSchema;
-    const openapi = await fetchJson(`${url}/openapi.json`, token);
+    const target =
+      given.db === undefined
+        ? targetOf(server?.url ?? given.url ?? "", { token })
+        : await engineOf(given.db, given.program);
+    const schema = (await getJson(target, "/v1/schema")) as DatabaseSchema;
+    const openapi = await getJson(target, "/openapi.json");
     const { prefix, imports } = given;
     const options = { ...(prefix && { prefix }), ...(imports && { imports }) };
     text = reading("the schema of the server", () => typesOf(schema, errorCodesOf(openapi), options));
@@ -92,16 +98,18 @@ interface Server {
   stop(): Promise<void>;
 }
 
-/** Serves a file, or a new one, on a free port for as long as this takes. */
-async function serve(file: string | undefined, program = findBinary()): Promise<Server> {
-  if (file !== undefined) {
-    if (!existsSync(file)) {
-      throw new AbideError("not_found", `there is no file ${file}`, {
-        hint: "check the path, or use --new for the types of a new database",
-      });
-    }
-    return await start(program, file, async () => {});
+/** The engine of a file, which other programs may use too. */
+async function engineOf(file: string, program: string | undefined): Promise<Target> {
+  if (!existsSync(file)) {
+    throw new AbideError("not_found", `there is no file ${file}`, {
+      hint: "check the path, or use --new for the types of a new database",
+    });
   }
+  return await locateEngine(file, program)();
+}
+
+/** Serves a new file on a free port for as long as this takes. */
+async function serve(program = findBinary()): Promise<Server> {
   const folder = await mkdtemp(join(tmpdir(), "abide-types-"));
   const remove = () => rm(folder, { recursive: true, force: true });
   try {
@@ -158,13 +166,19 @@ function startError(program: string, printed: string): AbideError {
   });
 }
 
-async function fetchJson(url: string, token: string | undefined): Promise<unknown> {
+async function getJson(target: Target, path: string): Promise<unknown> {
+  const { token } = target;
   const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
-  let answer: Response;
+  const url = httpUrl(target, path);
+  let answer: { ok: boolean; status: number };
   let body: unknown;
   try {
-    answer = await fetch(url, { headers });
-    body = await answer.json();
+    if (target.socketPath === undefined) {
+      const response = await fetch(url, { headers });
+      [answer, body] = [response, await response.json()];
+    } else {
+      [answer, body] = await getOverSocket(target.socketPath, url, headers);
+    }
   } catch (error) {
     const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
     throw new AbideError("unreachable", `${url} cannot be read: ${messageOf(cause)}`, {
@@ -175,6 +189,34 @@ async function fetchJson(url: string, token: string | undefined): Promise<unknow
   if (answer.ok) return body;
   const detail = `${url} responds with HTTP ${answer.status}`;
   throw refusalError({ code: "unreachable", detail, ...(typeof body === "object" ? body : {}) });
+}
+
+/** A request over a Unix socket, which `fetch` does not support. */
+async function getOverSocket(
+  socketPath: string,
+  url: string,
+  headers: Record<string, string>,
+): Promise<[{ ok: boolean; status: number }, unknown]> {
+  const place = new EnginePlace(socketPath);
+  try {
+    return await new Promise((resolve, reject) => {
+      const sent = request(url, { headers, socketPath: place.path, agent: false }, (response) => {
+        let text = "";
+        response.setEncoding("utf8").on("data", (part: string) => (text += part));
+        response.on("error", reject).on("end", () => {
+          const status = response.statusCode ?? 0;
+          try {
+            resolve([{ ok: status >= 200 && status < 300, status }, JSON.parse(text)]);
+          } catch (error) {
+            reject(error instanceof Error ? error : new Error(String(error)));
+          }
+        });
+      });
+      sent.on("error", reject).end();
+    });
+  } finally {
+    place.close();
+  }
 }
 
 /** A text of the server without characters that a terminal executes. */

@@ -26,10 +26,10 @@ interface Started {
   error?: Refusal;
 }
 
-/** Finds the engine of a file, and starts it if it does not run. */
-export function locateEngine(file: string): Locate {
+/** Finds the engine of a file, and starts it if it does not run. `program` is the program of the engine. */
+export function locateEngine(file: string, program?: string): Locate {
   const path = resolve(file);
-  return async () => target(path, parse(await startedLine(findBinary(), path)));
+  return async () => target(path, parse(await startedLine(program ?? findBinary(), path)));
 }
 
 function target(path: string, started: Started): Target {

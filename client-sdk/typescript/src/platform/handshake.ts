@@ -28,7 +28,7 @@ export async function handshake(stream: Duplex, target: Target): Promise<Buffer>
       .update(key + GUID)
       .digest("base64");
     if (answer.headers.get("sec-websocket-accept") !== accept) {
-      throw unreachable(target, "its handshake is not that of a WebSocket");
+      throw otherProgram(target, "its handshake is not that of a WebSocket");
     }
     if (answer.headers.get("sec-websocket-protocol") !== PROTOCOL) {
       throw new AbideError("incompatible_version", `${target.name} does not speak ${PROTOCOL}`, {
@@ -46,6 +46,14 @@ export async function handshake(stream: Duplex, target: Target): Promise<Buffer>
 export function unreachable(target: Target, why: string, cause?: unknown): AbideError {
   return new AbideError("unreachable", `${target.name} cannot be reached: ${why}`, {
     hint: "start the server with `abide serve`, or check the address",
+    cause,
+  });
+}
+
+/** The error of a program that is not a server of Abide. */
+export function otherProgram(target: Target, why: string, cause?: unknown): AbideError {
+  return new AbideError("unreachable", `${target.name} is not an Abide server: ${why}`, {
+    hint: "check the URL: another program listens there",
     cause,
   });
 }
@@ -104,7 +112,7 @@ class Answer {
   #readHead(head: string): void {
     const [first = "", ...lines] = head.split("\r\n");
     this.#hasHead = true;
-    this.status = Number(/^HTTP\/1\.1 (\d{3})/.exec(first)?.[1] ?? 0);
+    this.status = Number(/^HTTP\/1\.[01] (\d{3})/.exec(first)?.[1] ?? 0);
     for (const line of lines) {
       const colon = line.indexOf(":");
       this.headers.set(line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim());
@@ -131,5 +139,10 @@ export function statusError(target: Target, status: number): AbideError {
     });
   }
   if (status === 403) return new AbideError("denied", "the server responds with HTTP 403 and names no reason");
-  return unreachable(target, `it responds with HTTP ${status} instead of opening a WebSocket`);
+  const why =
+    status === 0
+      ? "it does not answer in HTTP"
+      : `it responds with HTTP ${status} instead of opening a WebSocket`;
+  // A proxy reports that the server behind it does not answer.
+  return status >= 500 ? unreachable(target, why) : otherProgram(target, why);
 }

@@ -70,6 +70,17 @@ impl FoundJournal {
         self.segments.last().map_or(0, |(header, _)| header.round)
     }
 
+    /// Whether every segment belongs to the log with this id.
+    pub(crate) fn is_of(&self, log_id: &str) -> bool {
+        let log = log_digest(log_id);
+        self.segments.iter().all(|(header, _)| header.log == log)
+    }
+
+    /// The last event that was durable in the database file alone, when a segment was started.
+    pub(crate) fn base(&self) -> Seq {
+        self.segments.iter().map(|(header, _)| header.base).max().unwrap_or(Seq::ZERO)
+    }
+
     /// Applies the records that the database does not have, in one transaction.
     ///
     /// # Errors

@@ -12,10 +12,26 @@ use crate::problem::PROBLEM_JSON;
 /// Bytes of a problem document: a sentence and a hint, which can repeat ids.
 const PROBLEM_BYTES: usize = 64 << 10;
 
+/// Whether a client of this protocol asks for a path, also with a wrong base URL or for another API of OpenAI.
+fn is_of_openai(path: &str) -> bool {
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    let apis = [
+        "/responses",
+        "/models",
+        "/chat/completions",
+        "/completions",
+        "/embeddings",
+        "/conversations",
+    ];
+    apis.iter().any(|api| {
+        path.strip_prefix(api).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}
+
 /// Middleware around all routes, because requests without credentials do not reach a route.
 pub(in crate::routes) async fn add_error(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_concerned = path.starts_with("/v1/responses") || path.starts_with("/v1/models");
+    let is_concerned = is_of_openai(path);
     let response = next.run(request).await;
     if !is_concerned || response.headers().get(CONTENT_TYPE) != Some(&PROBLEM_JSON) {
         return response;

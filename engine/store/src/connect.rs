@@ -1,0 +1,164 @@
+//! Connections to a file: the file with its WAL, or the file alone; and what SQLite reports about a file that it cannot
+//! open.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+use rustix::fs::{Access, access};
+
+use crate::checkpoint::leave_wal_on_close;
+use crate::companions::companion;
+use crate::disk::Disk;
+use crate::error::{OpenError, StoreError};
+use crate::layout::{APPLICATION_ID, FORMAT_VERSION};
+use crate::memory;
+use crate::private;
+
+/// Connects to a file, with its WAL. Closing the connection leaves the WAL.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) fn connect(
+    path: &Path,
+    flags: OpenFlags,
+    disk: &dyn Disk,
+) -> Result<Connection, StoreError> {
+    memory::count();
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = match disk.vfs() {
+        None => {
+            check_companions(path)?;
+            Connection::open_with_flags(path, flags)?
+        }
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
+    };
+    connection.set_prepared_statement_cache_capacity(512);
+    // Otherwise the last connection to close would run a checkpoint.
+    leave_wal_on_close(&connection, true)?;
+    forbid_quoted_texts(&connection)?;
+    Ok(connection)
+}
+
+/// Connects to a file of ours to read it, with its WAL.
+///
+/// # Errors
+/// [`OpenError`].
+pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
+    let path = &private::resolved(path)?;
+    if !path.exists() {
+        return Err(OpenError::Missing(path.to_owned()));
+    }
+    check_kind(path)?;
+    if !companion(path, "-wal").exists()
+        && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0)
+    {
+        return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
+    }
+    let connection =
+        connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)?;
+    Ok(connection)
+}
+
+/// Connects to a file of ours to read it alone: without its WAL, and without a lock. SQLite creates no file next to it.
+/// Nothing may write the file meanwhile, except to compare: a result can then be wrong.
+///
+/// # Errors
+/// [`OpenError`].
+pub(crate) fn connect_alone(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let connection = connect(&immutable(path), flags, disk).map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)?;
+    Ok(connection)
+}
+
+/// A file's URI for SQLite, <https://www.sqlite.org/uri.html>, marked as immutable.
+fn immutable(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut uri = std::ffi::OsString::from("file://");
+    for part in absolute.as_os_str().as_encoded_bytes() {
+        match part {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                uri.push(char::from(*part).to_string());
+            }
+            byte => uri.push(format!("%{byte:02X}")),
+        }
+    }
+    uri.push("?immutable=1");
+    PathBuf::from(uri)
+}
+
+/// Refuses folders and devices by name. SQLite reports most of them as damaged files. A file would also be made for the names
+/// that mean a database in memory to users of SQLite.
+pub(crate) fn check_kind(path: &Path) -> Result<(), OpenError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name == ":memory:" || name.starts_with("file::memory:") {
+        return Err(OpenError::InMemory(path.to_owned()));
+    }
+    let kind = match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => "a folder",
+        Ok(meta) if !meta.is_file() => "a device or a pipe",
+        _ => return Ok(()),
+    };
+    Err(OpenError::NotAFile { path: path.to_owned(), kind })
+}
+
+/// Refuses files of other users; see [`private::check_companions`].
+pub(crate) fn check_companions(path: &Path) -> Result<(), StoreError> {
+    private::check_companions(path).map_err(|why| StoreError::Io(why.to_string()))
+}
+
+pub(crate) fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let number = |pragma: &str| {
+        connection
+            .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
+            .map_err(|why| broken(path, why.into()))
+    };
+    let (application_id, found) = (number("application_id")?, number("user_version")?);
+    let is_new = application_id == 0 && found == 0 && number("schema_version")? == 0;
+    if is_new {
+        return Ok(());
+    }
+    if application_id != i64::from(APPLICATION_ID) {
+        return Err(OpenError::NotOurs(path.to_owned()));
+    }
+    if found > FORMAT_VERSION {
+        let what = "its format".to_owned();
+        return Err(OpenError::Newer { path: path.to_owned(), what, found, known: FORMAT_VERSION });
+    }
+    Ok(())
+}
+
+/// "pending" in double quotes is a column that does not exist, not a text.
+pub(crate) fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    Ok(())
+}
+
+/// The error for a file that SQLite cannot open.
+pub(crate) fn broken(path: &Path, why: StoreError) -> OpenError {
+    use rusqlite::ErrorCode::{CannotOpen, NotADatabase, PermissionDenied, ReadOnly};
+    let StoreError::Broken(error) = &why else {
+        return OpenError::Store { path: path.to_owned(), why };
+    };
+    match error.sqlite_error_code() {
+        Some(NotADatabase) => OpenError::NotADatabase(path.to_owned()),
+        Some(ReadOnly) => OpenError::ReadOnly(path.to_owned()),
+        Some(CannotOpen | PermissionDenied) => match access(path, Access::READ_OK) {
+            Err(why) => OpenError::Io { path: path.to_owned(), why: why.into() },
+            // SQLite could not create the index of the WAL.
+            Ok(()) if !is_writable(path) => OpenError::ReadOnly(path.to_owned()),
+            Ok(()) => OpenError::Store { path: path.to_owned(), why },
+        },
+        _ => OpenError::Store { path: path.to_owned(), why },
+    }
+}
+
+/// Whether this process can write a file and create others next to it.
+pub(crate) fn is_writable(path: &Path) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    access(path, Access::WRITE_OK).is_ok() && access(folder, Access::WRITE_OK).is_ok()
+}

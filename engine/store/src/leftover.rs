@@ -1,0 +1,96 @@
+//! What a process left next to a database: whether its WAL belongs to it, and the application of its journal.
+//!
+//! SQLite applies any WAL with the name of the database, because neither names the other. After `cp backup.db abide.db`
+//! the WAL of the former file would replace the pages of the backup. So, before SQLite may change the file, its state
+//! *alone* is compared with its state *with the WAL* and with the journal:
+//!
+//! 1. A file keeps its log id for ever. The id in the file alone must be that of each segment of the journal, and that
+//!    of the file with its WAL.
+//! 2. A segment names the last event that was durable in the database file alone when its use began (its *base*). If the
+//!    file alone ends before a base, it is an older copy, and the file with its WAL must have every event between.
+//!
+//! A file that a process left behind is never refused: no page of its history has another log id, and its WAL completes
+//! it. The file alone may be half of a checkpoint; a state that cannot be read decides nothing. The log id of a file
+//! whose tables are still in its WAL is unknown, so any WAL fits it; such a file has no row that could be lost.
+//!
+//! The journal itself is checked when it is applied, see [`crate::journal::recovery`].
+
+use std::path::Path;
+
+use abide_schema::Seq;
+use rusqlite::Connection;
+
+use crate::checkpoint::sync_wal;
+use crate::companions::companion;
+use crate::connect::{broken, connect_alone, connect_to_read};
+use crate::disk::Disk;
+use crate::error::{OpenError, StoreError};
+use crate::journal::recovery::{FoundJournal, RecoveryError};
+use crate::migrate;
+
+/// Refuses a WAL of another database, or of another state of this one. `path` has no symlink.
+///
+/// # Errors
+/// [`OpenError::ForeignWal`]; SQLite's errors with the WAL.
+pub(crate) fn check_wal(
+    path: &Path,
+    journal: Option<&FoundJournal>,
+    disk: &dyn Disk,
+) -> Result<(), OpenError> {
+    if !has_wal(path) {
+        return Ok(());
+    }
+    let Some((log_id, head)) = connect_alone(path, disk).ok().and_then(|alone| state_of(&alone))
+    else {
+        return Ok(());
+    };
+    let refused = |why: &'static str| OpenError::ForeignWal { path: path.to_owned(), why };
+    if journal.is_some_and(|journal| !journal.is_of(&log_id)) {
+        return Err(refused("belong to another database"));
+    }
+    let together = connect_to_read(path, disk)?;
+    if migrate::meta(&together, "log_id").ok().flatten().as_ref() != Some(&log_id) {
+        return Err(refused("belong to another database"));
+    }
+    match journal.map_or(Seq::ZERO, FoundJournal::base) {
+        base if base > head && !has_events(&together, head, base) => {
+            Err(refused("belong to a later state of it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is a WAL with content.
+pub(crate) fn has_wal(path: &Path) -> bool {
+    std::fs::metadata(companion(path, "-wal")).is_ok_and(|meta| meta.len() > 0)
+}
+
+/// The log id and the last event.
+fn state_of(connection: &Connection) -> Option<(String, Seq)> {
+    Some((migrate::meta(connection, "log_id").ok()??, migrate::head(connection).ok()?))
+}
+
+/// Whether each event after `from`, up to `to`, can be read.
+fn has_events(connection: &Connection, from: Seq, to: Seq) -> bool {
+    let sql = "SELECT count(*) FROM events NOT INDEXED WHERE seq > ?1 AND seq <= ?2";
+    let count = connection.query_row(sql, [from.0, to.0], |row| row.get::<_, i64>(0));
+    count.map_err(StoreError::from).is_ok_and(|count| count == to.0 - from.0)
+}
+
+/// Applies the journal of a process that did not close the file. The records are in the WAL afterwards, and durable at
+/// the next synced transaction.
+pub(crate) fn apply_journal(
+    connection: &mut Connection,
+    path: &Path,
+    journal: Option<FoundJournal>,
+    disk: &dyn Disk,
+) -> Result<Option<FoundJournal>, OpenError> {
+    let Some(journal) = journal else { return Ok(None) };
+    journal.apply(connection).map_err(|why| match why {
+        RecoveryError::Store(why) => broken(path, why),
+        why => OpenError::Journal { path: path.to_owned(), why: why.to_string() },
+    })?;
+    // Also what that process had in the WAL and could not sync: nothing else will hold it.
+    sync_wal(path, disk).map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
+    Ok(Some(journal))
+}
