@@ -424,7 +424,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean admin?
             $ abide token create ann --db a.db
             error: there is no identity ann   [not_found]
-              hint: `abide identity --db a.db list` lists them; `abide identity --db a.db create` creates one
+              hint: --role ROLE also creates the identity; `abide identity --db a.db list` lists them
             $ abide token revoke x --db a.db
             error: there is no token x   [not_found]
               hint: `abide token --db a.db list` lists them
