@@ -161,14 +161,25 @@ mod tests {
     #[test]
     fn anything_else_is_text() {
         check(
-            &["a=Where is my parcel?", "b=", "c=a=b", "d=007", "e={'id': 1}", "f=ho_01J"],
+            &["a=Where is my parcel?", "b=", "c=a=b", "d=007", "e='{id}'", "f=ho_01J"],
             expect![[r#"
                 {"a":"Where is my parcel?",
                 "b":"",
                 "c":"a=b",
                 "d":"007",
-                "e":"{'id': 1}",
+                "e":"'{id}'",
                 "f":"ho_01J"}"#]],
+        );
+    }
+
+    /// A shell had taken the quotes.
+    #[test]
+    fn what_begins_as_json_is_json() {
+        check(
+            &["e={'id': 1}"],
+            expect![[r#"
+                the value of e begins as JSON and is not: key must be a string at line 1 column 2
+                quote it for the shell: e='{"a": 1}'; to send the text:  'e@={'\''id'\'': 1}'"#]],
         );
     }
 
