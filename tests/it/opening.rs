@@ -262,6 +262,26 @@ fn a_file_that_cannot_be_verified() {
 }
 
 /// A file of this name was made, and stayed.
+/// The author of a file could let each reader run a query without end, or compute a gigabyte.
+#[test]
+fn a_file_that_computes_its_rows_is_not_read() {
+    let endless = "ALTER TABLE events RENAME TO former; CREATE VIEW events AS
+        WITH RECURSIVE count(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM count)
+        SELECT former.* FROM count, former";
+    let large = "CREATE TABLE large (id INTEGER, text TEXT AS (printf('%.*c', 900000000, 'x')))";
+    for (sql, table) in [(endless, "events"), (large, "large")] {
+        let mut world = World::new();
+        world.close();
+        world.raw().execute_batch(sql).unwrap();
+        let refused = verify_file(&world.path(), &mut |_| {}).unwrap_err().to_refusal();
+        assert_eq!(refused.code.as_str(), "conflict");
+        assert!(refused.detail.starts_with(&format!("table {table} in ")), "{refused}");
+        let copy = world.folder.path().join("copy.db");
+        assert!(abide_engine::backup(&world.path(), &copy).is_err());
+        assert!(!copy.exists());
+    }
+}
+
 #[test]
 fn a_database_in_memory_is_refused() {
     let world = empty();

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use rustix::fs::{Access, access};
 
 use crate::checkpoint::leave_wal_on_close;
@@ -127,7 +127,26 @@ pub(crate) fn check_versions(connection: &Connection, path: &Path) -> Result<(),
         let what = "its format".to_owned();
         return Err(OpenError::Newer { path: path.to_owned(), what, found, known: FORMAT_VERSION });
     }
-    Ok(())
+    check_tables(connection, path)
+}
+
+/// The tables of the log that are not tables, and the tables with a column that SQLite computes.
+const COMPUTED: &str = "\
+    SELECT name FROM pragma_table_list
+    WHERE schema = 'main' AND type <> 'table' AND name IN ('events', 'meta')
+    UNION ALL
+    SELECT tables.name FROM pragma_table_list AS tables, pragma_table_xinfo(tables.name, 'main') AS columns
+    WHERE tables.schema = 'main' AND tables.type = 'table' AND columns.hidden IN (2, 3)
+    LIMIT 1";
+
+/// Refuses a file whose author lets SQLite run a query or an expression when a table of the log is read, for example an
+/// endless view with the name `events`.
+fn check_tables(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let found = connection.query_row(COMPUTED, [], |row| row.get(0)).optional();
+    match found.map_err(|why| broken(path, why.into()))? {
+        None => Ok(()),
+        Some(table) => Err(OpenError::TableDiffers { path: path.to_owned(), table }),
+    }
 }
 
 /// "pending" in double quotes is a column that does not exist, not a text.
