@@ -54,7 +54,7 @@ async fn invalid_calls_are_refused() {
             /v1/call/write_nots {}
                 404 unknown_reducer: there is no reducer "write_nots" (did you mean write_note?)
             /v1/call/%FF {}
-                404 unknown_reducer: the reducer's name is not UTF-8 (the schema lists the reducers)
+                404 unknown_reducer: the reducer's name is not UTF-8 (GET /v1/schema lists the reducers)
             /v1/call/ {}
                 404 not_found: no route matches /v1/call/ (GET /openapi.json lists the routes)
             /v1/call/write_note 
@@ -119,7 +119,7 @@ async fn invalid_batches_are_refused() {
             /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
                 400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
-                404 unknown_reducer: there is no reducer "something" (the schema lists the reducers)
+                404 unknown_reducer: there is no reducer "something" (GET /v1/schema lists the reducers)
         "#]],
     )
     .await;
@@ -158,9 +158,9 @@ async fn invalid_queries_are_refused() {
             /v1/sql {"sql":"SELECT 1; SELECT 2"}
                 400 bad_sql: more than one statement (send one statement at a time)
             /v1/sql {"sql":"SELECT colour FROM notes"}
-                400 bad_sql: no such column: colour (at byte 7 of the statement; the schema lists the columns of every table; write text in single quotes)
+                400 bad_sql: no such column: colour (at byte 7 of the statement; GET /v1/schema lists the columns of every table; write text in single quotes)
             /v1/sql {"sql":"SELECT * FROM books"}
-                400 bad_sql: no such table: books (the schema lists the tables)
+                400 bad_sql: no such table: books (GET /v1/schema lists the tables)
             /v1/sql {"sql":"DELETE FROM notes"}
                 400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"PRAGMA journal_mode = DELETE"}
@@ -228,7 +228,7 @@ async fn invalid_requests_are_refused() {
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with `abide sql`)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
-            400 bad_sql: no such table: books (the schema lists the tables)
+            400 bad_sql: no such table: books (GET /v1/schema lists the tables)
     "#]].assert_eq(&problems);
     unharmed(&server).await;
 }
