@@ -34,7 +34,7 @@ fn agents() -> (TempDir, Vec<String>) {
     fs::create_dir(folder.path().join("agents")).unwrap();
     // The programs run in the folder of this test.
     let config =
-        CONFIG.replace("stdin: empty", &format!("stdin: empty, folder: {:?}", folder.path()));
+        CONFIG.replace("stdin: empty", &format!("stdin: empty, working_dir: {:?}", folder.path()));
     for (name, text) in [
         ("abide.yaml", config.as_str()),
         ("slow.yaml", &slow.to_string()),

@@ -50,7 +50,7 @@ test("a wrong command line is reported, and creates no file", async () => {
     [["--db", text], /^abide-types: .*text\.db is not an Abide database/],
     [
       ["--db", text, "--program", "/no/program"],
-      /^abide-types: cannot start \/no\/program: .*\n {2}hint: --program/,
+      /^abide-types: cannot start \/no\/program: .*\n {2}hint: ABIDE_BINARY/,
     ],
     [["--new", "--program", "/bin/true"], /^abide-types: \/bin\/true serve did not start: it ended/],
     [["--new", "--program", "/bin/echo"], /^abide-types: \/bin\/echo serve did not start: serve --db/],

@@ -76,7 +76,12 @@ function startedLine(binary: string, file: string): Promise<string> {
     });
     child.on("error", (error) => {
       clearTimeout(late);
-      reject(engineError(messageOf(error), error));
+      reject(
+        new AbideError("engine_start", `cannot start ${binary}: ${messageOf(error)}`, {
+          hint: "ABIDE_BINARY names the program `abide`",
+          cause: error,
+        }),
+      );
     });
     // The engine outlives this process if others use it.
     child.unref();
