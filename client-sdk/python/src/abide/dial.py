@@ -129,10 +129,10 @@ def _rejected(address: Address, why: InvalidStatus) -> AbideError:
         return Unauthenticated("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:
         return Denied("the server responds with HTTP 403 and names no reason", code="denied")
-    why = f"it responds with HTTP {response.status_code} instead of opening a WebSocket"
+    detail = f"it responds with HTTP {response.status_code} instead of opening a WebSocket"
     if response.status_code >= 500:  # a proxy reports that the server behind it does not answer
-        return ConnectionFailed(f"{address.url} cannot be reached: {why}")
+        return ConnectionFailed(f"{address.url} cannot be reached: {detail}")
     return ConnectionFailed(
-        f"{address.url} is not an Abide server: {why}",
+        f"{address.url} is not an Abide server: {detail}",
         hint="check the URL: another program listens there",
     )
