@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use abide_live::TemplateWork;
 use abide_schema::reducer::{Caller, CredentialQueries, Definition, MetricSeries};
+use abide_schema::share::Tenants;
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{Code, Micros, Refusal, Seq, Value, limits};
 use abide_store::{Layout, OpenError, Store, readable_views};
@@ -249,6 +250,12 @@ impl Engine {
     #[must_use]
     pub fn buffers(&self) -> &Buffers {
         &self.inner.buffers
+    }
+
+    /// Names the tenants of callers, for limits of a server of which each tenant has a share.
+    #[must_use]
+    pub fn tenants(&self) -> &Tenants {
+        &self.inner.queries.tenants
     }
 
     /// The counters.

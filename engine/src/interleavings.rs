@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Catalog, Delta, Planner, Router};
-use abide_schema::share::ShareKey;
+use abide_schema::share::{ShareKey, Tenants};
 use abide_schema::{Caller, Seq, Table as _, Value, limits};
 use abide_store::EventRow;
 use serde_json::Map;
@@ -366,6 +366,7 @@ fn heavy_frame(to: Seq) -> Frame {
 }
 
 fn outbox() -> Outbox {
-    let account = Buffers::new(BufferLimits::default()).account(&Caller::local());
+    let account =
+        Buffers::new(BufferLimits::default(), Tenants::default()).account(&Caller::local());
     Outbox::new(account, Arc::default())
 }

@@ -9,6 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
+use abide_schema::share::Tenants;
+
 use crate::commit::durable::{Commit, Publication};
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
@@ -28,6 +30,7 @@ pub(crate) struct Threads {
     pub(crate) to_publish: Arc<Queue<Publication>>,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
     pub(crate) buffers: Buffers,
+    pub(crate) tenants: Tenants,
 }
 
 impl Threads {

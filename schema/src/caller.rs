@@ -294,14 +294,6 @@ impl Caller {
         &self.0.id
     }
 
-    /// The key by which readers and buffers are shared: the callers of one scope have one share, so that a tenant with several
-    /// identities gets no more than a tenant with one. Without a scope it is [`Caller::quota_key`].
-    #[must_use]
-    pub fn reader_key(&self) -> &str {
-        let checked = self.checked_as();
-        if checked.scope().is_empty() { checked.principal() } else { checked.namespace() }
-    }
-
     /// The namespace of its request ids: the id and the scope. One subject with two scopes is two principals.
     #[must_use]
     pub fn principal(&self) -> &str {
@@ -456,9 +448,9 @@ mod tests {
         assert_eq!(wide.acting_for(&Scope::new()), Ok(wide));
     }
 
-    /// Quotas follow the credential, and identities of one tenant share its readers.
+    /// Quotas follow the credential.
     #[test]
-    fn narrowing_and_second_identities_add_no_quota() {
+    fn narrowing_adds_no_quota() {
         let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
         let credential =
             || AdmittedCredential { credential: Credential::Anonymous, state: Seq::ZERO };
@@ -470,7 +462,6 @@ mod tests {
         let narrowed = one.acting_for(&scope("team", "blue")).expect("another key");
         assert_ne!(narrowed.principal(), one.principal());
         assert_eq!(narrowed.quota_key(), one.quota_key());
-        assert_eq!((narrowed.reader_key(), one.reader_key()), (two.reader_key(), two.reader_key()));
         assert_ne!(one.quota_key(), two.quota_key());
     }
 

@@ -4,9 +4,9 @@
 //! tenant of a scope consists of the values of those keys that all scopes have.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::caller::{Caller, Scope};
+use crate::caller::{Caller, Scope, namespace};
 
 /// Reciprocal of the part of a limit that one tenant can use.
 const SHARE: usize = 4;
@@ -63,6 +63,30 @@ impl CommonScopeKeys {
             }
             _ => one == other,
         }
+    }
+}
+
+/// Names the tenant of each caller, for limits of which the callers of one tenant use one share. Clones share the scopes that
+/// they have seen.
+#[derive(Clone, Debug, Default)]
+pub struct Tenants(Arc<Mutex<CommonScopeKeys>>);
+
+impl Tenants {
+    /// The namespace of those scope keys that all scopes have. If no scope key is common, that of the whole scope; of a caller
+    /// without a scope, [`Caller::principal`]. The scope is that of the credential: a narrower one adds no share.
+    #[must_use]
+    pub fn key(&self, caller: &Caller) -> String {
+        let checked = caller.checked_as();
+        let ShareKey::Scope(scope) = ShareKey::of(checked) else {
+            return checked.principal().to_owned();
+        };
+        // Every change is one step, so a poisoned lock is consistent.
+        let mut common = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        common.include(&ShareKey::Scope(Arc::clone(&scope)));
+        let is_common = |key: &str| common.0.as_ref().is_some_and(|common| common.contains(key));
+        let pairs = scope.iter().filter(|(key, _)| is_common(key));
+        let common: Scope = pairs.map(|(key, value)| (key.clone(), value.clone())).collect();
+        if common.is_empty() { checked.namespace().to_owned() } else { namespace(&common) }
     }
 }
 
@@ -200,5 +224,20 @@ mod tests {
         let scope = Scope::from([("tenant".to_owned(), "a".to_owned())]);
         let narrowed = narrowed.acting_for(&scope).expect("it has no scope");
         assert_eq!(ShareKey::of(&narrowed), ShareKey::Scope(Arc::new(scope)), "no credential");
+    }
+
+    #[test]
+    fn further_scope_keys_do_not_change_the_name_of_a_tenant() {
+        let tenants = Tenants::default();
+        let named = |id: &str, scope: &[(&str, &str)]| {
+            let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+            tenants.key(&Caller::with(id, "app", BTreeSet::new(), pairs.collect()))
+        };
+        assert_eq!(named("ann", &[("tenant", "a")]), "tenant=a/");
+        assert_eq!(named("bob", &[("tenant", "a"), ("desk", "1")]), "tenant=a/");
+        assert_eq!(named("bob", &[("tenant", "a"), ("desk", "2")]), "tenant=a/");
+        assert_eq!(named("eve", &[("tenant", "b"), ("desk", "2")]), "tenant=b/");
+        assert_eq!(named("root", &[]), "root");
+        assert_eq!(named("sam", &[("team", "a")]), "team=a/", "no key is common");
     }
 }

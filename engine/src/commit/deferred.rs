@@ -21,6 +21,8 @@ pub(crate) struct Deferred {
     unit: Option<Unit>,
     /// The remaining work, last first.
     work: Vec<(usize, SharedWork)>,
+    /// Whose turn the work takes on the readers.
+    tenant: String,
     jobs: Arc<Queue<WriterJob>>,
     readers: Arc<Queue<ReaderJob>>,
 }
@@ -30,6 +32,7 @@ impl Deferred {
     pub(crate) fn start(
         mut unit: Unit,
         mut work: Vec<(usize, SharedWork)>,
+        tenant: String,
         jobs: &Arc<Queue<WriterJob>>,
         readers: &Arc<Queue<ReaderJob>>,
     ) {
@@ -37,18 +40,18 @@ impl Deferred {
         unit.deferrals += 1;
         let is_too_often = unit.deferrals > limits::DEFERRALS;
         let (jobs, readers) = (Arc::clone(jobs), Arc::clone(readers));
-        let deferred = Deferred { unit: Some(unit), work, jobs, readers };
+        let deferred = Deferred { unit: Some(unit), work, tenant, jobs, readers };
         if is_too_often { deferred.answer(changed_meanwhile()) } else { deferred.queue() }
     }
 
-    /// Queues the next piece of work for a reader, in the caller's turn.
+    /// Queues the next piece of work for a reader, in the tenant's turn.
     fn queue(self) {
         let Some(unit) = &self.unit else { return };
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
-        let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
+        let (tenant, readers) = (self.tenant.clone(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
         // A refused job is dropped, and its `drop` answers the caller: with the queue full, or with the engine closing.
-        let _ = readers.push(Some(&caller), job, weight);
+        let _ = readers.push(Some(&tenant), job, weight);
     }
 
     /// Does one piece of the work.

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abide_schema::share::Tenants;
 use abide_schema::{Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
@@ -62,6 +63,7 @@ pub(crate) struct WriterThread {
     pub(crate) change_log: ChangeLog,
     /// The readers' queue, for deferred work.
     pub(crate) readers: Arc<Queue<ReaderJob>>,
+    pub(crate) tenants: Tenants,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
     /// Whether a test schedules the steps.
     pub(crate) is_directed: bool,
@@ -403,7 +405,8 @@ impl WriterThread {
                 UnitOutcome::Done(done) => Ok(done),
                 UnitOutcome::Refused(refusal) => Err(refusal),
                 UnitOutcome::Deferred(work) => {
-                    Deferred::start(unit, work, &self.jobs, &self.readers);
+                    let tenant = self.tenants.key(&unit.caller);
+                    Deferred::start(unit, work, tenant, &self.jobs, &self.readers);
                     continue;
                 }
             };

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use abide_live::{Budget, Catalog, Planner, Router};
 use abide_log::Chain;
+use abide_schema::share::Tenants;
 use abide_schema::{Seq, limits};
 use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, Writer};
 use tokio::sync::watch;
@@ -136,6 +137,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         visible: Arc::clone(visible),
         change_log: ChangeLog::new(config.retention, tables, found.change_log_floor),
         readers: Arc::clone(queries.readers.queue()),
+        tenants: threads.tenants.clone(),
         scheduler: Arc::clone(&config.scheduler),
         is_directed: false,
         started,
@@ -161,15 +163,21 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         watchers,
         rate_limiter: RateLimiter::default(),
         buffers: threads.buffers.clone(),
-        live_parameters: Buffers::new(BufferLimits {
-            total: limits::ALL_LIVE_PARAMETER_BYTES,
-            per_caller: limits::LIVE_PARAMETER_BYTES_PER_CALLER,
-        }),
+        live_parameters: live_parameters(&threads.tenants),
         results: Arc::default(),
         clock,
         visible: Arc::clone(visible),
         store: Arc::clone(store),
     }))
+}
+
+/// Counts the parameters of live queries.
+fn live_parameters(tenants: &Tenants) -> Buffers {
+    let limits = BufferLimits {
+        total: limits::ALL_LIVE_PARAMETER_BYTES,
+        per_caller: limits::LIVE_PARAMETER_BYTES_PER_CALLER,
+    };
+    Buffers::new(limits, tenants.clone())
 }
 
 /// State shared by several parts of an engine.
@@ -195,13 +203,15 @@ impl Shared {
         buffers: BufferLimits,
     ) -> Shared {
         let hub = Arc::new(Hub::starting_at(head));
+        let tenants = Tenants::default();
         let threads = Threads {
             health: Arc::new(Health::new(Arc::clone(&hub))),
             jobs: Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)),
             commits: unsynced(),
             to_publish: unsynced(),
             scheduler: Arc::clone(scheduler),
-            buffers: Buffers::new(buffers),
+            buffers: Buffers::new(buffers, tenants.clone()),
+            tenants,
         };
         Shared {
             planning_db: Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone())),
@@ -260,6 +270,7 @@ fn query_service(
         durable: durable.clone(),
         health: Arc::clone(&shared.threads.health),
         metrics: Arc::clone(&shared.metrics),
+        tenants: shared.threads.tenants.clone(),
     })
 }
 

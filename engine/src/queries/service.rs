@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, Planner, QueryPrincipal};
+use abide_schema::share::Tenants;
 use abide_schema::wire::Explanation;
 use abide_schema::{Caller, Refusal, Seq, Value, limits};
 use abide_store::{Layout, Reader};
@@ -36,6 +37,7 @@ pub(crate) struct QueryService {
     pub(crate) durable: watch::Receiver<Seq>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tenants: Tenants,
 }
 
 impl QueryService {
@@ -60,7 +62,7 @@ impl QueryService {
             metrics.query_steps_total.add(reader.take_steps());
             answer
         };
-        let answer = self.readers.run(caller.reader_key(), weight, read).await??;
+        let answer = self.readers.run(&self.tenants.key(caller), weight, read).await??;
         self.wait_durable(fault_points::durable_for_query(answer.seq)).await?;
         self.metrics.queries_total.add(1);
         Ok(answer)
@@ -98,7 +100,7 @@ impl QueryService {
                 None => planning_db.explain(&binding),
             }
         };
-        let explained = self.read(caller.reader_key(), explain).await;
+        let explained = self.read(&self.tenants.key(caller), explain).await;
         explained.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 
@@ -129,7 +131,7 @@ impl QueryService {
                 metrics.query_steps_total.add(reader.take_steps());
                 Ok((binding, found?))
             };
-            match self.read(caller.reader_key(), read).await {
+            match self.read(&self.tenants.key(caller), read).await {
                 Ok(answer) => break answer,
                 Err(QueryFailure::Refused(refusal)) => return Err(refusal),
                 Err(QueryFailure::Outdated) => {
@@ -195,7 +197,7 @@ impl QueryService {
                 Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
             }
         };
-        let planned = self.read(caller.reader_key(), plan).await;
+        let planned = self.read(&self.tenants.key(caller), plan).await;
         planned.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 

@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_schema::caller::Caller;
+use abide_schema::share::Tenants;
 use abide_schema::{Code, Refusal, Row, limits};
 use tokio::sync::Notify;
 
@@ -52,6 +53,7 @@ pub struct Buffers(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: BufferLimits,
+    tenants: Tenants,
     held: Mutex<Reserved>,
     /// The total has dropped far below its peak.
     fallen: Notify,
@@ -68,16 +70,16 @@ struct Reserved {
 }
 
 impl Buffers {
-    pub(crate) fn new(limits: BufferLimits) -> Buffers {
+    pub(crate) fn new(limits: BufferLimits, tenants: Tenants) -> Buffers {
         let fallen = Notify::new();
         let fewer = Notify::new();
-        Buffers(Arc::new(Shared { limits, held: Mutex::default(), fallen, fewer }))
+        Buffers(Arc::new(Shared { limits, tenants, held: Mutex::default(), fallen, fewer }))
     }
 
     /// The account of a caller.
     #[must_use]
     pub fn account(&self, caller: &Caller) -> Account {
-        Account { buffers: self.clone(), caller: caller.reader_key().into() }
+        Account { buffers: self.clone(), caller: self.0.tenants.key(caller).into() }
     }
 
     /// An empty reservation for a caller.
@@ -342,7 +344,8 @@ mod tests {
 
     #[test]
     fn buffers_are_limited_per_caller_and_in_total() {
-        let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
+        let buffers =
+            Buffers::new(BufferLimits { total: 1_024, per_caller: 400 }, Tenants::default());
         let hold = |caller: &str, bytes| hold_of(&buffers, caller, bytes);
         let large = hold("ann", 5_000).expect("a single large result is accepted");
         assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded));
@@ -360,23 +363,28 @@ mod tests {
 
     /// Two identities of one tenant could use up what other tenants need.
     #[test]
-    fn the_callers_of_one_scope_share_a_limit() {
-        let buffers = Buffers::new(BufferLimits { total: 4_096, per_caller: 400 });
-        let of = |id: &str, tenant: &str| {
-            let scope = [("tenant".to_owned(), tenant.to_owned())].into();
+    fn the_callers_of_one_tenant_share_a_limit() {
+        let buffers =
+            Buffers::new(BufferLimits { total: 4_096, per_caller: 400 }, Tenants::default());
+        let of = |id: &str, scope: &[(&str, &str)]| {
+            let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+            let scope = pairs.collect();
             let caller = Caller::with(id, "app", BTreeSet::new(), scope);
             let mut hold = buffers.reserve(&caller);
             hold.grow(300).map(|()| hold).map_err(|refusal| refusal.code)
         };
-        let _first = of("ann", "zeta").expect("room");
-        assert_eq!(of("bob", "zeta").err(), Some(Code::Overloaded));
-        let _other = of("bob", "acme").expect("another tenant has its own");
+        let _first = of("ann", &[("tenant", "zeta")]).expect("room");
+        assert_eq!(of("bob", &[("tenant", "zeta")]).err(), Some(Code::Overloaded));
+        let narrower = of("bob", &[("tenant", "zeta"), ("desk", "1")]);
+        assert_eq!(narrower.err(), Some(Code::Overloaded), "a further scope key");
+        let _other = of("bob", &[("tenant", "acme")]).expect("another tenant has its own");
     }
 
     /// Callers that use little could together use as much as the total once more.
     #[test]
     fn the_reserve_for_little_is_within_the_total() {
-        let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 1_024 });
+        let buffers =
+            Buffers::new(BufferLimits { total: 1_024, per_caller: 1_024 }, Tenants::default());
         let hold = |caller: &str, bytes| hold_of(&buffers, caller, bytes);
         let large = hold("ann", 768).expect("three quarters");
         assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded));
@@ -390,7 +398,8 @@ mod tests {
 
     #[test]
     fn shared_bytes_count_once_in_all_and_once_for_each_caller() {
-        let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
+        let buffers =
+            Buffers::new(BufferLimits { total: 1_024, per_caller: 400 }, Tenants::default());
         let account = |caller: &str| buffers.account(&Caller::new(caller));
         let (ann, bob) = (account("ann"), account("bob"));
         let bytes = SharedBytes::new(300);
@@ -412,7 +421,8 @@ mod tests {
     /// Copies of a result are made one after the other if there is no room for several.
     #[tokio::test]
     async fn a_copy_waits_for_room_and_not_for_what_it_is_a_copy_of() {
-        let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
+        let buffers =
+            Buffers::new(BufferLimits { total: 1_024, per_caller: 400 }, Tenants::default());
         let ann = buffers.account(&Caller::new("ann"));
         let _share = SharedBytes::new(300).share(&ann).expect("room");
         let (mut first, mut second) = (ann.reserve(), ann.reserve());
@@ -427,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_large_drop_below_the_peak_is_reported_once() {
-        let buffers = Buffers::new(BufferLimits::default());
+        let buffers = Buffers::new(BufferLimits::default(), Tenants::default());
         let fallen = || {
             let mut context = Context::from_waker(Waker::noop());
             pin!(buffers.fallen()).poll(&mut context).is_ready()

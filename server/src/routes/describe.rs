@@ -5,7 +5,8 @@ use axum::response::Response;
 
 use crate::app_state::{AppState, CallerExtension};
 use crate::connections::read_limiter::ReadPermit;
-use crate::routes::response::json;
+use crate::problem::Problem;
+use crate::routes::response::counted_json;
 use crate::{limits, openapi};
 
 /// A description takes as long as a large message to process, so it waits for the same turns.
@@ -14,13 +15,21 @@ async fn turn(app: &AppState, by: &CallerExtension) -> Option<ReadPermit> {
 }
 
 /// Tables, columns and reducers.
-pub(super) async fn schema(State(app): State<AppState>, by: CallerExtension) -> Response {
+pub(super) async fn schema(
+    State(app): State<AppState>,
+    by: CallerExtension,
+) -> Result<Response, Problem> {
     let _turn = turn(&app, &by).await;
-    json(app.engine.describe_for(&by).to_string())
+    let text = app.engine.describe_for(&by).to_string();
+    Ok(counted_json(text, app.engine.buffers().reserve(&by))?)
 }
 
 /// Tables, columns, reducers and the routes, as OpenAPI 3.1.
-pub(super) async fn openapi(State(app): State<AppState>, by: CallerExtension) -> Response {
+pub(super) async fn openapi(
+    State(app): State<AppState>,
+    by: CallerExtension,
+) -> Result<Response, Problem> {
     let _turn = turn(&app, &by).await;
-    json(openapi::document(&app.engine.describe_for(&by)).to_string())
+    let text = openapi::document(&app.engine.describe_for(&by)).to_string();
+    Ok(counted_json(text, app.engine.buffers().reserve(&by))?)
 }

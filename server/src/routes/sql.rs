@@ -19,7 +19,7 @@ use serde_json::{Map, Value as JsonValue};
 use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::routes::response::json;
+use crate::routes::response::counted_json;
 use crate::{frames, limits};
 
 #[derive(Deserialize)]
@@ -45,10 +45,10 @@ pub(super) async fn sql(
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;
     let bytes = size_of_rows(&answer.rows);
-    if bytes < COUNTED_BYTES {
-        return Ok(json(frames::rows(None, &answer)));
-    }
     let mut hold = app.engine.buffers().reserve(&by);
+    if bytes < COUNTED_BYTES {
+        return Ok(counted_json(frames::rows(None, &answer), hold)?);
+    }
     hold.grow(bytes)?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())

@@ -120,6 +120,32 @@ async fn unread_responses_are_counted() {
     assert_eq!(answer["rows"][7][1].as_str().map(str::len), Some(MB / 2));
 }
 
+/// A client of HTTP/2 decides when it takes each of 64 responses. Descriptions and small results were not counted: 450 connections
+/// held 3.5 GB.
+#[tokio::test]
+async fn responses_that_an_http2_client_does_not_take_are_counted() {
+    let server = TestServer::buffering(BUFFERS).await;
+    let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+    let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+    socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("it reads");
+    socket.write_all(&settings).await.expect("it reads");
+    for (stream, path) in [(1, "/v1/schema"), (3, "/openapi.json")] {
+        let before = server.engine.buffers().total();
+        // `:method GET`, `:scheme http`, and literals for `:path` and `:authority`.
+        let mut fields = vec![0x82, 0x86, 0x44, path.len() as u8];
+        fields.extend(path.as_bytes());
+        fields.extend([0x41, 9]);
+        fields.extend(b"localhost");
+        let mut headers = vec![0, 0, fields.len() as u8, 1, 5, 0, 0, 0, stream];
+        headers.extend(fields);
+        socket.write_all(&headers).await.expect("it reads");
+        until_at_least(&server, before + 100_000).await;
+    }
+    drop(socket);
+    until_empty(&server).await;
+}
+
 /// 120 bodies of 7.9 MB that were sent slowly with one token held 1 GB.
 #[tokio::test]
 async fn request_bodies_are_counted() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_engine::{SubscribeRequest, Update};
+use abide_schema::share::Tenants;
 use abide_schema::{Caller, Code, Refusal, Row, Value};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -59,7 +60,7 @@ async fn serve(app: &AppState, sender: &Arc<dyn WebhookSender>) -> Refusal {
     if let Err(refusal) = connection.subscribe(&request).await {
         return refusal;
     }
-    let mut outbox = Outbox::default();
+    let mut outbox = Outbox { tenants: app.engine.tenants().clone(), ..Outbox::default() };
     let mut deliveries: JoinSet<Option<i64>> = JoinSet::new();
     loop {
         while let Some((id, looked_at)) = outbox.take() {
@@ -91,7 +92,7 @@ async fn serve(app: &AppState, sender: &Arc<dyn WebhookSender>) -> Refusal {
 /// A webhook with events that are not delivered.
 #[derive(Debug)]
 struct Waiting {
-    /// The namespace of the scope of the caller that set it.
+    /// The tenant of the caller that set it.
     share: String,
     set_seq: i64,
     /// How many events its run has.
@@ -103,6 +104,7 @@ struct Waiting {
 /// The webhooks to serve, and those that are served.
 #[derive(Debug, Default)]
 struct Outbox {
+    tenants: Tenants,
     waiting: BTreeMap<String, Waiting>,
     /// The ids and the shares of those that are served, by task.
     busy: BTreeMap<String, String>,
@@ -149,7 +151,7 @@ impl Outbox {
             let [Value::Text(id), Value::Text(set_by), authority, set_seq, events] = &**row else {
                 continue;
             };
-            let share = Caller::recorded(set_by, text(authority)).namespace().to_owned();
+            let share = self.tenants.key(&Caller::recorded(set_by, text(authority)));
             let (set_seq, events) = (number(set_seq), number(events));
             let before = former.get(&**id).and_then(Option::as_ref);
             let same = before.or_else(|| self.waiting.get(&**id));

@@ -178,7 +178,8 @@ fn start_session(exchange: &McpRequestContext, request: &Request) -> Option<Stri
         return None;
     }
     let hold = exchange.app.engine.buffers().reserve(exchange.by());
-    let session = exchange.app.mcp.sessions.start(exchange.by(), capabilities, hold);
+    let tenant = exchange.app.engine.tenants().key(exchange.by());
+    let session = exchange.app.mcp.sessions.start(exchange.by(), tenant, capabilities, hold);
     Some(session.id().to_owned())
 }
 

@@ -28,6 +28,7 @@ pub(super) struct McpSession {
     id: String,
     /// The caller that has started it.
     owner: Caller,
+    tenant: String,
     capabilities: JsonValue,
     /// Counts uses, so that the one that was not used for the longest time makes room.
     used: AtomicU64,
@@ -51,12 +52,14 @@ impl McpSessions {
     pub(super) fn start(
         &self,
         owner: &Caller,
+        tenant: String,
         capabilities: JsonValue,
         hold: Reservation,
     ) -> Arc<McpSession> {
         let session = Arc::new(McpSession {
             id: uuid::Uuid::new_v4().simple().to_string(),
             owner: owner.clone(),
+            tenant: tenant.clone(),
             capabilities,
             used: AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed)),
             level: AtomicUsize::new(0),
@@ -69,17 +72,16 @@ impl McpSessions {
             ended: CancellationToken::new(),
         });
         let mut all = self.lock();
-        let key = owner.reader_key();
-        let own = all.values().filter(|other| other.owner.reader_key() == key).count();
+        let own = all.values().filter(|other| other.tenant == tenant).count();
         let crowded = if own >= limits::MCP_SESSIONS_PER_CALLER {
-            Some(key)
+            Some(tenant)
         } else if all.len() >= limits::MCP_SESSIONS {
-            most_common(all.values().map(|other| other.owner.reader_key()))
+            most_common(all.values().map(|other| &*other.tenant)).map(str::to_owned)
         } else {
             None
         };
         if let Some(crowded) = crowded {
-            let candidates = all.values().filter(|other| other.owner.reader_key() == crowded);
+            let candidates = all.values().filter(|other| other.tenant == crowded);
             let oldest = candidates.min_by_key(|other| other.used.load(Ordering::Relaxed)).cloned();
             if let Some(oldest) = oldest {
                 all.remove(&oldest.id);
