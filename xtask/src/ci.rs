@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: the checks that must pass before a change lands, from a fresh clone.
 //!
-//! The steps are the commands that a developer would type, including the two of the README. All steps run even if
+//! The steps are the commands that a developer would type, including the demo and the tests of the README. All steps run even if
 //! one fails, so that one run shows all problems. The tests of the frameworks run while other steps compile. Together
 //! they take less than 30 minutes on two cores. The simulator with many seeds, seeded bugs and the fuzzer, which need
 //! builds of their own, are in `cargo xtask proofs`; `cargo xtask test` runs the first seeds, and inputs that the

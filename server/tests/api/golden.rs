@@ -112,3 +112,13 @@ fn problem_documents_are_unchanged() {
     });
     expect_file!["golden/problems.txt"].assert_eq(&problems.collect::<String>());
 }
+
+/// A client of the WebSocket has only this page.
+#[test]
+fn the_protocol_page_lists_all_error_codes() {
+    let page = include_str!("../../../docs/protocol.md");
+    for code in Code::ALL {
+        let row = format!("\n| `{code}` | {} | ", code.http_status());
+        assert!(page.contains(&row), "docs/protocol.md has no row {row}");
+    }
+}

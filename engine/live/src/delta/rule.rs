@@ -5,7 +5,8 @@
 //! (DBSP's rule, over the later state only). `GroupReevaluation`: find the affected groups by the
 //! same terms, and evaluate each of them over the tables after and before. `RowReevaluation`: find
 //! the rows of the outermost inner tables that a change may affect, and evaluate the query for each
-//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states.
+//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states. The comments of
+//! [`DeltaRule`] describe the other rules.
 
 use std::collections::HashMap;
 
