@@ -284,9 +284,9 @@ pub fn suggestion_for_run(code: &str, message: &str) -> Option<&'static str> {
     match code {
         "key_missing" => Some(key_missing(message)),
         "price_unknown" => Some(PRICE_UNKNOWN),
-        "no_recording" if message.contains("script") => Some(
-            "add an answer to the script, or set `repeat: true` for its provider in abide.yaml",
-        ),
+        "no_recording" if message.contains("script") => {
+            Some("add an answer to the script, or set `repeat: true` in it")
+        }
         _ => None,
     }
 }

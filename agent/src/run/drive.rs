@@ -203,6 +203,10 @@ impl Driver {
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
         tools::interrupted::add_files(self, &mut all).await;
+        let reason = match reason {
+            "approval" => decision_of(&all),
+            other => other,
+        };
         // Without a call to decide on, it is a session that has to be resumed or taken back.
         let (session_id, reason) = match below.runs.first().filter(|_| all.is_empty()) {
             Some(run) => (&run.session_id, run.reason.as_deref().unwrap_or(reason)),
@@ -318,6 +322,14 @@ fn rests(session: &Session) -> Option<&'static str> {
 /// Whether a call needs a decision itself.
 fn is_open(call: &ToolCall) -> bool {
     matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
+}
+
+/// What the calls that need a decision need, as the row of the run names it: an approval comes before a settlement.
+fn decision_of(all: &[Value]) -> &'static str {
+    let is = |call: &Value, status: ToolCallStatus| call["status"] == status.as_str();
+    let awaits_approval = all.iter().any(|call| is(call, ToolCallStatus::AwaitingApproval));
+    let is_unknown = all.iter().any(|call| is(call, ToolCallStatus::Unknown));
+    if is_unknown && !awaits_approval { "settlement" } else { "approval" }
 }
 
 /// The event that asks for a decision: the first call in top-level fields, for clients that show one call at a time, and a list

@@ -118,11 +118,18 @@ pub(crate) fn must_end(
 
 /// The refusal if a session already has a run; names the run only if the caller may see it.
 fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusal, Abort> {
-    let detail = match ctx.get::<Run>(&active.id)? {
-        Some(run) => format!("session {session_id} has run {}, which is {}", run.id, run.status),
-        None => format!("session {session_id} has a run"),
+    let (detail, hint) = match ctx.get::<Run>(&active.id)? {
+        Some(run) => {
+            let Run { id, status, reason, .. } = run;
+            let hint = match reason.filter(|_| status == RunStatus::Waiting) {
+                Some(reason) => format!("it continues after the {reason} that it waits for"),
+                None => "wait until it ends".to_owned(),
+            };
+            let hint = format!("{hint}; `abide agent abort {id}` ends it");
+            (format!("session {session_id} has run {id}, which is {status}"), hint)
+        }
+        None => (format!("session {session_id} has a run"), "wait until it ends".to_owned()),
     };
-    let hint = "wait until it ends, or end it with `abide agent abort`";
     Ok(Refusal::new(Code::Conflict, detail).hint(hint))
 }
 
