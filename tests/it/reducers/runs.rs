@@ -47,7 +47,7 @@ fn a_run_is_started_driven_and_completed() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             ("user", "hello")
             seq 3 again {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with `abide agent abort`)
+            refused conflict: session s1 has run r1, which is running (hint: wait until it ends; `abide agent abort r1` ends it)
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
             refused bad_arguments: done is recorded by finish_run and wait_run, once per turn (hint: omit it, and end the turn with one of these calls)
@@ -241,7 +241,7 @@ fn a_run_waits_while_its_session_is_handed_off() {
             ("running", 2)
             seq 8 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 8, lease_expires_at: 14:00:01}
             seq 9 {id: ho#1, status: pending, reason: angry}
-            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with `abide agent abort`)
+            refused conflict: session s1 has run r1, which is running (hint: wait until it ends; `abide agent abort r1` ends it)
             seq 10 {id: r1, revision: 1, status: waiting, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 8, reason: handoff}
             seq 11 {id: ho#1, status: claimed, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry}
             seq 12 {id: ho#1, status: resolved, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry, resolution: done}
