@@ -47,11 +47,16 @@ pub struct CommonScopeKeys(Option<BTreeSet<String>>);
 impl CommonScopeKeys {
     /// Includes a scope.
     pub fn include(&mut self, key: &ShareKey) {
-        let ShareKey::Scope(scope) = key else { return };
-        match &mut self.0 {
-            Some(common) => common.retain(|key| scope.contains_key(key)),
-            None => self.0 = Some(scope.keys().cloned().collect()),
+        if let ShareKey::Scope(scope) = key {
+            self.retain(scope);
         }
+    }
+
+    /// The keys that a scope has, too.
+    fn retain(&mut self, scope: &Scope) -> &BTreeSet<String> {
+        let common = self.0.get_or_insert_with(|| scope.keys().cloned().collect());
+        common.retain(|key| scope.contains_key(key));
+        common
     }
 
     /// Whether two keys are those of one tenant. If no scope key is common, each scope is a tenant.
@@ -77,16 +82,18 @@ impl Tenants {
     #[must_use]
     pub fn key(&self, caller: &Caller) -> String {
         let checked = caller.checked_as();
-        let ShareKey::Scope(scope) = ShareKey::of(checked) else {
+        let scope = checked.scope();
+        if scope.is_empty() {
             return checked.principal().to_owned();
-        };
+        }
         // Every change is one step, so a poisoned lock is consistent.
-        let mut common = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        common.include(&ShareKey::Scope(Arc::clone(&scope)));
-        let is_common = |key: &str| common.0.as_ref().is_some_and(|common| common.contains(key));
-        let pairs = scope.iter().filter(|(key, _)| is_common(key));
-        let common: Scope = pairs.map(|(key, value)| (key.clone(), value.clone())).collect();
-        if common.is_empty() { checked.namespace().to_owned() } else { namespace(&common) }
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let common = all.retain(scope);
+        if common.is_empty() || common.len() == scope.len() {
+            return checked.namespace().to_owned();
+        }
+        let pairs = scope.iter().filter(|(key, _)| common.contains(*key));
+        namespace(&pairs.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 }
 

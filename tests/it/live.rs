@@ -642,21 +642,33 @@ fn no_subscription_blocks_the_writer() {
 /// Four queries of one caller took all readers, so no credential could be checked, including the
 /// administrator's.
 #[test]
-fn one_caller_cannot_use_all_readers() {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
+fn one_tenant_cannot_use_all_readers() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().build().unwrap().block_on(async {
         let world = World::new();
-        let long = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
-            SELECT count(*) FROM n";
-        let flood = crate::visibility::caller("flood", "admin", &[], &[]);
-        let others = crate::visibility::caller("another", "admin", &[], &[]);
+        let long = "SELECT count(*) FROM json_each(:all) a, json_each(:all) b, json_each(:all) c";
+        let all = serde_json::json!({"all": format!("[{}0]", "0,".repeat(5_000))});
+        let all = all.as_object().unwrap().clone();
+        let of =
+            |id: &str, scope: &[(&str, &str)]| crate::visibility::caller(id, "admin", &[], scope);
+        // A further scope key gave an identity further readers.
+        let flood = [
+            of("flood", &[("tenant", "b")]),
+            of("desk one", &[("tenant", "b"), ("desk", "1")]),
+            of("desk two", &[("tenant", "b"), ("desk", "2")]),
+        ];
+        let others = of("another", &[]);
         let ask = |caller: &Caller| {
-            let (engine, caller) = (world.engine().clone(), caller.clone());
-            tokio::spawn(async move { engine.query(&caller, long, &Map::new(), None).await })
+            let (engine, caller, all) = (world.engine().clone(), caller.clone(), all.clone());
+            tokio::spawn(async move { engine.query(&caller, long, &all, None).await })
         };
-        let mut asked: Vec<_> = (0..8).map(|_| ask(&flood)).collect();
+        let mut asked: Vec<_> = (0..9).map(|nth| ask(&flood[nth % 3])).collect();
         let ann = Caller::local();
-        world.engine().query(&ann, "SELECT 1", &Map::new(), None).await.unwrap();
+        // All of them are queued. If they could use all readers, they would after the first of these queries.
+        tokio::task::yield_now().await;
+        for _ in 0..5 {
+            world.engine().query(&ann, "SELECT 1", &Map::new(), None).await.unwrap();
+        }
         assert!(
             asked.iter().all(|asked| !asked.is_finished()),
             "the other caller did not wait for them"

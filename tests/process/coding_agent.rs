@@ -128,6 +128,10 @@ answers:
     let changed = "it was interrupted after it changed add.sh (modified), alive (modified), \
                    new.txt (created)";
     assert!(waits.stderr.contains(changed), "{waits:?}");
+    // The event said `approval`, so clients asked for one that could not succeed.
+    let sql = "SELECT data ->> '$.reason' FROM run_events \
+               WHERE data ->> '$.action_requests[0].status' = 'unknown'";
+    assert_eq!(names(&project.rows(sql)), r#"["settlement"]"#);
     let settle = [
         "call",
         "settle_tool_call",

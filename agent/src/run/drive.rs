@@ -324,12 +324,11 @@ fn is_open(call: &ToolCall) -> bool {
     matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
 }
 
-/// What the calls that need a decision need, as the row of the run names it: an approval comes before a settlement.
+/// The decision that the calls of an interrupt need, as the row of the run names it: a settlement if no call needs an approval.
 fn decision_of(all: &[Value]) -> &'static str {
-    let is = |call: &Value, status: ToolCallStatus| call["status"] == status.as_str();
-    let awaits_approval = all.iter().any(|call| is(call, ToolCallStatus::AwaitingApproval));
-    let is_unknown = all.iter().any(|call| is(call, ToolCallStatus::Unknown));
-    if is_unknown && !awaits_approval { "settlement" } else { "approval" }
+    let has = |status: ToolCallStatus| all.iter().any(|call| call["status"] == status.as_str());
+    let settles = has(ToolCallStatus::Unknown) && !has(ToolCallStatus::AwaitingApproval);
+    if settles { "settlement" } else { "approval" }
 }
 
 /// The event that asks for a decision: the first call in top-level fields, for clients that show one call at a time, and a list

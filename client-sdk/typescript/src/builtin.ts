@@ -527,7 +527,7 @@ export interface BuiltinTables {
     name: string;
     /** A description for people. */
     description: string | null;
-    /** The reducers that it may call, a JSON array; `*` means all except those that manage identities. JSON text. */
+    /** The reducers that it may call, a JSON array; `*` means all except those that manage identities, tokens, roles and policies. JSON text. */
     reducers: string;
     /** Capabilities of every identity with this role, a JSON array of texts. JSON text. */
     capabilities: string;
@@ -2581,7 +2581,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["policies"];
   };
-  /** Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an admin. `reducers` are names; `*` means all except those that manage identities. */
+  /** Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an admin. `reducers` are names; `*` means all except those that manage identities, tokens, roles and policies. */
   set_role: {
     args: {
       capabilities?: (string)[] | null | undefined;

@@ -84,11 +84,6 @@ impl Inner {
         })
     }
 
-    /// The tenant of a caller, see [`Tenants::key`](abide_schema::share::Tenants::key).
-    pub(crate) fn tenant_key(&self, caller: &Caller) -> String {
-        self.queries.tenants.key(caller)
-    }
-
     /// Where a caller's connections find and count whole results.
     pub(crate) fn shared_results(&self, caller: &Caller) -> SharedResults {
         let (cache, account) = (Arc::clone(&self.results), self.buffers.account(caller));

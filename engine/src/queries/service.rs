@@ -100,7 +100,7 @@ impl QueryService {
                 None => planning_db.explain(&binding),
             }
         };
-        let explained = self.read(&self.tenants.key(caller), explain).await;
+        let explained = self.read_for(caller, explain).await;
         explained.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 
@@ -131,7 +131,7 @@ impl QueryService {
                 metrics.query_steps_total.add(reader.take_steps());
                 Ok((binding, found?))
             };
-            match self.read(&self.tenants.key(caller), read).await {
+            match self.read_for(caller, read).await {
                 Ok(answer) => break answer,
                 Err(QueryFailure::Refused(refusal)) => return Err(refusal),
                 Err(QueryFailure::Outdated) => {
@@ -146,7 +146,20 @@ impl QueryService {
         Ok(query::answer(&binding, seq, rows))
     }
 
-    /// Runs something on a reader, for a caller of that id.
+    /// Runs something on a reader, in the turn of the caller's tenant.
+    pub(crate) async fn read_for<T, E>(
+        &self,
+        caller: &Caller,
+        work: impl FnOnce(&mut Reader) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Refusal> + Send + 'static,
+    {
+        self.read(&self.tenants.key(caller), work).await
+    }
+
+    /// Runs something on a reader, in the turn of this key.
     pub(crate) async fn read<T, E>(
         &self,
         by: &str,
@@ -197,7 +210,7 @@ impl QueryService {
                 Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
             }
         };
-        let planned = self.read(&self.tenants.key(caller), plan).await;
+        let planned = self.read_for(caller, plan).await;
         planned.map_err(|refusal| query::with_nearest_table(refusal, &layout))
     }
 

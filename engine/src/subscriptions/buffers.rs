@@ -66,7 +66,7 @@ struct Reserved {
     total: usize,
     /// The largest total since [`Buffers::restart_peak`].
     peak: usize,
-    callers: HashMap<Arc<str>, usize>,
+    tenants: HashMap<Arc<str>, usize>,
 }
 
 impl Buffers {
@@ -76,10 +76,10 @@ impl Buffers {
         Buffers(Arc::new(Shared { limits, tenants, held: Mutex::default(), fallen, fewer }))
     }
 
-    /// The account of a caller.
+    /// The account of a caller: that of its tenant.
     #[must_use]
     pub fn account(&self, caller: &Caller) -> Account {
-        Account { buffers: self.clone(), caller: self.0.tenants.key(caller).into() }
+        Account { buffers: self.clone(), tenant: self.0.tenants.key(caller).into() }
     }
 
     /// An empty reservation for a caller.
@@ -119,11 +119,11 @@ impl Buffers {
     }
 }
 
-/// The account of one caller.
+/// The account of one tenant.
 #[derive(Clone, Debug)]
 pub struct Account {
     buffers: Buffers,
-    caller: Arc<str>,
+    tenant: Arc<str>,
 }
 
 /// A number of bytes to be counted.
@@ -138,6 +138,11 @@ struct Bytes {
 }
 
 impl Account {
+    /// The name of the tenant, see [`Tenants::key`].
+    pub(crate) fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
     /// An empty reservation.
     #[must_use]
     pub fn reserve(&self) -> Reservation {
@@ -149,7 +154,7 @@ impl Account {
     fn add(&self, bytes: Bytes) -> Result<(), Refusal> {
         let limits = self.buffers.0.limits;
         let mut held = self.buffers.lock();
-        let before = held.callers.get(&self.caller).copied().unwrap_or(0);
+        let before = held.tenants.get(&self.tenant).copied().unwrap_or(0);
         let own = before + bytes.own;
         if before > bytes.original && own > limits.per_caller {
             return Err(full("too many bytes of the caller wait to be sent or received"));
@@ -161,7 +166,7 @@ impl Account {
         if bytes.own > 0 {
             held.total = total;
             held.peak = held.peak.max(total);
-            *held.callers.entry(Arc::clone(&self.caller)).or_default() += bytes.own;
+            *held.tenants.entry(Arc::clone(&self.tenant)).or_default() += bytes.own;
         }
         Ok(())
     }
@@ -170,10 +175,10 @@ impl Account {
         let mut held = self.buffers.lock();
         held.total -= total;
         let fallen = held.has_fallen();
-        if let Some(of_caller) = held.callers.get_mut(&self.caller) {
-            *of_caller -= own;
-            if *of_caller == 0 {
-                held.callers.remove(&self.caller);
+        if let Some(of_tenant) = held.tenants.get_mut(&self.tenant) {
+            *of_tenant -= own;
+            if *of_tenant == 0 {
+                held.tenants.remove(&self.tenant);
             }
         }
         drop(held);
@@ -267,12 +272,12 @@ impl SharedBytes {
     /// `overloaded`.
     pub(crate) fn share(self: &Arc<SharedBytes>, account: &Account) -> Result<Share, Refusal> {
         let mut shares = self.lock();
-        match shares.get_mut(&account.caller) {
+        match shares.get_mut(&account.tenant) {
             Some(count) => *count += 1,
             None => {
                 let total = if shares.is_empty() { self.bytes } else { 0 };
                 account.add(Bytes { own: self.bytes, total, original: 0 })?;
-                shares.insert(Arc::clone(&account.caller), 1);
+                shares.insert(Arc::clone(&account.tenant), 1);
             }
         }
         drop(shares);
@@ -300,10 +305,10 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut shares = self.of.lock();
-        let Some(count) = shares.get_mut(&self.account.caller) else { return };
+        let Some(count) = shares.get_mut(&self.account.tenant) else { return };
         *count -= 1;
         if *count == 0 {
-            shares.remove(&self.account.caller);
+            shares.remove(&self.account.tenant);
             let total = if shares.is_empty() { self.of.bytes } else { 0 };
             self.account.subtract(self.of.bytes, total);
         }
@@ -358,7 +363,7 @@ mod tests {
         assert_eq!(hold("cat", 5).err(), Some(Code::Overloaded), "the limit of all callers");
         drop((first, second));
         assert_eq!(buffers.total(), 0);
-        assert!(buffers.lock().callers.is_empty());
+        assert!(buffers.lock().tenants.is_empty());
     }
 
     /// Two identities of one tenant could use up what other tenants need.
@@ -415,7 +420,7 @@ mod tests {
         assert!(other.share(&ann).is_ok(), "ann no longer has them");
         drop(shares);
         assert_eq!(buffers.total(), 0);
-        assert!(buffers.lock().callers.is_empty());
+        assert!(buffers.lock().tenants.is_empty());
     }
 
     /// Copies of a result are made one after the other if there is no room for several.

@@ -340,7 +340,7 @@ impl Connection {
             true => resume::begin_again(reader, &binding, &shared),
             false => resume::begin(reader, &tables, &binding, start, checksum, &shared),
         };
-        let resumed = self.engine.queries.read(&self.engine.tenant_key(&self.caller), read).await?;
+        let resumed = self.engine.queries.read_for(&self.caller, read).await?;
         self.engine.queries.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }
@@ -470,7 +470,7 @@ impl Connection {
             let tables = Arc::clone(&self.engine.queries.tables);
             let shared = self.engine.shared_results(&self.caller);
             let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
-            match self.engine.queries.read(&self.engine.tenant_key(&self.caller), read).await {
+            match self.engine.queries.read_for(&self.caller, read).await {
                 Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
                 Ok((seq, resumed)) => match self.engine.queries.wait_durable(seq).await {
                     Ok(()) => return self.send_catch_up(seq, resumed),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use abide_live::Binding;
 use abide_schema::caller::Caller;
-use abide_schema::{Refusal, Row, Seq, Value, limits};
+use abide_schema::{Refusal, Row, Seq, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -53,6 +53,8 @@ pub(crate) struct SharedReruns(Mutex<HashMap<Binding, Weak<SharedRerun>>>);
 #[derive(Debug)]
 pub(crate) struct SharedRerun {
     binding: Binding,
+    /// In whose turn it runs: that of the tenant of the caller that the query is restricted to.
+    by: String,
     last: AsyncMutex<LastRun>,
 }
 
@@ -68,29 +70,23 @@ struct LastRun {
 type RunResult = (Seq, Arc<ResultRows>);
 
 impl SharedReruns {
-    /// The entry of a binding.
-    pub(crate) fn of(&self, binding: &Binding) -> Arc<SharedRerun> {
+    /// The entry of a binding of a caller of this tenant.
+    pub(crate) fn of(&self, binding: &Binding, tenant: &str) -> Arc<SharedRerun> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(rerun) = known.get(binding).and_then(Weak::upgrade) {
             return rerun;
         }
         known.retain(|_, rerun| rerun.strong_count() > 0);
         let last = LastRun { version: None, delta: None, not_before: Instant::now() };
-        let rerun = Arc::new(SharedRerun { binding: binding.clone(), last: AsyncMutex::new(last) });
+        let by = if binding.is_bounded() { tenant } else { Caller::SYSTEM }.to_owned();
+        let rerun = SharedRerun { binding: binding.clone(), by, last: AsyncMutex::new(last) };
+        let rerun = Arc::new(rerun);
         known.insert(binding.clone(), Arc::downgrade(&rerun));
         rerun
     }
 }
 
 impl SharedRerun {
-    /// The caller in whose turn it runs: the one that the query is restricted to.
-    fn by(&self) -> &str {
-        match self.binding.asked_by() {
-            Some(Value::Text(caller)) => caller,
-            _ => Caller::SYSTEM,
-        }
-    }
-
     /// The result at a seq or later, durable, and its difference from the held one.
     pub(crate) async fn advance(
         &self,
@@ -145,7 +141,7 @@ impl SharedRerun {
         let (binding, before, started) =
             (self.binding.clone(), last.version.take(), Instant::now());
         let (version, delta) = queries
-            .read(self.by(), move |reader| {
+            .read(&self.by, move |reader| {
                 let (seq, rows) = planned::whole_result(reader, &binding)?;
                 let delta = before.map(|(at, before)| (at, difference(&binding, &before, &rows)));
                 Ok::<_, QueryFailure>(((seq, ResultRows::new(rows)), delta))
@@ -167,7 +163,7 @@ impl SharedRerun {
     ) -> Result<Arc<SharedDelta>, Refusal> {
         let queries = queries.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
-        queries.read(self.by(), move |_| Ok(difference(&binding, &held.result, &rows))).await
+        queries.read(&self.by, move |_| Ok(difference(&binding, &held.result, &rows))).await
     }
 }
 

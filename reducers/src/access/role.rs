@@ -130,7 +130,8 @@ pub struct Role {
     pub name: String,
     /// A description for people.
     pub description: Option<String>,
-    /// The reducers that it may call, a JSON array; `*` means all except those that manage identities.
+    /// The reducers that it may call, a JSON array; `*` means all except those that manage identities, tokens, roles and
+    /// policies.
     pub reducers: Json,
     /// Capabilities of every identity with this role, a JSON array of texts.
     pub capabilities: Json,
@@ -169,13 +170,13 @@ pub fn module() -> Module {
 }
 
 /// Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an
-/// admin. `reducers` are names; `*` means all except those that manage identities.
+/// admin. `reducers` are names; `*` means all except those that manage identities, tokens, roles and policies.
 #[reducer]
 pub fn set_role(
     ctx: &mut Context<'_>,
     /// Its name.
     name: String,
-    /// The reducers that it may call; `*` means all except those that manage identities.
+    /// The reducers that it may call; `*` means all except those that manage identities, tokens, roles and policies.
     reducers: BTreeSet<String>,
     /// Capabilities of every identity with this role.
     capabilities: Option<BTreeSet<String>>,

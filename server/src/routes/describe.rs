@@ -21,7 +21,7 @@ pub(super) async fn schema(
 ) -> Result<Response, Problem> {
     let _turn = turn(&app, &by).await;
     let text = app.engine.describe_for(&by).to_string();
-    Ok(counted_json(text, app.engine.buffers().reserve(&by))?)
+    Ok(counted_json(text, app.engine.buffers(), &by)?)
 }
 
 /// Tables, columns, reducers and the routes, as OpenAPI 3.1.
@@ -31,5 +31,5 @@ pub(super) async fn openapi(
 ) -> Result<Response, Problem> {
     let _turn = turn(&app, &by).await;
     let text = openapi::document(&app.engine.describe_for(&by)).to_string();
-    Ok(counted_json(text, app.engine.buffers().reserve(&by))?)
+    Ok(counted_json(text, app.engine.buffers(), &by)?)
 }

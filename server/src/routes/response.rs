@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use abide_engine::buffers::Reservation;
-use abide_schema::Refusal;
+use abide_engine::buffers::Buffers;
+use abide_schema::{Caller, Refusal};
 use axum::body::{Body, Bytes};
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -17,15 +17,20 @@ pub(super) fn json(text: String) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }
 
-/// A JSON text as a response that is counted as buffered until the client has taken it. An HTTP/2 client decides when it takes
-/// each of many responses. A small text is not counted.
+/// A JSON text as a response that is counted for the caller until the client has taken it: an HTTP/2 client decides when it takes
+/// each of many responses. Fewer than [`limits::COUNTED_RESPONSE_BYTES`] are not counted.
 ///
 /// # Errors
-/// The buffers are full.
-pub(super) fn counted_json(text: String, mut hold: Reservation) -> Result<Response, Refusal> {
+/// [`Code::Overloaded`](abide_schema::Code::Overloaded): the buffers are full.
+pub(super) fn counted_json(
+    text: String,
+    buffers: &Buffers,
+    by: &Caller,
+) -> Result<Response, Refusal> {
     if text.len() < limits::COUNTED_RESPONSE_BYTES {
         return Ok(json(text));
     }
+    let mut hold = buffers.reserve(by);
     hold.grow(text.len())?;
     let length = (CONTENT_LENGTH, HeaderValue::from(text.len()));
     let parts = stream::unfold((Bytes::from(text), hold), |(mut rest, hold)| async move {

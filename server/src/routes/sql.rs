@@ -45,10 +45,10 @@ pub(super) async fn sql(
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;
     let bytes = size_of_rows(&answer.rows);
-    let mut hold = app.engine.buffers().reserve(&by);
     if bytes < COUNTED_BYTES {
-        return Ok(counted_json(frames::rows(None, &answer), hold)?);
+        return Ok(counted_json(frames::rows(None, &answer), app.engine.buffers(), &by)?);
     }
+    let mut hold = app.engine.buffers().reserve(&by);
     hold.grow(bytes)?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())

@@ -88,7 +88,7 @@ impl PendingReruns {
             }
             return;
         }
-        let rerun = engine.reruns.of(&subscription.binding);
+        let rerun = engine.reruns.of(&subscription.binding, self.account.tenant());
         self.order(engine, key, &rerun, at, subscription.held.clone());
         subscription.stale = Some(StaleSubscription { rerun, pending: VecDeque::from([pending]) });
     }
