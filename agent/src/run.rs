@@ -4,7 +4,8 @@
 //! `attempts` cancels tasks on remote servers · `context` state shared by all drivers · `drive` the loop · `driver`
 //! one run · `drivers` one task per run · `error` errors that stop a runtime · `heartbeat` renewal of leases ·
 //! `lease` the lease of a run · `next_step` the next step · `pause` stages at which a run waits · `runtime` claims
-//! runs · `settings` settings of a runtime · `step` how a step ends.
+//! runs · `settings` settings of a runtime · `step` how a step ends · `step_batch` how a step is
+//! recorded.
 
 pub(crate) mod attempts;
 pub(crate) mod context;
@@ -19,3 +20,4 @@ pub(crate) mod pause;
 pub(crate) mod runtime;
 pub(crate) mod settings;
 pub(crate) mod step;
+pub(crate) mod step_batch;

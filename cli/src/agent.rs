@@ -29,8 +29,10 @@ use serde_json::json;
 
 use self::hint::of_folder;
 pub(crate) use self::hint::where_to;
-pub(crate) use self::host::{AgentHost, FOLDER, LoadedProject, agents_file, check_named, unusable};
-use self::host::{check_folder_exists, open, opened, prompt_store};
+pub(crate) use self::host::{
+    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named, unusable,
+};
+use self::host::{open, opened, prompt_store};
 use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;

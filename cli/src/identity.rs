@@ -55,7 +55,7 @@ struct Change {
     #[command(flatten)]
     grants: GrantOptions,
 
-    /// Remove all of it, repeated or separated by commas
+    /// Remove these attributes; repeat the option or separate them by commas
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     clear: Vec<Grant>,
 }

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 use self::webhooks::Webhooks;
 
-use crate::agent::{AgentHost, LoadedProject, agents_file};
+use crate::agent::{AgentHost, LoadedProject, agents_file, check_folder_exists};
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
@@ -169,7 +169,10 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
-        Some(folder) => Some(AgentHost::project(options, folder).await?),
+        Some(folder) => {
+            check_folder_exists(folder)?;
+            Some(AgentHost::project(options, folder).await?)
+        }
         None => None,
     };
     let stop = signals::asked_to_stop()?;

@@ -4,7 +4,7 @@
 //! commits one `group` of units after the other · `unit` and `run_unit` run the calls of a unit · `execute` runs one call in the
 //! open `transaction`, over the `overlay` · `deferred` moves long work to readers · `outcome` and `request_ids` answer retries ·
 //! `live_queries` makes deltas · `timers` makes due rows into calls · `open_rows` are committed by SQLite later ·
-//! `durable` syncs · `checkpointer` moves the WAL · `retention` of the change log · `table_watchers` reports changed
+//! `durable` syncs · `checkpointer` moves the WAL, with a `writer_pause` if it must · `retention` of the change log · `table_watchers` reports changed
 //! tables.
 
 pub(crate) mod checkpointer;
@@ -30,4 +30,5 @@ pub(crate) mod timers;
 pub(crate) mod transaction;
 pub(crate) mod unit;
 pub(crate) mod writer;
+pub(crate) mod writer_pause;
 pub(crate) mod writer_sql;

@@ -1,6 +1,7 @@
 //! Configuration of an engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_live::Budget;
 use abide_schema::{Module, limits};
@@ -42,6 +43,8 @@ impl Config {
             average: limits::LIVE_DELTA_STEPS,
             max: limits::LIVE_DELTA_MOST_STEPS,
             commit: limits::LIVE_COMMIT_STEPS,
+            statement: limits::LIVE_STATEMENT_STEPS,
+            time: Duration::from_millis(limits::LIVE_DELTA_MS),
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();

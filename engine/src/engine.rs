@@ -20,7 +20,7 @@ use crate::commit::jobs::WriterJob;
 use crate::config::Config;
 use crate::metrics::{Metrics, Series};
 use crate::ports::{Backlog, EventSources};
-use crate::results::{CommittedBatch, CommittedCall, QueryResult};
+use crate::results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult};
 use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::connection::Connection;
 use inner::{Inner, overloaded};
@@ -54,22 +54,24 @@ impl Engine {
     ///
     /// # Errors
     /// A [`Refusal`]; then nothing was written.
-    pub async fn call(
-        &self,
-        caller: &Caller,
-        reducer: &str,
-        args: &JsonValue,
-        request_id: Option<&str>,
-    ) -> Result<CommittedCall, Refusal> {
-        self.inner.allow(caller, 1)?;
-        let call = self.inner.registry.ready(reducer, args)?;
-        let done = self.inner.submit(caller, vec![call], request_id).await?;
-        let duplicate = done.duplicate;
-        let call = done.calls.into_iter().next().expect("one call has one answer");
-        Ok(CommittedCall {
-            seq: call.seq,
-            result: call.result,
-            duplicate: duplicate || call.duplicate,
+    pub fn call<'a>(
+        &'a self,
+        caller: &'a Caller,
+        reducer: &'a str,
+        args: &'a JsonValue,
+        request_id: Option<&'a str>,
+    ) -> EngineFuture<'a, Result<CommittedCall, Refusal>> {
+        Box::pin(async move {
+            self.inner.allow(caller, 1)?;
+            let call = self.inner.registry.ready(reducer, args)?;
+            let done = self.inner.submit(caller, vec![call], request_id).await?;
+            let duplicate = done.duplicate;
+            let call = done.calls.into_iter().next().expect("one call has one answer");
+            Ok(CommittedCall {
+                seq: call.seq,
+                result: call.result,
+                duplicate: duplicate || call.duplicate,
+            })
         })
     }
 
@@ -87,37 +89,39 @@ impl Engine {
     ///
     /// # Errors
     /// The [`Refusal`] of the first refused call; then nothing of the batch was written.
-    pub async fn batch(
-        &self,
-        caller: &Caller,
-        calls: &[BatchCall],
-        request_id: Option<&str>,
-    ) -> Result<CommittedBatch, Refusal> {
-        if calls.is_empty() {
-            return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
-        }
-        if calls.len() > limits::BATCH_CALLS {
-            let (count, max) = (calls.len(), limits::BATCH_CALLS);
-            let detail = format!("the batch has {count} calls; the limit is {max}");
-            return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
-        }
-        self.inner.allow(caller, calls.len())?;
-        let ready = calls.iter().enumerate().map(|(at, call)| {
-            self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
-                refusal.batch_position = Some(at + 1);
-                refusal
-            })
-        });
-        let ready = ready.collect::<Result<Vec<_>, _>>()?;
-        let done = self.inner.submit(caller, ready, request_id).await?;
-        let results = done.calls.into_iter().map(|call| CommittedCall {
-            seq: call.seq,
-            result: call.result,
-            duplicate: call.duplicate,
-        });
-        let results: Vec<CommittedCall> = results.collect();
-        let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
-        Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
+    pub fn batch<'a>(
+        &'a self,
+        caller: &'a Caller,
+        calls: &'a [BatchCall],
+        request_id: Option<&'a str>,
+    ) -> EngineFuture<'a, Result<CommittedBatch, Refusal>> {
+        Box::pin(async move {
+            if calls.is_empty() {
+                return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
+            }
+            if calls.len() > limits::BATCH_CALLS {
+                let (count, max) = (calls.len(), limits::BATCH_CALLS);
+                let detail = format!("the batch has {count} calls; the limit is {max}");
+                return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
+            }
+            self.inner.allow(caller, calls.len())?;
+            let ready = calls.iter().enumerate().map(|(at, call)| {
+                self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
+                    refusal.batch_position = Some(at + 1);
+                    refusal
+                })
+            });
+            let ready = ready.collect::<Result<Vec<_>, _>>()?;
+            let done = self.inner.submit(caller, ready, request_id).await?;
+            let results = done.calls.into_iter().map(|call| CommittedCall {
+                seq: call.seq,
+                result: call.result,
+                duplicate: call.duplicate,
+            });
+            let results: Vec<CommittedCall> = results.collect();
+            let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
+            Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
+        })
     }
 
     /// Runs due deadlines immediately instead of waiting for the engine's timer. When this returns,
@@ -126,23 +130,27 @@ impl Engine {
     ///
     /// # Errors
     /// A [`Refusal`] if the engine accepts nothing any more.
-    pub async fn fire_due(&self) -> Result<(), Refusal> {
-        self.inner.submit(&Caller::system(), Vec::new(), None).await.map(drop)
+    pub fn fire_due(&self) -> EngineFuture<'_, Result<(), Refusal>> {
+        Box::pin(
+            async move { self.inner.submit(&Caller::system(), Vec::new(), None).await.map(drop) },
+        )
     }
 
     /// Runs one read-only statement. When this returns, the state that it read is durable.
     ///
     /// # Errors
     /// A [`Refusal`].
-    pub async fn query(
-        &self,
-        caller: &Caller,
-        sql: &str,
-        params: &Map<String, JsonValue>,
+    pub fn query<'a>(
+        &'a self,
+        caller: &'a Caller,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
         as_of: Option<Seq>,
-    ) -> Result<QueryResult, Refusal> {
-        self.inner.allow(caller, 1)?;
-        self.inner.queries.query(caller, sql, params, as_of).await
+    ) -> EngineFuture<'a, Result<QueryResult, Refusal>> {
+        Box::pin(async move {
+            self.inner.allow(caller, 1)?;
+            self.inner.queries.query(caller, sql, params, as_of).await
+        })
     }
 
     /// Looks up credentials, on a dedicated reader, so that callers' queries do not delay
@@ -150,12 +158,12 @@ impl Engine {
     ///
     /// # Errors
     /// A [`Refusal`].
-    pub async fn look_up(
-        &self,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-    ) -> Result<QueryResult, Refusal> {
-        self.inner.queries.look_up(sql, params).await
+    pub fn look_up<'a>(
+        &'a self,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+    ) -> EngineFuture<'a, Result<QueryResult, Refusal>> {
+        Box::pin(async move { self.inner.queries.look_up(sql, params).await })
     }
 
     /// Explains how a query would be maintained live, and at what cost. Omitted parameters are NULL.
@@ -163,14 +171,16 @@ impl Engine {
     /// # Errors
     /// A [`Refusal`] if the query cannot be live. A query that lacks an index is explained,
     /// together with the refusal that it would get.
-    pub async fn explain(
-        &self,
-        caller: &Caller,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-    ) -> Result<Explanation, Refusal> {
-        self.inner.allow(caller, 1)?;
-        self.inner.queries.explain(caller, sql, params).await
+    pub fn explain<'a>(
+        &'a self,
+        caller: &'a Caller,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+    ) -> EngineFuture<'a, Result<Explanation, Refusal>> {
+        Box::pin(async move {
+            self.inner.allow(caller, 1)?;
+            self.inner.queries.explain(caller, sql, params).await
+        })
     }
 
     /// Opens a connection for a caller's subscriptions.
@@ -268,30 +278,34 @@ impl Engine {
     ///
     /// # Errors
     /// The engine is closing or poisoned.
-    pub async fn live_templates(&self) -> Result<Vec<TemplateWork>, Refusal> {
-        let (reply, answer) = oneshot::channel();
-        self.inner.send(None, WriterJob::Templates(reply), 0)?;
-        answer.await.map_err(|_| self.inner.health.dropped())
+    pub fn live_templates(&self) -> EngineFuture<'_, Result<Vec<TemplateWork>, Refusal>> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.inner.send(None, WriterJob::Templates(reply), 0)?;
+            answer.await.map_err(|_| self.inner.health.dropped())
+        })
     }
 
     /// The numbers of rows that modules declare for `/metrics` ([`abide_schema::Module::metric`]).
     ///
     /// # Errors
     /// A [`Refusal`].
-    pub async fn module_series(&self) -> Result<Vec<Series>, Refusal> {
-        let mut all = Vec::new();
-        let declared = self.inner.store.layout().modules.iter().flat_map(|it| &it.metrics);
-        for MetricSeries { name, meaning, label, query } in declared {
-            let found = self.inner.queries.look_up(query, &Map::new()).await?;
-            let values = found.rows.iter().filter_map(|row| match &row[..] {
-                [Value::Text(label), Value::Integer(count)] => {
-                    Some((label.clone(), count.unsigned_abs()))
-                }
-                _ => None,
-            });
-            all.push(Series { name, meaning, label, values: values.collect() });
-        }
-        Ok(all)
+    pub fn module_series(&self) -> EngineFuture<'_, Result<Vec<Series>, Refusal>> {
+        Box::pin(async move {
+            let mut all = Vec::new();
+            let declared = self.inner.store.layout().modules.iter().flat_map(|it| &it.metrics);
+            for MetricSeries { name, meaning, label, query } in declared {
+                let found = self.inner.queries.look_up(query, &Map::new()).await?;
+                let values = found.rows.iter().filter_map(|row| match &row[..] {
+                    [Value::Text(label), Value::Integer(count)] => {
+                        Some((label.clone(), count.unsigned_abs()))
+                    }
+                    _ => None,
+                });
+                all.push(Series { name, meaning, label, values: values.collect() });
+            }
+            Ok(all)
+        })
     }
 
     /// Bytes of calls queued for the writer.

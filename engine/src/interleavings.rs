@@ -1,13 +1,13 @@
 //! Shared state of the threads, under interleavings explored by a model checker (`cargo xtask interleave`): the
 //! queue, the outbox of a slow client, the start and end of subscriptions between
-//! commits, and the release of answers after a sync. A thread switch can happen at every lock.
+//! commits, the release of answers after a sync, and the drain of the readers. A thread switch can happen at every lock.
 
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Catalog, Delta, Planner, Router};
 use abide_schema::share::{ShareKey, Tenants};
 use abide_schema::{Caller, Seq, Table as _, Value, limits};
-use abide_store::EventRow;
+use abide_store::{EventRow, InterruptHandle, Layout, Store, Tuning};
 use serde_json::Map;
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -19,6 +19,7 @@ use crate::commit::unit::{ReplyEnvelope, UnitResult};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::FreeRunning;
+use crate::queries::reader_drain::ReaderDrain;
 use crate::subscriptions::buffers::{BufferLimits, Buffers};
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
@@ -349,6 +350,40 @@ fn commit_and_listen(fails: u32) {
     to_publish.take(usize::MAX, &mut published);
     let all = published.iter().all(|(seq, _)| platter.has(seq.0));
     assert!(all, "subscribers receive only durable commits");
+}
+
+/// No query runs while the readers are drained, and no thread waits for ever. In a model, waits have no time limit.
+#[test]
+fn drained_readers_run_no_query() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let layout = Layout { modules: Vec::new() };
+    let store = Store::open(&folder.path().join("a.db"), layout, Tuning::default());
+    let reader = std::sync::Mutex::new(store.expect("it opens").reader().expect("it opens"));
+    let handle = move || reader.lock().expect("nothing panics").interrupt_handle();
+    shuttle::check_random(
+        move || {
+            let (drain, running) = (Arc::new(ReaderDrain::default()), Arc::new(Mutex::new(0)));
+            let reader = |handles: [InterruptHandle; 2]| {
+                let (drain, running) = (Arc::clone(&drain), Arc::clone(&running));
+                thread::spawn(move || {
+                    for handle in handles {
+                        let admitted = drain.admit(handle);
+                        *running.lock().expect("nothing panics") += 1;
+                        *running.lock().expect("nothing panics") -= 1;
+                        drop(admitted);
+                    }
+                })
+            };
+            let readers = [reader([handle(), handle()]), reader([handle(), handle()])];
+            for _ in 0..2 {
+                let drained = drain.drain();
+                assert_eq!(*running.lock().expect("nothing panics"), 0, "a query runs");
+                drop(drained);
+            }
+            readers.into_iter().for_each(|reader| reader.join().expect("it ends"));
+        },
+        ORDERS,
+    );
 }
 
 /// Two of them exceed an outbox.

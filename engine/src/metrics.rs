@@ -140,6 +140,8 @@ metrics! {
     sync_us_total;
     /// Checkpoints run.
     checkpoints_total;
+    /// Checkpoints that held queries back, because the WAL or the journal had become long.
+    draining_checkpoints_total;
     /// Queries answered.
     queries_total;
     /// Steps of SQLite's virtual machine in these queries.

@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod failure;
 pub(crate) mod planned;
 pub(crate) mod query;
+pub(crate) mod reader_drain;
 pub(crate) mod reader_sql;
 pub(crate) mod readers;
 pub(crate) mod service;

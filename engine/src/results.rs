@@ -1,6 +1,12 @@
 //! The results of a call, a batch and a query.
 
+use std::pin::Pin;
+
 use abide_schema::{Row, Seq};
+
+/// The future of a request to the engine. It is boxed, so that it is compiled once: a crate that awaits an `async fn` of another
+/// crate compiles it again, with everything that it awaits.
+pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

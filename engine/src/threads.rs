@@ -16,6 +16,7 @@ use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
+use crate::queries::reader_drain::ReaderDrain;
 use crate::subscriptions::buffers::Buffers;
 
 /// The stack of a thread. Readers parse SQL and the writer policies, and a syntax tree is printed by recursion.
@@ -31,6 +32,7 @@ pub(crate) struct Threads {
     pub(crate) scheduler: Arc<dyn StepScheduler>,
     pub(crate) buffers: Buffers,
     pub(crate) tenants: Tenants,
+    pub(crate) drain: Arc<ReaderDrain>,
 }
 
 impl Threads {

@@ -80,7 +80,7 @@ codes! {
     LimitExceeded = "limit_exceeded", 413, "Limit exceeded", false;
     /// A rate, a quota or a limit of concurrent work holds the request back: of the caller, a tool or a run.
     RateLimited = "rate_limited", 429, "Rate limited", true;
-    /// A queue or a buffer of the server is full.
+    /// A queue or a buffer of the server is full, or a long query was ended so that the write-ahead log can start again.
     Overloaded = "overloaded", 503, "Overloaded", true;
     /// The engine closes, or the file is in use.
     Unavailable = "unavailable", 503, "Unavailable", true;

@@ -189,7 +189,8 @@ fn a_subscription_over_budget_equals_its_query() {
     for_seeds("live::a_subscription_over_budget", 0..6, |seed| {
         run(async {
             let mut world = World::new();
-            world.live_budget = Some(Budget { average: 1, max: 100, commit: 1_000_000 });
+            world.live_budget =
+                Some(Budget { average: 1, max: 100, commit: 1_000_000, ..Budget::UNLIMITED });
             world.reopen();
             let mut play = RandomRun::new(seed, world);
             for _ in 0..100 {
@@ -213,7 +214,8 @@ fn a_subscription_over_budget_equals_its_query() {
 fn a_large_group_is_counted_once_and_then_kept() {
     run(async {
         let mut world = World::new();
-        world.live_budget = Some(Budget { average: 1_000, max: 2_000, commit: 1_000_000 });
+        world.live_budget =
+            Some(Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED });
         world.reopen();
         world.session("s").await;
         for _ in 0..5 {

@@ -18,6 +18,7 @@ mod journal;
 mod leases;
 mod live;
 mod log;
+mod long_snapshots;
 mod migrations;
 mod model;
 mod opening;

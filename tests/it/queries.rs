@@ -429,6 +429,19 @@ fn errors_of_past_queries() {
     );
 }
 
+/// The rows of each view, as texts in order: their own order is undefined.
+async fn rows_of_views(world: &World, as_of: Option<Seq>) -> Vec<(&'static str, Vec<String>)> {
+    let modules = abide_reducers::modules();
+    let mut all = Vec::new();
+    for (name, _) in modules.iter().flat_map(|module| module.views.iter().copied()) {
+        let rows = world.rows_as_of(&format!("SELECT * FROM {name}"), as_of).await;
+        let mut rows: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
+        rows.sort();
+        all.push((name, rows));
+    }
+    all
+}
+
 /// The state recorded at every seq equals the result of `as_of` ever after.
 #[test]
 fn every_past_state_is_unchanged() {
@@ -437,15 +450,20 @@ fn every_past_state_is_unchanged() {
             let world = World::new();
             let mut traffic = Traffic::new(seed);
             let mut recorded = vec![(Seq::ZERO, world.state(None).await)];
+            let mut views = vec![(Seq::ZERO, rows_of_views(&world, None).await)];
             for _ in 0..100 {
                 let _ = traffic.step(&world).await;
                 let head = world.engine().durable_seq();
                 if recorded.last().is_some_and(|(seq, _)| *seq < head) {
                     recorded.push((head, world.state(None).await));
+                    views.push((head, rows_of_views(&world, None).await));
                 }
             }
             for (seq, state) in &recorded {
                 assert!(world.state(Some(*seq)).await == *state, "as of {seq}");
+            }
+            for (seq, rows) in &views {
+                assert!(rows_of_views(&world, Some(*seq)).await == *rows, "as of {seq}");
             }
             // A past state has the order of the query, however its rows are assembled.
             for (seq, state) in recorded.iter().step_by(10) {

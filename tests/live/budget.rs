@@ -145,7 +145,8 @@ fn a_delta_over_budget_is_unknown_and_never_wrong() {
     let steps = |seed: u64| [30, 60, 120, 240][(seed % 4) as usize];
     let outcomes = each_seed("a budget", TestBudget::Seeds(80), |seed| {
         let steps = steps(seed);
-        let budget = Budget { average: steps, max: 2 * steps, commit: 8 * steps };
+        let budget =
+            Budget { average: steps, max: 2 * steps, commit: 8 * steps, ..Budget::UNLIMITED };
         (steps, run(seed, budget))
     });
     for (steps, (known, unknown)) in sums(outcomes) {
@@ -164,16 +165,16 @@ fn sums(outcomes: Vec<(u64, (usize, usize))>) -> BTreeMap<u64, (usize, usize)> {
 
 #[test]
 fn without_a_budget_every_delta_is_known() {
-    let budget = Budget { average: u64::MAX, max: u64::MAX, commit: u64::MAX };
+    let budget = Budget::UNLIMITED;
     assert_eq!(run(1, budget).1, 0);
 }
 
-/// The deltas of one tenant used up the budget of each commit, and all others were run again by readers.
-#[test]
-fn one_tenant_uses_a_share_of_a_commit() {
+/// Number of the 200 live queries of one tenant that are over the budget of a commit. That of another tenant is not.
+fn over_budget(commit: u64, statement: u64) -> usize {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
-    let budget = Budget { average: u64::MAX / 8, max: u64::MAX / 8, commit: 40_000 };
+    let (average, max) = (u64::MAX / 8, u64::MAX / 8);
+    let budget = Budget { average, max, commit, statement, ..Budget::UNLIMITED };
     let mut router = Router::with_budget(Arc::clone(&world.catalog), budget);
     (0..20).for_each(|_| drop(world.commit()));
     let tenant = |name: &str| {
@@ -198,6 +199,21 @@ fn one_tenant_uses_a_share_of_a_commit() {
         router.commit(&changes, &mut world.db).into_iter().collect();
     let over =
         many.iter().filter(|id| deltas.get(*id) == Some(&Err(LiveError::OverBudget))).count();
-    assert!(over > 0 && over < many.len(), "{over} of {} are over the budget", many.len());
     assert!(matches!(deltas.get(&other), Some(Ok(_))), "the other tenant has its own share");
+    over
+}
+
+/// The deltas of one tenant used up the budget of each commit, and all others were run again by readers.
+#[test]
+fn one_tenant_uses_a_share_of_a_commit() {
+    let over = over_budget(40_000, 0);
+    assert!(over > 0 && over < 200, "{over} of 200 are over the budget");
+}
+
+/// Ten thousand deltas of few steps each took half a second of the writer, because the start of a statement was free.
+#[test]
+fn the_start_of_a_statement_counts() {
+    assert_eq!(over_budget(4_000_000, 0), 0);
+    let over = over_budget(4_000_000, 50_000);
+    assert!(over > 0 && over < 200, "{over} of 200 are over the budget");
 }

@@ -134,7 +134,7 @@ impl EngineFixture {
         let path = self.folder.path().join("abide.db");
         let mut config = Config::new(vec![module()]);
         // This test needs deltas, not reruns.
-        config.live_budget = Budget { average: u64::MAX, max: u64::MAX, commit: u64::MAX };
+        config.live_budget = Budget::UNLIMITED;
         let engine = Engine::open(path, config);
         self.engine = Some(engine.expect("the file can be opened"));
     }

@@ -323,9 +323,8 @@ fn every_known_function_exists_in_sqlite() {
     }
     unknown.sort();
     expect![
-        "bm25 current_date current_time current_timestamp fts3_tokenizer fts5 fts5_get_locale \
-        fts5_insttoken fts5_locale fts5_source_id highlight match matchinfo offsets optimize \
-        rtreecheck rtreedepth rtreenode snippet sqlite_log subtype"
+        "bm25 current_date current_time current_timestamp fts5 fts5_get_locale fts5_insttoken \
+        fts5_locale fts5_source_id highlight match snippet sqlite_log subtype"
     ]
     .assert_eq(&unknown.join(" "));
 }

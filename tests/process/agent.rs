@@ -12,7 +12,7 @@ use crate::program::{ExitedProcess, Process, abide};
 use crate::server::Server;
 
 /// The environment of an agent: a folder with models, tools and a definition.
-struct AgentFolder {
+pub(crate) struct AgentFolder {
     folder: TempDir,
 }
 
@@ -46,7 +46,7 @@ const CLERK: &str = "description: Looks after orders\ntools: [look, refund]\n";
 const INPUT: &str = "Pay order A-7 back.";
 
 impl AgentFolder {
-    fn new(answers: &str) -> AgentFolder {
+    pub(crate) fn new(answers: &str) -> AgentFolder {
         let agent_folder = AgentFolder { folder: tempfile::tempdir().unwrap() };
         fs::create_dir_all(agent_folder.path("project/agents")).unwrap();
         let ledger = agent_folder.path("ledger").display().to_string();
@@ -73,7 +73,7 @@ impl AgentFolder {
     }
 
     /// The run of all these tests, over the file.
-    fn clerk(&self, more: &[&str]) -> ExitedProcess {
+    pub(crate) fn clerk(&self, more: &[&str]) -> ExitedProcess {
         let args = ["--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
         self.run(&[&args[..], more].concat())
     }
@@ -733,8 +733,9 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     assert_eq!(exported.code, Some(0), "{exported:?}");
     fs::write(agent_folder.path("order-7.json"), &exported.stdout).unwrap();
     let here = agent_folder.clerk(&[]);
-    assert_eq!(here.code, Some(1), "{here:?}");
     assert!(here.stderr.contains("continues elsewhere   [moved]"), "{here:?}");
+    let recorded = plain(&["--db", "agents.db", "agent", "record", "order-7"]);
+    assert!(recorded.stderr.contains("run order-7 was moved to another file"), "{recorded:?}");
 
     let import = ["--db", "other.db", "agent", "import", "order-7.json"];
     let waits = agent_folder.run(&import);

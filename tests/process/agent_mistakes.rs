@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use expect_test::expect;
+
+use crate::agent::AgentFolder;
 use crate::program::ExitedProcess;
 use crate::project::Project;
 
@@ -116,4 +119,47 @@ fn the_greeting_of_a_server_names_an_agent_that_a_user_can_start() {
     assert!(then.contains(" clerk \"Hello\""), "{then}");
     server.terminate();
     assert_eq!(server.ended().code, Some(0));
+}
+
+/// The rule was accepted, and the run did not pause.
+#[test]
+fn a_pause_rule_names_a_tool_of_the_agent() {
+    let agent = "pause: [{ at: after_agent, tools: [refnd] }]\n";
+    let checked = project("", agent).run(&["agent", "check"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(checked.stdout.contains("unknown tool refnd"), "{checked:?}");
+    let of_runtime = "pause: [{ at: after_tools, tools: [manage_todo_list] }]\n";
+    let checked = project("", of_runtime).run(&["agent", "check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+/// The server started without models, on another file than the one of the folder.
+#[test]
+fn a_server_for_agents_needs_their_folder() {
+    let project = project("", "description: x\n");
+    fs::remove_dir_all(project.path(".abide")).unwrap();
+    let refused = project.run(&["serve", "--agents", ".abide", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("there is no folder .abide   [not_found]"), "{refused:?}");
+}
+
+/// Only the first of several calls was named.
+#[test]
+fn every_call_that_waits_is_named_with_its_command() {
+    let agent_folder = AgentFolder::new(
+        "
+answers:
+  - { text: Both., calls: [{ name: refund, arguments: { order: A-7 } },
+      { name: refund, arguments: { order: A-8 } }] }
+",
+    );
+    let waits = agent_folder.clerk(&[]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    expect![[r#"
+        waits: awaiting_approval refund {"order":"A-7"}
+          | awaiting_approval refund {"order":"A-8"}
+          hint: abide call --db agents.db decide_approval call_id=order-7~1.1 decision=approve
+          and:  abide call --db agents.db decide_approval call_id=order-7~1.2 decision=approve
+          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
+    "#]].assert_eq(&waits.stderr);
 }

@@ -64,6 +64,8 @@ struct Tag {
 }
 
 impl Mlflow {
+    /// Prepares a client for the configured server; sends nothing.
+    ///
     /// # Errors
     /// The address or the token cannot be used.
     pub(crate) fn open(config: &MlflowConfig, environment: &Environment) -> Result<Mlflow, String> {

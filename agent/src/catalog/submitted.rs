@@ -28,8 +28,8 @@ impl Catalog {
     }
 }
 
-/// Maximum number of agents in a received definition: the definition and its inline subagents.
-const AGENTS: usize = 100;
+/// Maximum number of inline subagents in a received definition, at every depth.
+const SUBAGENTS: usize = 100;
 
 /// Maximum number of names in a list of a received definition.
 const NAMES: usize = 1_000;
@@ -37,12 +37,12 @@ const NAMES: usize = 1_000;
 /// Refuses a definition whose check takes long.
 fn check_size(definition: &AgentDefinition) -> Result<(), DefinitionError> {
     let too_many = |why: String| Err(DefinitionError::Contradiction(why));
-    let (mut open, mut agents) = (vec![definition], 0);
+    let (mut open, mut checked) = (vec![definition], 0);
     while let Some(one) = open.pop() {
-        agents += 1;
-        if agents + open.len() > AGENTS {
+        // Without the definition itself.
+        if checked + open.len() > SUBAGENTS {
             let name = &definition.name;
-            return too_many(format!("agent {name} has more than {AGENTS} inline subagents"));
+            return too_many(format!("agent {name} has more than {SUBAGENTS} inline subagents"));
         }
         let lists = [
             ("tools", one.tools.len()),
@@ -60,6 +60,7 @@ fn check_size(definition: &AgentDefinition) -> Result<(), DefinitionError> {
             Subagent::Inline(inline) => Some(&**inline),
             Subagent::Named(_) => None,
         }));
+        checked += 1;
     }
     Ok(())
 }

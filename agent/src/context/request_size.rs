@@ -81,7 +81,7 @@ pub(crate) fn fit(
         else {
             let why = format!(
                 "the instructions, tools, the task and the latest turn take {tokens} tokens, and the window has \
-                 {window}: choose a profile with a larger window_tokens, or shorten them"
+                 {window}: choose a profile with a larger window_tokens, or shorten the instructions or the task"
             );
             return Err(StepError::Failed(Failure::new("context_too_long", why)));
         };
@@ -91,7 +91,10 @@ pub(crate) fn fit(
         // The marker takes some space, so a result just above the least size may not get smaller.
         match shortened.len() < content.len() {
             true => *content = shortened,
-            false => content.truncate(content.floor_char_boundary(LEAST_CHARS)),
+            false => {
+                let end = content.char_indices().nth(LEAST_CHARS);
+                content.truncate(end.map_or(content.len(), |(at, _)| at));
+            }
         }
         estimated = size.estimate.request(request);
     }

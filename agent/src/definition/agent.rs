@@ -18,7 +18,9 @@ use serde_json::{Map, Value};
 
 pub use crate::definition::chosen_model::ModelChoice;
 
-use crate::definition::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
+use crate::definition::agent_tool::{
+    AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESERVED, RESPONSE, TASK,
+};
 use crate::definition::error::{DefinitionError, NAME_CHARS, Position, position};
 use crate::definition::guardrail::GuardrailFunctions;
 use crate::definition::middleware::Middleware;
@@ -655,8 +657,11 @@ impl AgentDefinition {
         let is_own =
             |name: &&String| *name == TASK || (has_memory && MEMORY_TOOLS.contains(&name.as_str()));
         let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && !is_own(name));
-        let asked = Selection { tools: Some(asked.cloned().collect()), ..Selection::default() };
-        tools.view(asked)?;
+        let is_runtime = |name: &&String| RESERVED.contains(&name.as_str());
+        let pausing = self.pause.iter().flat_map(|rule| &rule.tools);
+        let pausing = pausing.filter(|name| !is_agent(name) && !is_runtime(name));
+        let named = asked.chain(pausing).cloned().collect();
+        tools.view(Selection { tools: Some(named), ..Selection::default() })?;
         for tool in self.agent_tools() {
             if tools.get(&tool.name).is_some() {
                 let why = format!("as a tool the agent needs another name: {} exists", tool.name);

@@ -26,6 +26,7 @@ use crate::model::{stopped, structured};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Failure, Step, StepError, overtime};
+use crate::run::step_batch::StepCall;
 use crate::tools::arguments::arguments_or_text;
 use crate::watchdog::health::{self, MeasuredRequest};
 use crate::{context, delegation, memory, middleware, model, plan, run, tools};
@@ -367,7 +368,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, (allowed, &refused), wrong.as_deref(), &mut events);
     let refused = refuse(driver, &calls, &refused, &mut events);
-    requests.extend(withheld);
+    requests.extend(withheld.map(StepCall::from));
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
     let reported = spent.input_tokens;
@@ -385,8 +386,8 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
         stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
-    let message = Call::of(driver.message("assistant", answer.text, &entry));
-    let measured = health.as_ref().map(|health| Call::of(health::record(driver, health)));
+    let message = StepCall::from(driver.message("assistant", answer.text, &entry));
+    let measured = health.as_ref().map(|health| Call::of(health::record(driver, health)).into());
     let answered = [message].into_iter().chain(measured).chain(refused).collect();
     let claimed = record_answer(driver, (&events, &spent), answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
@@ -397,24 +398,22 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
 async fn record_answer(
     driver: &mut Driver,
     (events, spent): (&[NewRunEvent], &ModelUsage),
-    answered: Vec<Call>,
-    requests: Vec<Call>,
+    answered: Vec<StepCall>,
+    requests: Vec<StepCall>,
 ) -> Step<Option<ToolCall>> {
-    let first = answered.len();
     let all = answered.iter().cloned().chain(requests).collect();
-    match driver.record_all(events, Some(spent), all).await {
-        Ok(recorded) => {
-            driver.run = recorded.run;
-            let requested = recorded.results.into_iter().skip(first);
-            let rows = requested.filter_map(|row| serde_json::from_value::<ToolCall>(row).ok());
-            let held = |row: &ToolCall| row.status == ToolCallStatus::Claimed;
-            Ok(rows.filter(|row| row.fencing_token.is_some()).find(held))
+    match driver.record_step((events, Some(spent)), all).await {
+        Ok(requested) => {
+            let is_held = |row: &ToolCall| {
+                row.status == ToolCallStatus::Claimed && row.fencing_token.is_some()
+            };
+            Ok(requested.into_iter().find(is_held))
         }
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(StepError::Refused(error))
             if error.code().is_some_and(tools::calls::is_for_the_model) =>
         {
-            driver.record(events, Some(spent), answered).await.map(|()| None)
+            driver.record_step((events, Some(spent)), answered).await.map(|_| None)
         }
         Err(failed) => Err(failed),
     }
@@ -428,7 +427,7 @@ fn requests(
     (allowed, refused): (usize, &BTreeMap<usize, String>),
     wrong: Option<&str>,
     events: &mut Vec<NewRunEvent>,
-) -> Vec<Call> {
+) -> Vec<StepCall> {
     let (mut requests, claims) = (Vec::new(), tools::calls::starts_at_once(driver, calls));
     for (at, asked) in calls.iter().enumerate() {
         if let Some(wrong) = wrong.filter(|_| asked.name == RESPONSE) {
@@ -437,7 +436,7 @@ fn requests(
                 true => driver.result(asked, &CallResult::ok("ignored: call response once", 0)),
                 false => driver.result(asked, &CallResult::error(wrong)),
             };
-            requests.push(result);
+            requests.push(result.into());
             continue;
         }
         let arguments = arguments_or_text(&asked.arguments);
@@ -453,11 +452,11 @@ fn requests(
             }
         };
         match request {
-            Ok(request) => requests.push(request),
+            Ok(request) => requests.push(request.into()),
             Err(text) => {
                 let (event, result) = driver.result(asked, &CallResult::error(text));
                 events.push(event);
-                requests.push(result);
+                requests.push(result.into());
             }
         }
     }
@@ -471,11 +470,11 @@ fn refuse(
     calls: &[RequestedCall],
     refused: &BTreeMap<usize, String>,
     events: &mut Vec<NewRunEvent>,
-) -> Vec<Call> {
+) -> Vec<StepCall> {
     let results = refused.iter().filter_map(|(at, why)| {
         let (event, result) = driver.result(calls.get(*at)?, &CallResult::error(why.as_str()));
         events.push(event);
-        Some(result)
+        Some(result.into())
     });
     results.collect()
 }

@@ -170,6 +170,9 @@ pub struct RecordedOutcome {
     pub output_tokens: i64,
 }
 
+/// The code of a run that was exported: `end_moved` of the reducers sets it.
+const MOVED: &str = "moved";
+
 /// Why a run cannot be recorded, or a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -183,6 +186,9 @@ pub enum RecordingError {
     /// The run has not ended.
     #[error("run {0} is {1}; only a run that has ended can be recorded")]
     Active(String, RunStatus),
+    /// The run was exported and continues in another file.
+    #[error("run {0} was moved to another file; record it in that file")]
+    Moved(String),
     /// The run is a part of another one.
     #[error("run {0} was delegated; record run {1}, which includes it")]
     Delegated(String, String),
@@ -210,6 +216,9 @@ impl RecordedRun {
         let run = run.ok_or_else(|| RecordingError::Missing(run_id.to_owned()))?;
         if !run.status.is_terminal() {
             return Err(RecordingError::Active(run.id, run.status));
+        }
+        if run.error_code.as_deref() == Some(MOVED) {
+            return Err(RecordingError::Moved(run.id));
         }
         if let Some(parent) = run.parent_id {
             return Err(RecordingError::Delegated(run.id, parent));

@@ -62,7 +62,7 @@ impl Driver {
             return remote_agent::run::drive(self).await;
         }
         loop {
-            let (session, calls) = self.look().await?;
+            let (session, calls) = self.current().await?;
             if let Some(reason) = rests(&session) {
                 if self.wait(&[], Vec::new(), reason).await? {
                     return Ok(DriveResult::Waits);
@@ -86,11 +86,11 @@ impl Driver {
                         continue;
                     }
                     if let Some(claimed) = model::call::ask(self).await? {
-                        tools::calls::run_all(self, vec![claimed]).await?;
+                        self.run_calls(vec![claimed]).await?;
                     }
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
-                NextStep::Run(ready) => tools::calls::run_all(self, ready).await?,
+                NextStep::Run(ready) => self.run_calls(ready).await?,
                 NextStep::Await => self.wait_for_calls().await?,
                 NextStep::Interrupt(undecided) => {
                     if self.wait(&undecided, waiting, "approval").await? {
@@ -134,6 +134,15 @@ impl Driver {
         Ok(())
     }
 
+    /// Runs calls. If the batch that completes the only call also delivers its result, takes over the state after that batch.
+    async fn run_calls(&mut self, ready: Vec<ToolCall>) -> Step {
+        self.current_calls = None;
+        match tools::calls::run_all(self, ready).await? {
+            Some(delivered) => self.take_over(delivered).await,
+            None => Ok(()),
+        }
+    }
+
     /// Requests the missing calls one by one, because the batch of all of them was refused.
     async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
         for asked in missing {
@@ -144,7 +153,7 @@ impl Driver {
                     continue;
                 }
             };
-            match self.record(&[], None, vec![request]).await {
+            match self.record(&[], None, vec![request.into()]).await {
                 Ok(()) => {}
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
@@ -160,7 +169,7 @@ impl Driver {
     /// Gives the model the results of its calls, in the order in which it requested them.
     async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
         let mut events = Vec::new();
-        let mut calls = Vec::new();
+        let mut messages = Vec::new();
         for (asked, row) in ended {
             let result = tools::calls::result(self, &row);
             let handoff = match handoff::changes_agent(self, &row) && !result.is_error {
@@ -174,16 +183,16 @@ impl Driver {
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::calls::decided(&row, "rejected"));
             }
-            let (event, call) = self.result_with_handoff(&asked, &result, handoff);
+            let (event, message) = self.result_with_handoff(&asked, &result, handoff);
             events.push(event);
-            calls.push(call);
+            messages.push(message.into());
         }
-        self.record(&events, None, calls).await
+        self.record_step((&events, None), messages).await.map(drop)
     }
 
     async fn record_error(&self, asked: &RequestedCall, text: String) -> Step {
-        let (event, call) = self.result(asked, &CallResult::error(text));
-        self.record(&[event], None, vec![call]).await
+        let (event, message) = self.result(asked, &CallResult::error(text));
+        self.record(&[event], None, vec![message.into()]).await
     }
 
     /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the

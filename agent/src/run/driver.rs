@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use abide_client::arguments::AppendMessage;
+use abide_client::arguments::{AppendMessage, RecordRun};
 use abide_client::{
     Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind, Scope,
-    Session, ToolCall,
+    Seq, Session, ToolCall,
 };
 use abide_models::ModelMessage;
 use abide_tools::{ScopePermit, ToolContext};
@@ -28,6 +28,7 @@ use crate::run::context::RuntimeContext;
 use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, run_event};
 use crate::run::step::{Failure, Step, StepError};
+use crate::run::step_batch::{RecordedStep, StepBatch, StepCall};
 use crate::watchdog::state::HealthState;
 use crate::{catalog, run};
 
@@ -57,15 +58,20 @@ pub(crate) struct Driver {
     pub(crate) has_cut_results: bool,
     /// Whether no budget limits the run.
     pub(crate) unlimited: AtomicBool,
-    /// The run as it was last read.
+    /// The run, as last read or as returned by the last recorded step.
     pub(crate) run: Run,
-    /// The session as it was last read; `None` before that.
+    /// The session as it was last read; `None` before that. Its `seq` can be older than the driver's own writes.
     pub(crate) session: Option<Session>,
-    /// The last pause of the run, when the run was last read.
+    /// The last pause of the run, as of `known_seq`.
     pub(crate) pause: Option<Pause>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
     /// summary stands for are omitted.
     pub(crate) entries: Vec<AgentState>,
+    /// The event as of which the session, the pause and the messages above are known; `None` if they are not.
+    pub(crate) known_seq: Option<Seq>,
+    /// The calls of the last answer after a step whose condition held; [`Driver::current`] takes them. `None`: the rows must
+    /// be read.
+    pub(crate) current_calls: Option<Vec<ToolCall>>,
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
     /// Whether this driver has asked the model.
@@ -84,6 +90,18 @@ impl Driver {
         self.look().await.map(drop)
     }
 
+    /// The current state: the session, and the calls of the run's last answer. It is read, unless the last step was recorded on
+    /// the condition that nothing else has changed.
+    pub(crate) async fn current(&mut self) -> Step<(Session, Vec<ToolCall>)> {
+        let known = self.session.clone().zip(self.current_calls.take());
+        match known {
+            Some(known) if !self.stop.is_cancelled() && self.run.abort_requested_at.is_none() => {
+                Ok(known)
+            }
+            _ => self.look().await,
+        }
+    }
+
     /// Reads the current state: the run, its session, its new messages, and the calls of its last answer.
     pub(crate) async fn look(&mut self) -> Step<(Session, Vec<ToolCall>)> {
         if self.stop.is_cancelled() {
@@ -92,13 +110,14 @@ impl Driver {
         self.load_context().await?;
         // At the same time, because each takes mostly waiting. While the lease is held, only this driver changes the run, and
         // its last step has ended, so the messages are not older than the run.
-        let (runs, sessions, pauses, new) = tokio::try_join!(
+        let (run, session, pause, new) = tokio::try_join!(
             self.row::<Run>("SELECT * FROM runs WHERE id = :id", &self.run_lease.run_id),
             self.row::<Session>("SELECT * FROM sessions WHERE id = :id", &self.run.session_id),
             self.row::<Pause>("SELECT * FROM pauses WHERE run_id = :id", &self.run_lease.run_id),
             self.new_messages(),
         )?;
-        self.run = runs.ok_or_else(|| gone("run"))?;
+        self.known_seq = [run.1, session.1, pause.1, new.1].into_iter().min();
+        self.run = run.0.ok_or_else(|| gone("run"))?;
         // A runtime with a restricted role does not see the token. Then the next recorded step detects a lost
         // lease.
         let token = self.run.fencing_token.unwrap_or(self.run_lease.fencing_token);
@@ -108,10 +127,10 @@ impl Driver {
         if self.run.abort_requested_at.is_some() {
             return Err(StepError::Aborted);
         }
-        let session = sessions.ok_or_else(|| gone("session"))?;
+        let session = session.0.ok_or_else(|| gone("session"))?;
         self.session = Some(session.clone());
-        self.pause = pauses;
-        self.extend(new).await?;
+        self.pause = pause.0;
+        self.extend(new.0).await?;
         let abide = &self.abide;
         let calls = match run::next_step::last_answer(&self.run, &self.entries) {
             Some((at, answer))
@@ -132,9 +151,10 @@ impl Driver {
         Ok((session, calls))
     }
 
-    async fn row<T: DeserializeOwned>(&self, sql: &str, id: &str) -> Step<Option<T>> {
-        let found: Vec<T> = self.abide.sql(sql).param("id", id).fetch().await?;
-        Ok(found.into_iter().next())
+    /// A row, and the event as of which it was read.
+    async fn row<T: DeserializeOwned>(&self, sql: &str, id: &str) -> Step<(Option<T>, Seq)> {
+        let found = self.abide.sql(sql).param("id", id).rows().await?;
+        Ok((found.typed()?.into_iter().next(), found.seq))
     }
 
     /// Reads the messages that the model sees, before the first step.
@@ -152,13 +172,14 @@ impl Driver {
         }
     }
 
-    /// The messages after those that were read.
-    async fn new_messages(&self) -> Step<Vec<AgentState>> {
+    /// The messages after those that were read, and the event as of which they were read.
+    async fn new_messages(&self) -> Step<(Vec<AgentState>, Seq)> {
         let folded = self.context.as_ref().map_or(0, SummarizedContext::folded_id);
         let newest = self.entries.last().map_or(0, |entry| entry.id).max(folded);
         let sql = "SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id";
         let query = self.abide.sql(sql).param("sid", &self.run.session_id);
-        Ok(query.param("newest", newest).fetch().await?)
+        let found = query.param("newest", newest).rows().await?;
+        Ok((found.typed()?, found.seq))
     }
 
     /// Adds new messages, which may change the active agent.
@@ -295,30 +316,50 @@ impl Driver {
         spent: Option<&ModelUsage>,
         calls: Vec<Call>,
     ) -> Step {
-        let mut batch = vec![self.recording(events, spent)];
+        let mut batch = vec![Call::of(self.recording(events, spent))];
         batch.extend(calls);
         self.abide.batch(batch).await?;
         Ok(())
     }
 
-    /// Like [`Driver::record`]; returns the run afterwards and the results of the calls.
-    pub(crate) async fn record_all(
-        &self,
-        events: &[NewRunEvent],
-        spent: Option<&ModelUsage>,
-        calls: Vec<Call>,
-    ) -> Step<Recorded> {
-        let batch = [self.recording(events, spent)].into_iter().chain(calls);
-        let mut results = self.abide.batch(batch).await?.into_inner().into_iter();
-        let run = results.next().map(|it| it.result).unwrap_or_default();
-        let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
-        let run = serde_json::from_value(run).map_err(unread)?;
-        Ok(Recorded { run, results: results.map(|it| it.result).collect() })
+    /// Records events, usage and the given calls like [`Driver::record`], and takes over the state afterwards. Returns the
+    /// rows of the tool calls that it has requested.
+    pub(crate) async fn record_step(
+        &mut self,
+        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        after: Vec<StepCall>,
+    ) -> Step<Vec<ToolCall>> {
+        let recorded = self.step_batch((events, spent), after).send(&self.abide).await?;
+        let calls = recorded.calls.clone();
+        self.take_over(recorded).await?;
+        Ok(calls)
     }
 
-    /// The reducer call that records events and usage, and renews the lease.
-    pub(crate) fn recording(&self, events: &[NewRunEvent], spent: Option<&ModelUsage>) -> Call {
-        Call::of(self.run_lease.record(events, spent, self.shared.settings.lease))
+    /// A batch that records a step. The condition is that the known state has not changed.
+    pub(crate) fn step_batch(
+        &self,
+        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        after: Vec<StepCall>,
+    ) -> StepBatch {
+        let unchanged_since = self.known_seq.map(|seq| seq.0);
+        let recording = RecordRun { unchanged_since, ..self.recording(events, spent) };
+        StepBatch { before: Vec::new(), recording, after }
+    }
+
+    /// Takes over the state after a recorded step.
+    pub(crate) async fn take_over(&mut self, step: RecordedStep) -> Step {
+        self.run = step.run;
+        (self.known_seq, self.current_calls) = (step.known_seq, None);
+        if self.known_seq.is_some() {
+            self.extend(step.entries).await?;
+            self.current_calls = Some(step.calls);
+        }
+        Ok(())
+    }
+
+    /// What is recorded of the run with a step: events, usage, and a renewed lease.
+    fn recording(&self, events: &[NewRunEvent], spent: Option<&ModelUsage>) -> RecordRun {
+        self.run_lease.record(events, spent, self.shared.settings.lease)
     }
 
     /// The reducer call that appends a message to the session.
@@ -337,7 +378,11 @@ impl Driver {
     }
 
     /// The event and the message for the result of a call.
-    pub(crate) fn result(&self, asked: &RequestedCall, result: &CallResult) -> (NewRunEvent, Call) {
+    pub(crate) fn result(
+        &self,
+        asked: &RequestedCall,
+        result: &CallResult,
+    ) -> (NewRunEvent, AppendMessage) {
         self.result_with_handoff(asked, result, None)
     }
 
@@ -347,7 +392,7 @@ impl Driver {
         asked: &RequestedCall,
         result: &CallResult,
         handoff: Option<HandoffEntry>,
-    ) -> (NewRunEvent, Call) {
+    ) -> (NewRunEvent, AppendMessage) {
         let CallResult { text, exit_code, .. } = result;
         let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
         let entry = transcript::ToolEntry {
@@ -358,7 +403,7 @@ impl Driver {
             exit_code: *exit_code,
             handoff,
         };
-        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &entry).into())
+        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &entry))
     }
 
     /// The context of a tool, with the session as it was last read.
@@ -391,13 +436,6 @@ impl Driver {
 fn ends_after(since: i64, definition: &AgentDefinition) -> Option<i64> {
     let seconds = definition.limits.wall_clock_seconds?;
     Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
-}
-
-/// The results of a batch that a driver has recorded.
-pub(crate) struct Recorded {
-    pub(crate) run: Run,
-    /// Of each call after the recording.
-    pub(crate) results: Vec<Value>,
 }
 
 /// The consumption of a run.

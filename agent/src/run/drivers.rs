@@ -16,6 +16,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::revision::definition;
+use crate::definition::agent::AgentDefinition;
+use crate::definition::middleware::Middleware;
 use crate::delegation::composition::Composition;
 use crate::run::context::RuntimeContext;
 use crate::run::driver::Driver;
@@ -215,24 +217,10 @@ async fn drive(
             return end(&shared.abide, failed).await;
         }
     };
-    if !shared.trusted_programs.allows(&run.agent, &definition) {
-        let (code, what) = match definition.a2a {
-            Some(_) => (UNTRUSTED_AGENT, "a remote agent"),
-            None => (UNTRUSTED, "a program"),
-        };
-        let why =
-            format!("the agent uses {what} that is not configured in this runtime's agent folder");
-        let failed = run_lease.failed(code, why);
-        return end(&shared.abide, failed).await;
-    }
-    // The definition may have been registered by a runtime with another configuration.
-    let checked = definition.check_sandbox(*shared.sandbox.get());
     let deployment = shared.deployment.get();
-    let of_all = definition.all_middleware(&deployment);
-    let checked = checked.and_then(|()| shared.middleware.check_entries(of_all));
-    if let Err(refused) = checked.and_then(|()| shared.middleware.check(&definition)) {
-        let failed = run_lease.failed(refused.code(), refused.to_string());
-        return end(&shared.abide, failed).await;
+    if let Some(Failure { code, message }) = refusal(&shared, &run.agent, &definition, &deployment)
+    {
+        return end(&shared.abide, run_lease.failed(code, message)).await;
     }
     let composition = match Composition::load(&shared.abide, &definition).await? {
         Ok(composition) => composition,
@@ -259,6 +247,8 @@ async fn drive(
         session: None,
         pause: None,
         entries: Vec::new(),
+        known_seq: None,
+        current_calls: None,
         stop,
         has_asked: false,
         memory: OnceCell::new(),
@@ -266,6 +256,31 @@ async fn drive(
         health: HealthState::default(),
     };
     driver.drive().await.map(drop)
+}
+
+/// The failure of a run whose definition this runtime does not accept; `None` if it accepts it. The definition may have been registered by a runtime
+/// with another configuration.
+fn refusal(
+    shared: &RuntimeContext,
+    agent: &str,
+    definition: &AgentDefinition,
+    deployment: &[Middleware],
+) -> Option<Failure> {
+    if !shared.trusted_programs.allows(agent, definition) {
+        let (code, what) = match definition.a2a {
+            Some(_) => (UNTRUSTED_AGENT, "a remote agent"),
+            None => (UNTRUSTED, "a program"),
+        };
+        let why =
+            format!("the agent uses {what} that is not configured in this runtime's agent folder");
+        return Some(Failure::new(code, why));
+    }
+    let of_all = definition.all_middleware(deployment);
+    let checked = definition
+        .check_sandbox(*shared.sandbox.get())
+        .and_then(|()| shared.middleware.check_entries(of_all))
+        .and_then(|()| shared.middleware.check(definition));
+    checked.err().map(|refused| Failure::new(refused.code(), refused.to_string()))
 }
 
 /// Ends a run, unless another driver holds it.

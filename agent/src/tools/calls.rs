@@ -22,6 +22,7 @@ use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis, run_event};
 use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
+use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::claimed::{ClaimedCall, result_of};
 use crate::tools::exchange::CallLog;
 use crate::{delegation, memory, middleware, run, tools};
@@ -42,7 +43,7 @@ pub(crate) fn to_request(
     driver: &Driver,
     asked: &RequestedCall,
     claims: bool,
-) -> Result<Call, String> {
+) -> Result<RequestToolCall, String> {
     let arguments = match asked.name.as_str() {
         TASK => delegation::task::admit(driver, &asked.arguments)?,
         HAND_BACK => delegation::handoff::admit(driver, &asked.arguments)?,
@@ -69,7 +70,7 @@ pub(crate) fn to_request(
         needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
         ..RequestToolCall::new(&asked.call_id, session_id, &asked.name, arguments)
     };
-    Ok(driver.run_lease.request(request).into())
+    Ok(driver.run_lease.request(request))
 }
 
 /// Whether the only call of an answer can be claimed with its request. The calls of several wait for each other's approvals,
@@ -82,7 +83,9 @@ pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
 
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the
 /// parallelism limit. At the run's deadline, running tools are asked to stop, and calls that are not claimed are cancelled.
-pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step {
+///
+/// Returns the step that has given the result of the answer's only call to the model, if it is recorded.
+pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Option<RecordedStep>> {
     streaming::runs(driver, &ready).await?;
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
@@ -96,6 +99,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step {
             || delegation::handoff::changes_agent(driver, call)
     });
     let mut deadline = std::pin::pin!(driver.until_deadline());
+    let mut delivered = None;
     for (calls, at_once) in [(approved, 1), (in_order, 1), (others, at_once)] {
         let runs = calls.into_iter().map(|call| run(driver, call, &stop));
         let mut running = stream::iter(runs).buffer_unordered(at_once);
@@ -103,7 +107,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step {
             tokio::select! {
                 biased;
                 ran = running.next() => match ran {
-                    Some(ran) => ran?,
+                    Some(ran) => delivered = ran?.or(delivered),
                     None => break,
                 },
                 () = &mut deadline, if !stop.is_cancelled() => stop.cancel(),
@@ -112,7 +116,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step {
     }
     match stop.is_cancelled() && !driver.stop.is_cancelled() {
         true => Err(overtime()),
-        false => Ok(()),
+        false => Ok(delivered),
     }
 }
 
@@ -123,10 +127,14 @@ fn needs_approval(driver: &Driver, name: &str) -> bool {
 }
 
 /// Claims a call, unless it was claimed with its request, runs it, and records the result.
-async fn run(driver: &Driver, call: ToolCall, stop: &CancellationToken) -> Step {
+async fn run(
+    driver: &Driver,
+    call: ToolCall,
+    stop: &CancellationToken,
+) -> Step<Option<RecordedStep>> {
     let is_claimed = call.status == ToolCallStatus::Claimed;
     if stop.is_cancelled() && !is_claimed {
-        return give_up(driver, &call).await;
+        return give_up(driver, &call).await.map(|()| None);
     }
     let claimed = match is_claimed {
         true => Ok(call),
@@ -135,11 +143,11 @@ async fn run(driver: &Driver, call: ToolCall, stop: &CancellationToken) -> Step 
     let claimed = match claimed {
         Ok(claimed) => claimed,
         // Another worker claimed it, or it has to wait. The next step reads its current state.
-        Err(error) if is_settled_elsewhere(&error) => return Ok(()),
+        Err(error) if is_settled_elsewhere(&error) => return Ok(None),
         Err(error) => return Err(StepError::Refused(error)),
     };
     if claimed.tool_name == MANAGE_TODO_LIST {
-        return plan(driver, &claimed).await;
+        return plan(driver, &claimed).await.map(|()| None);
     }
     if let Some(outcome) = memory::tools::recorded(driver, &claimed) {
         return report(driver, &claimed, outcome).await;
@@ -147,7 +155,7 @@ async fn run(driver: &Driver, call: ToolCall, stop: &CancellationToken) -> Step 
     if memory::tools::changes(driver, &claimed) {
         return match memory::tools::change(driver, &claimed).await? {
             Some(failed) => report(driver, &claimed, failed).await,
-            None => Ok(()),
+            None => Ok(None),
         };
     }
     if claimed.tool_name == GET_TOOL_RESPONSE {
@@ -157,7 +165,7 @@ async fn run(driver: &Driver, call: ToolCall, stop: &CancellationToken) -> Step 
     if delegation::handoff::changes_agent(driver, &claimed) {
         return match delegation::handoff::run(driver, &claimed).await? {
             Some(failed) => report(driver, &claimed, failed).await,
-            None => Ok(()),
+            None => Ok(None),
         };
     }
     let cancel = stop.child_token();
@@ -171,7 +179,7 @@ async fn run(driver: &Driver, call: ToolCall, stop: &CancellationToken) -> Step 
         Err(outcome) => outcome,
     };
     match outcome.failure {
-        Some(Failure::Suspended) => Ok(()),
+        Some(Failure::Suspended) => Ok(None),
         _ => {
             timer.ended(&claimed.tool_name, &outcome);
             report_with(driver, &claimed, outcome, Some(&log)).await
@@ -224,7 +232,7 @@ pub(crate) fn decided(call: &ToolCall, decision: &str) -> NewRunEvent {
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
     let PlanUpdate { outcome, events, write } = todo_list::run(&driver.abide, claimed).await?;
     if outcome.is_error {
-        return report(driver, claimed, outcome).await;
+        return report(driver, claimed, outcome).await.map(drop);
     }
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
     let lease = &driver.run_lease;
@@ -238,7 +246,7 @@ async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
             if error.code().is_some_and(|code| code != Code::LeaseLost) =>
         {
             let failed = ToolOutcome::failed(Failure::Tool, error.to_string());
-            report(driver, claimed, failed).await
+            report(driver, claimed, failed).await.map(drop)
         }
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
@@ -296,7 +304,11 @@ async fn invoke(
     }
 }
 
-async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
+async fn report(
+    driver: &Driver,
+    claimed: &ToolCall,
+    outcome: ToolOutcome,
+) -> Step<Option<RecordedStep>> {
     report_with(driver, claimed, outcome, None).await
 }
 
@@ -305,23 +317,21 @@ async fn report_with(
     claimed: &ToolCall,
     mut outcome: ToolOutcome,
     exchange: Option<&CallLog>,
-) -> Step {
+) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
     let effect = effect(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
-    let delivery = match is_only(driver, claimed) && !outcome.is_error {
-        true => delivery(driver, claimed, &outcome),
-        false => Vec::new(),
-    };
+    let delivers = is_only(driver, claimed) && !outcome.is_error;
+    let delivery = delivers.then(|| delivery(driver, claimed, &outcome));
     let held = ClaimedCall { exchange, ..held(driver, claimed) };
     let recorded = held.record(&outcome, effect, again, delivery).await;
     recorded.map_err(StepError::Refused)
 }
 
 /// Whether the model's answer has no other call, so that the result is delivered with the outcome. The results of several calls
-/// are delivered together, in order, after the last of them. The answer of a call that was claimed with its request is not read
-/// yet; it has no other call.
+/// are delivered together, in order, after the last of them. The answer of a call that was claimed with its request may not be
+/// read yet; it has no other call.
 fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
     let answer = next_step::last_answer(&driver.run, &driver.entries);
     answer.is_none_or(|(_, answer)| {
@@ -330,8 +340,8 @@ fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
     })
 }
 
-/// The calls that give a result to the model.
-fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Vec<Call> {
+/// The step that gives a result to the model.
+fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> StepBatch {
     let row = ToolCall {
         status: ToolCallStatus::Succeeded,
         result: Some(Json::from(result_of(outcome))),
@@ -345,7 +355,7 @@ fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Vec<C
         provider_call_id: row.provider_call_id.unwrap_or_default(),
     };
     let (event, message) = driver.result(&asked, &result);
-    vec![driver.recording(&[event], None), message]
+    driver.step_batch((&[event], None), vec![message.into()])
 }
 
 fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {

@@ -7,10 +7,12 @@ use abide_client::{Abide, Call, Code, Error, ToolCall};
 use abide_json_integers as integers;
 use abide_tools::{Effect, Failure, ToolOutcome};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::run::lease::{fencing_token, millis};
 use crate::run::settings::Settings;
+use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::exchange::CallLog;
 
 /// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in
@@ -38,8 +40,10 @@ impl ClaimedCall<'_> {
         cancel: &CancellationToken,
     ) -> ToolOutcome {
         let lease = self.settings.lease;
-        let mut beat = tokio::time::interval(lease / 3);
-        beat.tick().await;
+        // Not `interval`: its first tick is due at once but waits for the timer, up to a millisecond, and a short tool would
+        // wait for it.
+        let period = lease / 3;
+        let mut beat = tokio::time::interval_at(Instant::now() + period, period);
         let mut running = std::pin::pin!(running);
         let grace = self.settings.grace;
         let mut too_late = std::pin::pin!(async {
@@ -70,27 +74,28 @@ impl ClaimedCall<'_> {
     }
 
     /// Stores the outcome of a tool with this effect. A failed call runs again if `retries` says so, within the retry
-    /// policy of the tool. `delivery`: the calls that give the result to the model, which are one batch with a success.
+    /// policy of the tool. `delivery`: the step that gives the result to the model, which is one batch with a success. Returns
+    /// the step if it is recorded.
     pub(crate) async fn record(
         self,
         outcome: &ToolOutcome,
         effect: Effect,
         retries: bool,
-        delivery: Vec<Call>,
-    ) -> Result<(), Error> {
+        delivery: Option<StepBatch>,
+    ) -> Result<Option<RecordedStep>, Error> {
         let (call_id, token) = (self.call.call_id.as_str(), fencing_token(self.call));
         let failure = outcome.failure;
         let recorded = match failure {
             None if !outcome.is_error => self.complete(result_of(outcome), delivery).await,
             // It has no outcome yet.
-            Some(Failure::Suspended) => return Ok(()),
+            Some(Failure::Suspended) => return Ok(None),
             // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
             // the call becomes `unknown`.
             Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => {
                 // A task that cannot be followed does not keep the call from becoming unknown.
                 match self.closing(outcome.failure) {
-                    Some(closing) => self.abide.batch([closing]).await.map(drop),
-                    None => return Ok(()),
+                    Some(closing) => self.abide.batch([closing]).await.map(|_| None),
+                    None => return Ok(None),
                 }
             }
             // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
@@ -98,7 +103,7 @@ impl ClaimedCall<'_> {
                 let acknowledge = AcknowledgeCancel::new(call_id, token);
                 // The run's deadline may have stopped the call, without a cancel request.
                 let cancel = CancelToolCall::new(call_id);
-                self.abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(drop)
+                self.abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(|_| None)
             }
             failure => {
                 let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
@@ -108,44 +113,44 @@ impl ClaimedCall<'_> {
                     _ => failed,
                 };
                 match self.closing(outcome.failure) {
-                    Some(closing) => self.abide.batch([closing, failed.into()]).await.map(drop),
-                    None => self.abide.call(failed).await.map(drop),
+                    Some(closing) => self.abide.batch([closing, failed.into()]).await.map(|_| None),
+                    None => self.abide.call(failed).await.map(|_| None),
                 }
             }
         };
         match recorded {
             // The row has the call's current state; a lost lease is recorded.
-            Err(error) if error.code().is_some() => Ok(()),
+            Err(error) if error.code().is_some() => Ok(None),
             recorded => recorded,
         }
     }
 
     /// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
     /// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
-    async fn complete(self, result: Value, delivery: Vec<Call>) -> Result<(), Error> {
+    async fn complete(
+        self,
+        result: Value,
+        delivery: Option<StepBatch>,
+    ) -> Result<Option<RecordedStep>, Error> {
         let (text, name) = (result.to_string(), &self.call.tool_name);
-        if let Err(found) = integers::check(&text) {
-            let message = format!("{name} ran, but its result cannot be stored: {found}");
-            return self.fail(message).await;
-        }
         let bytes = text.len();
-        let completed = match bytes > RESULT_BYTES {
-            true => None,
-            false => {
-                let token = fencing_token(self.call);
-                let done = CompleteToolCall::new(&self.call.call_id, token, result);
-                Some(self.complete_and_deliver(done, delivery).await)
+        // The size first: no lease is renewed here, and the other check reads all of it.
+        if bytes <= RESULT_BYTES {
+            if let Err(found) = integers::check(&text) {
+                let message = format!("{name} ran, but its result cannot be stored: {found}");
+                return self.fail(message).await.map(|()| None);
             }
-        };
-        match completed {
-            Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
-            Some(completed) => return completed,
-            None => {}
+            let token = fencing_token(self.call);
+            let done = CompleteToolCall::new(&self.call.call_id, token, result);
+            match self.complete_and_deliver(done, delivery).await {
+                Err(error) if error.code() == Some(Code::LimitExceeded) => {}
+                completed => return completed,
+            }
         }
         let message = format!(
             "{name} ran, but its result of {bytes} bytes is too large to store: ask for less"
         );
-        self.fail(message).await
+        self.fail(message).await.map(|()| None)
     }
 
     /// Records a result, and delivers it in the same commit, unless the delivery is refused: the tool has run, even for a
@@ -153,19 +158,18 @@ impl ClaimedCall<'_> {
     async fn complete_and_deliver(
         self,
         done: CompleteToolCall,
-        delivery: Vec<Call>,
-    ) -> Result<(), Error> {
-        if !delivery.is_empty() {
-            let both =
-                self.closing(None).into_iter().chain([Call::of(done.clone())]).chain(delivery);
-            match self.abide.batch(both).await {
+        delivery: Option<StepBatch>,
+    ) -> Result<Option<RecordedStep>, Error> {
+        if let Some(delivery) = delivery {
+            let before = self.closing(None).into_iter().chain([Call::of(done.clone())]).collect();
+            match (StepBatch { before, ..delivery }).send(self.abide).await {
                 Err(error) if error.code().is_some() => {}
-                delivered => return delivered.map(drop),
+                delivered => return delivered.map(Some),
             }
         }
         match self.closing(None) {
-            Some(closing) => self.abide.batch([closing, done.into()]).await.map(drop),
-            None => self.abide.call(done).await.map(drop),
+            Some(closing) => self.abide.batch([closing, done.into()]).await.map(|_| None),
+            None => self.abide.call(done).await.map(|_| None),
         }
     }
 

@@ -148,7 +148,7 @@ impl ToolWorker {
             }
         };
         let outcome = held.keep(running, cancel).await;
-        held.record(&outcome, effect.unwrap_or(Effect::AtMostOnce), false, Vec::new()).await
+        held.record(&outcome, effect.unwrap_or(Effect::AtMostOnce), false, None).await.map(drop)
     }
 
     async fn context(&self, session_id: &str) -> Result<ToolContext, Error> {

@@ -22,6 +22,7 @@ mod memory;
 mod middleware;
 mod moved;
 mod moved_context;
+mod own_writes;
 mod panics;
 mod pauses;
 mod plans;

@@ -67,6 +67,18 @@ enum Verdict<T> {
     Open,
 }
 
+impl<T> Verdict<T> {
+    /// Carries out the decision, if there is one.
+    async fn then<U>(self, carry_out: impl AsyncFnOnce(T) -> U) -> Verdict<U> {
+        match self {
+            Verdict::Decided(decision) => Verdict::Decided(carry_out(decision).await),
+            Verdict::Elsewhere => Verdict::Elsewhere,
+            Verdict::Interrupted => Verdict::Interrupted,
+            Verdict::Open => Verdict::Open,
+        }
+    }
+}
+
 impl Decider<'_> {
     /// The decider of a command with the option `--yes`.
     pub(super) fn of_option(yes: bool) -> Decider<'static> {
@@ -170,32 +182,24 @@ pub(super) async fn decide(
     if requests.is_empty() {
         return Err(Failure::Waits(waits_for(&interrupt.data, hint)));
     }
+    let (mut open, mut hints) = (Vec::new(), Vec::new());
     for request in &requests {
         let call_id = request["tool_call_id"].as_str().unwrap_or_default();
         if is_decided(abide, call_id).await? {
             continue;
         }
         let status = request["status"].as_str().unwrap_or_default();
-        let verdict = match status {
-            "awaiting_approval" if request["tool_name"] == INPUT_TOOL => {
-                answer(abide, decider, call_id, request).await?
+        let is_question = status == "awaiting_approval" && request["tool_name"] == INPUT_TOOL;
+        let verdict = match (status, is_question) {
+            (_, true) => answer(abide, decider, call_id, request).await?,
+            ("awaiting_approval", _) => {
+                let decision = decider.approves(abide, call_id, &asked(request)).await?;
+                decision.then(async |it| abide.call(by_user(call_id, it)).await.map(drop)).await
             }
-            "awaiting_approval" => match decider.approves(abide, call_id, &asked(request)).await? {
-                Verdict::Decided(decision) => {
-                    Verdict::Decided(abide.call(by_user(call_id, decision)).await.map(drop))
-                }
-                Verdict::Elsewhere => Verdict::Elsewhere,
-                Verdict::Interrupted => Verdict::Interrupted,
-                Verdict::Open => Verdict::Open,
-            },
-            _ => match settlement(abide, decider, call_id, request).await? {
-                Verdict::Decided(settlement) => {
-                    Verdict::Decided(abide.call(settlement).await.map(drop))
-                }
-                Verdict::Elsewhere => Verdict::Elsewhere,
-                Verdict::Interrupted => Verdict::Interrupted,
-                Verdict::Open => Verdict::Open,
-            },
+            _ => {
+                let settlement = settlement(abide, decider, call_id, request).await?;
+                settlement.then(async |it| abide.call(it).await.map(drop)).await
+            }
         };
         match verdict {
             Verdict::Decided(done) => {
@@ -208,15 +212,17 @@ pub(super) async fn decide(
         }
         let files =
             changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
-        let waits = format!("{status} {}{}", asked(request), files.unwrap_or_default());
-        let waits = Refusal::new(Code::BadTransition, waits);
-        let hint = match status == "awaiting_approval" && request["tool_name"] == INPUT_TOOL {
+        open.push(format!("{status} {}{}", asked(request), files.unwrap_or_default()));
+        hints.push(match is_question {
             true => hint.of_question(call_id, &request["args"]["schema"]),
             false => hint.of_call(call_id, status),
-        };
-        return Err(Failure::Waits(waits.hint(hint)));
+        });
     }
-    Ok(Decided::All)
+    if open.is_empty() {
+        return Ok(Decided::All);
+    }
+    let waits = Refusal::new(Code::BadTransition, open.join("\n"));
+    Err(Failure::Waits(waits.hint(hint.of_calls(&hints))))
 }
 
 /// The decision of the user of the command. Without a reason, a rejection names the identity of the process.

@@ -101,10 +101,16 @@ impl HintContext {
         self.then(&format!("abide agent resume{} {}", self.where_to, quoted(run_id)))
     }
 
-    /// The command that decides on a tool call, and the command that continues the run.
+    /// The commands that decide on tool calls ([`HintContext::of_call`], [`HintContext::of_question`]), and the command that
+    /// continues the run.
+    pub(super) fn of_calls(&self, decisions: &[String]) -> String {
+        self.then(&decisions.join("\n  and:  "))
+    }
+
+    /// The command that decides on a tool call.
     pub(super) fn of_call(&self, call_id: &str, status: &str) -> String {
         if status != "unknown" {
-            return self.then(&self.decide(call_id));
+            return self.decide(call_id);
         }
         let settle = |outcome: &str| {
             let id = quoted(&format!("call_id={call_id}"));
@@ -113,7 +119,7 @@ impl HintContext {
         };
         // Only a person can find out which outcome is true.
         let (succeeded, failed) = (settle("succeeded"), settle("failed"));
-        self.then(&format!("{succeeded}   # it took effect\n  or:   {failed}   # it did not"))
+        format!("{succeeded}   # it took effect\n  or:   {failed}   # it did not")
     }
 
     /// The command that decides while this process runs. It needs a server: this process has a file locked.
@@ -121,18 +127,17 @@ impl HintContext {
         (!self.has_file).then(|| self.decide(call_id))
     }
 
-    /// The command that answers the question of a tool, with an example of an answer, and the command that continues
-    /// the run.
+    /// The command that answers the question of a tool, with an example of an answer.
     pub(super) fn of_question(&self, call_id: &str, schema: &Value) -> String {
         let fields = schema["properties"].as_object().into_iter().flatten();
         let answer: Map<String, Value> =
             fields.map(|(name, field)| (name.clone(), example_of(field))).collect();
         let decide = self.decide(call_id);
         if answer.is_empty() {
-            return self.then(&decide);
+            return decide;
         }
         let arguments = json!({"answer": answer});
-        self.then(&format!("{decide} {}", quoted(&format!("approved_arguments={arguments}"))))
+        format!("{decide} {}", quoted(&format!("approved_arguments={arguments}")))
     }
 
     fn decide(&self, call_id: &str) -> String {
@@ -304,7 +309,12 @@ mod tests {
             abide call --db a.db settle_tool_call call_id=c1 outcome=succeeded evidence='"how you know"'   # it took effect
               or:   abide call --db a.db settle_tool_call call_id=c1 outcome=failed evidence='"how you know"'   # it did not
               then: abide agent run"#]]
-        .assert_eq(&hint.of_call("c1", "unknown"));
+        .assert_eq(&hint.of_calls(&[hint.of_call("c1", "unknown")]));
+        expect![[r#"
+            abide call --db a.db decide_approval call_id=c1 decision=approve
+              and:  abide call --db a.db decide_approval call_id=c2 decision=approve
+              then: abide agent run"#]]
+        .assert_eq(&hint.of_calls(&["c1", "c2"].map(|id| hint.of_call(id, "awaiting_approval"))));
     }
 
     /// The command that was printed was refused: its answer had none of the required fields.
@@ -318,13 +328,10 @@ mod tests {
         let schema = json!({"type": "object", "required": ["approve"], "properties": {
             "approve": {"type": "boolean"}, "size": {"enum": ["small", "large"]}, "why": {"type": "string"}}});
         expect![[r#"
-            abide call --db a.db decide_approval call_id=c1 decision=approve 'approved_arguments={"answer":{"approve":true,"size":"small","why":"…"}}'
-              then: abide agent run"#]]
+            abide call --db a.db decide_approval call_id=c1 decision=approve 'approved_arguments={"answer":{"approve":true,"size":"small","why":"…"}}'"#]]
         .assert_eq(&hint.of_question("c1", &schema));
-        expect![[r#"
-            abide call --db a.db decide_approval call_id=c1 decision=approve
-              then: abide agent run"#]]
-        .assert_eq(&hint.of_question("c1", &Value::Null));
+        expect!["abide call --db a.db decide_approval call_id=c1 decision=approve"]
+            .assert_eq(&hint.of_question("c1", &Value::Null));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// `not_found`.
-pub(super) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
+pub(crate) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
     if folder.is_dir() { Ok(()) } else { Err(no_folder(folder)) }
 }
 

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use abide_engine::buffers::BufferLimits;
@@ -162,7 +162,7 @@ impl Embedded {
             }
         };
         Ok(Box::new(ConnectionPump {
-            next: next(connection),
+            next: Mutex::new(wait_for_update(connection)),
             closed: Box::pin(closed),
             parts: Vec::new(),
             start,
@@ -271,9 +271,9 @@ impl SubscriptionStart {
 }
 
 /// The wait for an update, together with the connection, so that it can be cancelled and resumed.
-type Next = Pin<Box<dyn Future<Output = (Option<Connection>, Update)> + Send + Sync>>;
+type Next = Pin<Box<dyn Future<Output = (Option<Connection>, Update)> + Send>>;
 
-fn next(mut connection: Connection) -> Next {
+fn wait_for_update(mut connection: Connection) -> Next {
     Box::pin(async move {
         let update = connection.next().await;
         (Some(connection), update)
@@ -281,7 +281,8 @@ fn next(mut connection: Connection) -> Next {
 }
 
 struct ConnectionPump {
-    next: Next,
+    /// The lock makes it `Sync`; it is never taken.
+    next: Mutex<Next>,
     closed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     /// The parts of a snapshot received so far.
     parts: Vec<Row>,
@@ -295,18 +296,19 @@ struct ConnectionPump {
 impl Source for ConnectionPump {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
-            let Poll::Ready((connection, update)) = self.next.as_mut().poll(context) else {
+            let next = self.next.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut();
+            let Poll::Ready((connection, update)) = next.poll(context) else {
                 return self.closed.as_mut().poll(context).map(|()| Event::Ended(Error::Closed));
             };
-            self.next = match (&update, connection) {
+            self.next = Mutex::new(match (&update, connection) {
                 (Update::Error { refusal, .. }, _)
                     if self.begin.is_passing(refusal, self.start) =>
                 {
                     Box::pin(self.begin.clone().reconnect(self.start))
                 }
-                (_, Some(connection)) => next(connection),
+                (_, Some(connection)) => wait_for_update(connection),
                 (_, None) => Box::pin(std::future::pending()),
-            };
+            });
             let Some(event) = self.event(update) else { continue };
             match &event {
                 Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Progress(to) => {
@@ -321,7 +323,7 @@ impl Source for ConnectionPump {
     fn restart(&mut self) {
         self.parts.clear();
         (self.start, self.stale) = (Start::Now, false);
-        self.next = Box::pin(self.begin.clone().reconnect(Start::Now));
+        self.next = Mutex::new(Box::pin(self.begin.clone().reconnect(Start::Now)));
     }
 }
 

@@ -2243,6 +2243,7 @@ export interface BuiltinReducers {
         /** Tool calls requested in it. */
         tool_calls?: number | bigint | undefined;
       } | null | undefined;
+      unchanged_since?: number | bigint | null | undefined;
     };
     result: BuiltinTables["runs"];
   };

@@ -229,7 +229,7 @@ impl Router {
         changes: &Changes,
         sql: &mut dyn Sql,
     ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
-        let before = self.work.spent.steps;
+        let before = self.work.spent;
         let mut hits = self.route(changes);
         let mut laid_out = BTreeSet::new();
         let mut unknown = BTreeSet::new();
@@ -261,7 +261,7 @@ impl Router {
         for (id, numbers) in hits {
             let payer = self.bindings[&id].holders.payer().clone();
             let own = spent_for.entry(payer.clone()).or_default();
-            let spent = self.work.spent.steps - before;
+            let spent = self.charge(self.work.spent - before);
             let is_over = |budget: Budget| spent > budget.commit || budget.is_over(&payer, *own);
             if unknown.contains(&id) || self.budget.is_some_and(is_over) {
                 deltas.push((id, Err(LiveError::OverBudget)));
@@ -270,7 +270,7 @@ impl Router {
             }
             let seen = Changes::clone(seen_of(&self.bindings[&id].binding));
             let delta = self.delta(id, &seen, &numbers, sql);
-            *own += self.work.spent.steps - before - spent;
+            *own += self.charge(self.work.spent - before) - spent;
             match delta {
                 Ok(delta) if delta.is_empty() => {}
                 other => deltas.push((id, other)),
@@ -281,6 +281,12 @@ impl Router {
             self.forget_most();
         }
         deltas
+    }
+
+    /// The steps of the budget of a commit that this work takes.
+    fn charge(&self, cost: Cost) -> u64 {
+        let statement = self.budget.map_or(0, |budget| budget.statement);
+        cost.steps.saturating_add(cost.statements.saturating_mul(statement))
     }
 
     /// Drops the cached state of those callers that have the most, until the rest is within the

@@ -1,5 +1,7 @@
 //! The interface through which this crate runs SQL, and its errors.
 
+use std::time::Duration;
+
 use abide_schema::Value;
 
 /// Runs SQL. The engine implements it over the writer's connection (the state after the commit,
@@ -32,6 +34,8 @@ pub trait Sql {
 pub struct StatementLimits {
     /// Steps of SQLite's virtual machine, of all statements together.
     pub steps: u64,
+    /// CPU time of all statements together.
+    pub time: Duration,
     /// Bytes of one value. A few values are created between two checks of the steps.
     pub value_bytes: usize,
 }

@@ -119,7 +119,7 @@ impl Template {
     /// The limits of one delta.
     pub(crate) fn allowance(&self, budget: Option<Budget>) -> Option<StatementLimits> {
         let value_bytes = limits::value_bytes(limits::LIVE_ROW_BYTES, self.operations);
-        budget.map(|budget| StatementLimits { steps: budget.max, value_bytes })
+        budget.map(|budget| StatementLimits { steps: budget.max, time: budget.time, value_bytes })
     }
 
     /// The lookup of bindings through another table, for the changes of a source.

@@ -2,7 +2,12 @@
 //!
 //! A checkpoint next to a busy writer never copies the whole WAL, and SQLite restarts a WAL only when all of it is
 //! copied. Without a pause of the writer the WAL would grow without bound. So the thread copies the WAL next to the
-//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before.
+//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before. If the WAL
+//! grows about as fast as it is copied, the writer slows down until the copy is done. Otherwise the rest would be large,
+//! and callers wait while the writer copies the rest.
+//!
+//! SQLite copies no page that is newer than the oldest snapshot, and does not restart a WAL that a snapshot uses. When the WAL
+//! has become long because of that, the thread ends the queries that hold snapshots ([`ReaderDrain`]).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -15,10 +20,12 @@ use tokio::sync::watch;
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
 use crate::commit::writer::WriterThread;
+use crate::commit::writer_pause::WriterPause;
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::{EngineThread, StepScheduler};
+use crate::queries::reader_drain::ReaderDrain;
 use crate::threads::Threads;
 
 /// Interval between checks of the WAL size and of the files. At 100 MB/s the WAL grows by ten megabytes in between.
@@ -28,8 +35,21 @@ const LOOK: Duration = Duration::from_millis(100);
 const BLOCKING_BYTES: u64 = 2 << 20;
 
 /// Maximum passes next to the writer. Each pass copies what was written during the pass before it. If so many are
-/// not enough, the disk is hardly faster than the writer, which then copies more than [`BLOCKING_BYTES`].
+/// not enough, the disk is hardly faster than the slowed writer, which then copies more than [`BLOCKING_BYTES`].
 const PASSES: usize = 8;
+
+/// A pass reduces the bytes that wait by this factor. If it does not, the writer slows down.
+const MIN_REDUCTION: u64 = 4;
+
+/// The WAL or the journal is long from this many times the size that triggers a checkpoint: several checkpoints had no effect.
+const LONG_FACTOR: u64 = 4;
+
+/// Maximum number of times that queries are ended and what their snapshots held back is copied, before queries wait for the last
+/// copy.
+const MAX_DRAINS: usize = 3;
+
+/// Maximum passes while queries wait.
+const DRAINED_PASSES: usize = 2;
 
 /// The running thread.
 #[derive(Debug)]
@@ -51,6 +71,9 @@ pub(crate) struct CheckpointConfig {
     pub(crate) jobs: Arc<Queue<WriterJob>>,
     pub(crate) store: Arc<Store>,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
+    /// The writer pauses after each group while the WAL grows about as fast as it is copied.
+    pub(crate) writer_pause: Arc<WriterPause>,
+    pub(crate) drain: Arc<ReaderDrain>,
 }
 
 impl CheckpointConfig {
@@ -59,6 +82,7 @@ impl CheckpointConfig {
         writer: &WriterThread,
         durable: &watch::Receiver<Seq>,
         store: &Arc<Store>,
+        drain: &Arc<ReaderDrain>,
     ) -> CheckpointConfig {
         CheckpointConfig {
             durable: durable.clone(),
@@ -67,6 +91,8 @@ impl CheckpointConfig {
             jobs: Arc::clone(&writer.jobs),
             store: Arc::clone(store),
             scheduler: Arc::clone(&writer.scheduler),
+            writer_pause: Arc::clone(&writer.pause),
+            drain: Arc::clone(drain),
         }
     }
 }
@@ -79,9 +105,11 @@ impl CheckpointConfig {
         }
     }
 
-    /// Whether recovery after a crash would take long.
-    fn journal_is_long(&self) -> bool {
-        self.metrics.journal_bytes.get() >= limits::CHECKPOINT_JOURNAL_BYTES
+    /// Whether the WAL or the journal has at least `times` the bytes that trigger a checkpoint.
+    fn reaches(&self, times: u64, wal_bytes: u64) -> bool {
+        let journal_bytes = self.metrics.journal_bytes.get();
+        wal_bytes >= times.saturating_mul(self.store.checkpoint_bytes())
+            || journal_bytes >= times.saturating_mul(limits::CHECKPOINT_JOURNAL_BYTES)
     }
 }
 
@@ -148,6 +176,7 @@ impl Drop for CheckpointThread {
 
 fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<bool>, Condvar)) {
     let (mut looked_at, mut failing) = (Seq::ZERO, false);
+    let mut long_from = LONG_FACTOR;
     loop {
         let directed = config.scheduler.wait(EngineThread::Checkpoint);
         let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,13 +195,24 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
             continue;
         }
         looked_at = seq;
-        match checkpointer.waiting_bytes() {
-            Ok(bytes) if bytes >= config.store.checkpoint_bytes() || config.journal_is_long() => {
-                let moved = checkpoint(checkpointer, config);
+        match checkpointer.wal_size() {
+            Ok(wal) if config.reaches(1, wal.waiting) => {
+                if !config.reaches(LONG_FACTOR, wal.total) {
+                    long_from = LONG_FACTOR;
+                }
+                // A test that schedules the steps does not run the readers meanwhile.
+                let drains = !directed && config.reaches(long_from, wal.total);
+                if drains {
+                    // If the WAL does not restart, the next drain waits until twice as much has accumulated.
+                    long_from = long_from.saturating_mul(2);
+                    config.metrics.draining_checkpoints_total.add(1);
+                }
+                let moved = checkpoint(checkpointer, config, drains);
                 // A full disk usually stays full: warn once.
                 let was_reported = std::mem::replace(&mut failing, moved.is_err());
                 match moved {
-                    Ok(()) => config.metrics.checkpoints_total.add(1),
+                    Ok(CopyResult::Copied) => config.metrics.checkpoints_total.add(1),
+                    Ok(CopyResult::Blocked) => {}
                     // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
                     Err(StoreError::Broken(why)) => config.health.poison(&why),
                     Err(_) if was_reported => {}
@@ -185,18 +225,81 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
     }
 }
 
-fn checkpoint(checkpointer: &Checkpointer, config: &CheckpointConfig) -> Result<(), StoreError> {
+/// `drains`: ends the queries whose snapshots prevent it.
+fn checkpoint(
+    checkpointer: &Checkpointer,
+    config: &CheckpointConfig,
+    drains: bool,
+) -> Result<CopyResult, StoreError> {
     config.scheduler.at_fault_point(FaultPoint::Checkpoint);
-    let mut left = u64::MAX;
-    for _ in 0..PASSES {
-        checkpointer.passive()?;
-        let before = std::mem::replace(&mut left, checkpointer.waiting_bytes()?);
-        // A reader of an old snapshot, or a writer that is faster than the disk, keeps it from falling.
-        if left <= BLOCKING_BYTES || left >= before {
+    if drains {
+        end_old_snapshots(checkpointer, config)?;
+    }
+    // From here on no query begins until the writer has copied the rest. Then the WAL restarts with the next commit.
+    let drained = drains.then(|| config.drain.drain());
+    let passes = if drains { DRAINED_PASSES } else { PASSES };
+    let copied = copy_next_to_writer(checkpointer, config, passes)?;
+    // Not if a snapshot prevents it: if it ended before the writer's turn, the writer would copy everything.
+    if copied == CopyResult::Copied {
+        // A closed queue: the engine ends, and its last checkpoint copies everything.
+        let _ = config.jobs.push(None, WriterJob::Checkpoint(drained), 0);
+    }
+    Ok(copied)
+}
+
+/// Ends the queries whose snapshots prevent a checkpoint, and copies what they held back. Queries run during the copy, which
+/// takes long, so another long one may begin and prevent the rest.
+fn end_old_snapshots(
+    checkpointer: &Checkpointer,
+    config: &CheckpointConfig,
+) -> Result<(), StoreError> {
+    for _ in 0..MAX_DRAINS {
+        drop(config.drain.drain());
+        if copy_next_to_writer(checkpointer, config, PASSES)? == CopyResult::Copied {
             break;
         }
     }
-    // A closed queue: the engine ends, and its last checkpoint copies everything.
-    let _ = config.jobs.push(None, WriterJob::Checkpoint, 0);
     Ok(())
+}
+
+/// How far the WAL was copied next to the writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CopyResult {
+    /// Little is left, or as little as possible next to this writer.
+    Copied,
+    /// An old snapshot prevents much of it.
+    Blocked,
+}
+
+/// Copies the WAL until little is left, or until an old snapshot prevents more.
+fn copy_next_to_writer(
+    checkpointer: &Checkpointer,
+    config: &CheckpointConfig,
+    passes: usize,
+) -> Result<CopyResult, StoreError> {
+    let copied = copy_in_passes(checkpointer, &config.writer_pause, passes);
+    config.writer_pause.end();
+    copied
+}
+
+fn copy_in_passes(
+    checkpointer: &Checkpointer,
+    writer_pause: &WriterPause,
+    passes: usize,
+) -> Result<CopyResult, StoreError> {
+    let mut left = checkpointer.wal_size()?.waiting;
+    for _ in 0..passes {
+        let has_copied = checkpointer.copy_and_sync()?;
+        let before = std::mem::replace(&mut left, checkpointer.wal_size()?.waiting);
+        if left <= BLOCKING_BYTES {
+            break;
+        }
+        if !has_copied {
+            return Ok(CopyResult::Blocked);
+        }
+        if left > before / MIN_REDUCTION {
+            writer_pause.start();
+        }
+    }
+    Ok(CopyResult::Copied)
 }

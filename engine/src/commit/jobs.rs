@@ -12,6 +12,7 @@ use crate::commit::open_rows::CommitReply;
 use crate::commit::queue::Queue;
 use crate::commit::unit::Unit;
 use crate::queries::failure::QueryFailure;
+use crate::queries::reader_drain::DrainedReaders;
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::outbox::{Outbox, SubscriptionKey};
 
@@ -30,8 +31,8 @@ pub(crate) enum WriterJob {
     Denied(Denial),
     /// A reader needs the rows of all finished groups.
     CommitRows(CommitReply),
-    /// Little of the WAL is left to checkpoint.
-    Checkpoint,
+    /// Little of the WAL is left to checkpoint. If it is long, no query begins until this is done.
+    Checkpoint(Option<DrainedReaders>),
     /// Asks for the cost of each template.
     Templates(oneshot::Sender<Vec<TemplateWork>>),
 }

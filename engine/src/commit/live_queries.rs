@@ -223,8 +223,9 @@ fn fill(
     group: &Row,
 ) -> Result<Option<FilledGroup>, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    let filled = binding
-        .fill(group, &mut ReaderSql::new(&state))
-        .map_err(|error| Refusal::new(Code::BadSql, error.to_string()))?;
+    let filled = binding.fill(group, &mut ReaderSql::new(&state)).map_err(|error| {
+        let interrupted = state.interrupted_for_checkpoint();
+        interrupted.unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
+    })?;
     Ok(filled.map(|group| FilledGroup { seq: state.seq(), group }))
 }

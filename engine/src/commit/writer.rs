@@ -36,6 +36,7 @@ use crate::commit::run_unit::TransactionFailure;
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::Timers;
 use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
+use crate::commit::writer_pause::{self, WriterPause};
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -67,6 +68,8 @@ pub(crate) struct WriterThread {
     pub(crate) scheduler: Arc<dyn StepScheduler>,
     /// Whether a test schedules the steps.
     pub(crate) is_directed: bool,
+    /// The pause after each group while the WAL grows about as fast as it is copied.
+    pub(crate) pause: Arc<WriterPause>,
     pub(crate) started: Instant,
     /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
     pub(crate) groups_on_savepoint: u32,
@@ -123,7 +126,10 @@ impl WriterThread {
                         self.live.apply_backfill(BackfillResult { filled, ..backfill });
                     }
                     WriterJob::CommitRows(reader) => self.open_rows.await_commit(reader),
-                    WriterJob::Checkpoint => self.checkpoint(),
+                    WriterJob::Checkpoint(drained) => {
+                        self.checkpoint();
+                        drop(drained);
+                    }
                     WriterJob::Denied(denial) => {
                         self.scheduler.at_fault_point(FaultPoint::Denied);
                         units.extend(self.record(&denial));
@@ -134,9 +140,13 @@ impl WriterThread {
             }
             let is_busy = !(units.is_empty() || self.is_directed);
             if !units.is_empty() {
+                let begun = self.instant();
                 self.executor.keeps_events = self.live.reads_log();
                 self.commit(units);
                 self.order_backfills();
+                // As long as the group took, so that the WAL grows at half the speed.
+                let took = self.instant().saturating_duration_since(begun);
+                self.pause.wait(took.min(writer_pause::MAX_PAUSE));
             }
             if self.open_rows.is_due(self.instant(), is_busy) {
                 self.commit_rows();

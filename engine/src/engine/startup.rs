@@ -140,11 +140,12 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         tenants: threads.tenants.clone(),
         scheduler: Arc::clone(&config.scheduler),
         is_directed: false,
+        pause: Arc::default(),
         started,
         groups_on_savepoint: 0,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
-    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store);
+    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store, &threads.drain);
     let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
     let syncer = syncer_behind(&writer, durable, &threads.to_publish, store);
     handles.extend(spawn_all(threads, writer, syncer));
@@ -212,6 +213,7 @@ impl Shared {
             scheduler: Arc::clone(scheduler),
             buffers: Buffers::new(buffers, tenants.clone()),
             tenants,
+            drain: Arc::default(),
         };
         Shared {
             planning_db: Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone())),
@@ -243,7 +245,12 @@ impl ReaderPools {
         let readers = [Some(first)].into_iter().chain(later).collect();
         let (readers, mut handles) =
             Readers::start("reader", readers, &open, visible, &shared.threads);
-        let undirected = Threads { scheduler: Arc::new(FreeRunning), ..shared.threads.clone() };
+        // Not drained: no query of a caller delays a lookup. A lookup is short, so a later checkpoint finds no snapshot of one.
+        let undirected = Threads {
+            scheduler: Arc::new(FreeRunning),
+            drain: Arc::default(),
+            ..shared.threads.clone()
+        };
         let (lookups, handle) =
             Readers::start("credentials", vec![None], &open, visible, &undirected);
         handles.extend(handle);

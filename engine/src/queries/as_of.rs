@@ -32,10 +32,16 @@ pub(crate) fn too_far(table: &str, past: Seq) -> Refusal {
     Refusal::new(Code::LimitExceeded, detail).hint("use a later seq")
 }
 
-/// Creates the views; they disappear with the snapshot. Returns the seq that is then visible.
-pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Result<Seq, Refusal> {
+/// Creates the views that a statement can name; they disappear with the snapshot. Returns the seq that is then visible.
+pub(crate) fn travel(
+    state: &mut Snapshot<'_>,
+    layout: &Layout,
+    sql: &str,
+    past: Seq,
+) -> Result<Seq, Refusal> {
     let past = find_state(state, past)?;
-    for table in layout.live_tables() {
+    let named = NamedRelations::of(layout, sql);
+    for table in named.tables {
         let shown = if table.name == "events" {
             show_events(state, past)
         } else {
@@ -43,13 +49,46 @@ pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Re
         };
         shown.map_err(|error| error.to_refusal())?;
     }
-    for (name, select) in layout.views() {
+    for (name, select) in named.views {
         // The view in the file refers to the tables; the same text here refers to their past.
         let sql = format!("CREATE TEMP VIEW {name} AS {select}");
         state.run(&sql, &[], &mut |_| {}).map_err(|error| error.to_refusal())?;
     }
     state.only_views();
     Ok(past)
+}
+
+/// The tables and views that a statement may read.
+struct NamedRelations {
+    tables: Vec<&'static TableSpec>,
+    /// Names, and their SELECT.
+    views: Vec<(&'static str, &'static str)>,
+}
+
+impl NamedRelations {
+    /// The tables and views whose name is in the text of the statement, or in the text of such a view. A name in a literal or a
+    /// comment only costs time.
+    fn of(layout: &Layout, sql: &str) -> NamedRelations {
+        let mut text = sql.to_ascii_lowercase();
+        let (mut views, mut others) = (Vec::new(), layout.views());
+        loop {
+            let (named, rest) = others.into_iter().partition(|(name, _)| is_in(name, &text));
+            let named: Vec<(&str, &str)> = named;
+            if named.is_empty() {
+                break;
+            }
+            named.iter().for_each(|(_, select)| text.push_str(&select.to_ascii_lowercase()));
+            views.extend(named);
+            others = rest;
+        }
+        let mut tables = layout.live_tables();
+        tables.retain(|table| is_in(table.name, &text));
+        NamedRelations { tables, views }
+    }
+}
+
+fn is_in(name: &str, text: &str) -> bool {
+    text.contains(&name.to_ascii_lowercase())
 }
 
 fn last_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, StoreError> {
@@ -119,4 +158,32 @@ fn put_up(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_schema::Module;
+
+    use super::*;
+
+    /// A past query of one table read the changes of all tables, and was refused if one of them had too many.
+    #[test]
+    fn only_named_relations_are_created() {
+        let module = Module::new("m")
+            .view("last_event", "SELECT MAX(seq) FROM events")
+            .view("next_event", "SELECT * FROM Last_Event");
+        let layout = Layout { modules: vec![module] };
+        for (sql, tables, views) in [
+            ("SELECT 1", vec![], vec![]),
+            ("SELECT * FROM \"EVENTS\"", vec!["events"], vec![]),
+            ("SELECT * FROM last_event", vec!["events"], vec!["last_event"]),
+            ("SELECT * FROM next_event", vec!["events"], vec!["next_event", "last_event"]),
+        ] {
+            let named = NamedRelations::of(&layout, sql);
+            let found: Vec<&str> = named.tables.iter().map(|table| table.name).collect();
+            assert_eq!(found, tables, "{sql}");
+            let found: Vec<&str> = named.views.iter().map(|(name, _)| *name).collect();
+            assert_eq!(found, views, "{sql}");
+        }
+    }
 }

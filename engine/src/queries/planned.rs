@@ -89,6 +89,9 @@ pub(crate) fn rows_as_of(
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|too_many| too_far(binding, &too_many, past))?;
     binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
+        if let Some(refusal) = state.interrupted_for_checkpoint() {
+            return refusal;
+        }
         tracing::error!(%error, "a past state could not be read");
         Refusal::new(Code::Internal, "the change log could not be read")
     })?;

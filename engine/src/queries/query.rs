@@ -84,7 +84,7 @@ pub(crate) fn run(
         // The current tables still exist behind the views, for the views' own use. SQLite's authorizer cannot
         // distinguish a view's access from that of a caller's CTE.
         Some(_) if abide_live::names_main(sql) => return Err(of_the_present()),
-        Some(past) => crate::queries::as_of::travel(&mut state, layout, past)?,
+        Some(past) => crate::queries::as_of::travel(&mut state, layout, sql, past)?,
     };
     let mut unused: Vec<&str> = params.keys().map(String::as_str).collect();
     let mut bind = |name: Option<&str>, number: usize| {

@@ -20,6 +20,7 @@ use crate::fault_points::FaultPoint;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::queries::cancellation::Cancellation;
+use crate::queries::reader_drain::ReaderDrain;
 use crate::subscriptions::buffers::Buffers;
 use crate::threads::{Threads, panic_text};
 
@@ -69,6 +70,7 @@ impl Readers {
                 interrupt_handles: Arc::clone(&interrupt_handles),
                 scheduler: Arc::clone(&threads.scheduler),
                 buffers: threads.buffers.clone(),
+                drain: Arc::clone(&threads.drain),
             };
             let (from, left) = (Arc::clone(&queue), Arc::clone(&queue));
             let (name, run) = (format!("abide-{name}-{number}"), move || serving.run(&from));
@@ -91,15 +93,6 @@ impl Readers {
         weight: usize,
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let full = || {
-            Refusal::new(Code::Overloaded, "too many queries wait for a reader")
-                .hint("try again in a moment")
-        };
-        // Before the commit: a query without room must not cause one.
-        if !self.queue.takes(by, weight) {
-            return Err(full());
-        }
-        self.catch_up().await?;
         let (reply, answer) = oneshot::channel();
         let (cancellation, _cancel) = Cancellation::new();
         let job: ReaderJob = Box::new(move |reader| {
@@ -110,11 +103,25 @@ impl Readers {
                 let _ = reply.send(done);
             }
         });
+        self.send(by, weight, job).await?;
+        answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
+    }
+
+    /// Queues a job, after SQLite has committed what it must see.
+    async fn send(&self, by: &str, weight: usize, job: ReaderJob) -> Result<(), Refusal> {
+        let full = || {
+            Refusal::new(Code::Overloaded, "too many queries wait for a reader")
+                .hint("try again in a moment")
+        };
+        // Before the commit: a query without room must not cause one.
+        if !self.queue.takes(by, weight) {
+            return Err(full());
+        }
+        self.catch_up().await?;
         self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => full(),
             Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
-        })?;
-        answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
+        })
     }
 
     /// Returns when SQLite has committed every group that the writer had finished before the call.
@@ -167,6 +174,7 @@ struct ReaderThread {
     scheduler: Arc<dyn StepScheduler>,
     /// Notified of the memory that a query has freed.
     buffers: Buffers,
+    drain: Arc<ReaderDrain>,
 }
 
 impl ReaderThread {
@@ -199,12 +207,15 @@ impl ReaderThread {
             Ok(reader) => reader,
             Err(error) => return tracing::error!(%error, "a reader cannot open the file"),
         };
+        let admitted = self.drain.admit(reader.interrupt_handle());
         let scheduler = &self.scheduler;
         let run = || {
             scheduler.at_fault_point(FaultPoint::Query);
             job(&mut reader);
         };
-        match catch_unwind(AssertUnwindSafe(run)) {
+        let served = catch_unwind(AssertUnwindSafe(run));
+        drop(admitted);
+        match served {
             Ok(()) => {
                 self.buffers.freed(reader.take_most_grown());
                 self.reader = Some(reader);

@@ -25,9 +25,9 @@ pub(crate) fn limits_of(operations: usize) -> QueryLimits {
 
 /// The limits of a delta.
 pub(crate) fn live_limits(allowance: StatementLimits) -> QueryLimits {
-    let StatementLimits { steps, value_bytes } = allowance;
+    let StatementLimits { steps, time, value_bytes } = allowance;
     QueryLimits {
-        time: Duration::from_millis(limits::LIVE_DELTA_MS),
+        time,
         of_processor: true,
         steps,
         // Growth between two checks is small.

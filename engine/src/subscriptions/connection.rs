@@ -30,6 +30,7 @@ use crate::commit::jobs::{Attach, Registration, WriterJob};
 use crate::engine::inner::Inner;
 use crate::fault_points;
 use crate::queries::failure::QueryFailure;
+use crate::results::EngineFuture;
 use crate::subscriptions::buffers::Reservation;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
 use crate::subscriptions::resume::{self, ResumeResult};
@@ -131,26 +132,31 @@ impl Connection {
     /// # Errors
     /// The query cannot be live, a parameter is invalid, the id is in use, a limit is reached, or the requested
     /// past state does not exist.
-    pub async fn subscribe(&mut self, wanted: &SubscribeRequest<'_>) -> Result<(), Refusal> {
-        self.engine.allow(&self.caller, 1)?;
-        self.check_room(wanted.id)?;
-        let parameters = self.hold_parameters(wanted)?;
-        let BegunSubscription { key, mut subscription, resumed, later } = loop {
-            match self.try_subscribe(wanted).await {
-                Ok(begun) => break begun,
-                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
-                Err(QueryFailure::Outdated) => {}
+    pub fn subscribe<'a>(
+        &'a mut self,
+        wanted: &'a SubscribeRequest<'a>,
+    ) -> EngineFuture<'a, Result<(), Refusal>> {
+        Box::pin(async move {
+            self.engine.allow(&self.caller, 1)?;
+            self.check_room(wanted.id)?;
+            let parameters = self.hold_parameters(wanted)?;
+            let BegunSubscription { key, mut subscription, resumed, later } = loop {
+                match self.try_subscribe(wanted).await {
+                    Ok(begun) => break begun,
+                    Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                    Err(QueryFailure::Outdated) => {}
+                }
+            };
+            subscription.parameters_held = parameters;
+            self.answer(&mut subscription, resumed);
+            self.keys.insert(Arc::clone(&subscription.id), key);
+            self.subscriptions.insert(key, Box::new(subscription));
+            self.engine.metrics.subscriptions_total.add(1);
+            if let Some(frame) = later {
+                self.take_frame(frame);
             }
-        };
-        subscription.parameters_held = parameters;
-        self.answer(&mut subscription, resumed);
-        self.keys.insert(Arc::clone(&subscription.id), key);
-        self.subscriptions.insert(key, Box::new(subscription));
-        self.engine.metrics.subscriptions_total.add(1);
-        if let Some(frame) = later {
-            self.take_frame(frame);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Whether a subscription would be refused now: for a caller that first does something else, which would then be
@@ -158,21 +164,23 @@ impl Connection {
     ///
     /// # Errors
     /// Those of [`Connection::subscribe`].
-    pub async fn check_subscribe(
-        &mut self,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-    ) -> Result<(), Refusal> {
-        loop {
-            let binding = self.engine.queries.plan(&self.caller, sql, params).await?;
-            let key = SubscriptionKey(self.next_key);
-            self.next_key += 1;
-            match self.attach(&binding, key, sql).await {
-                Ok(_registration) => return Ok(()),
-                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
-                Err(QueryFailure::Outdated) => {}
+    pub fn check_subscribe<'a>(
+        &'a mut self,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+    ) -> EngineFuture<'a, Result<(), Refusal>> {
+        Box::pin(async move {
+            loop {
+                let binding = self.engine.queries.plan(&self.caller, sql, params).await?;
+                let key = SubscriptionKey(self.next_key);
+                self.next_key += 1;
+                match self.attach(&binding, key, sql).await {
+                    Ok(_registration) => return Ok(()),
+                    Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                    Err(QueryFailure::Outdated) => {}
+                }
             }
-        }
+        })
     }
 
     /// Subscribes with the current policies.
@@ -463,24 +471,27 @@ impl Connection {
 
     /// Frames were dropped, or visibility has changed: catches up all subscriptions from the change log,
     /// in one frame.
-    async fn catch_up(&mut self) {
-        loop {
-            self.replan().await;
-            let wanted = self.to_catch_up();
-            let tables = Arc::clone(&self.engine.queries.tables);
-            let shared = self.engine.shared_results(&self.caller);
-            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
-            match self.engine.queries.read_for(&self.caller, read).await {
-                Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
-                Ok((seq, resumed)) => match self.engine.queries.wait_durable(seq).await {
-                    Ok(()) => return self.send_catch_up(seq, resumed),
+    fn catch_up(&mut self) -> EngineFuture<'_, ()> {
+        Box::pin(async move {
+            loop {
+                self.replan().await;
+                let wanted = self.to_catch_up();
+                let tables = Arc::clone(&self.engine.queries.tables);
+                let shared = self.engine.shared_results(&self.caller);
+                let read =
+                    move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
+                match self.engine.queries.read_for(&self.caller, read).await {
+                    Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
+                    Ok((seq, resumed)) => match self.engine.queries.wait_durable(seq).await {
+                        Ok(()) => return self.send_catch_up(seq, resumed),
+                        Err(why) => return self.end_all(&why),
+                    },
+                    // Nothing more can be sent, and the client's rows are still correct for the seq
+                    // that it has.
                     Err(why) => return self.end_all(&why),
-                },
-                // Nothing more can be sent, and the client's rows are still correct for the seq
-                // that it has.
-                Err(why) => return self.end_all(&why),
+                }
             }
-        }
+        })
     }
 
     fn send_catch_up(&mut self, seq: Seq, resumed: resume::ResumeResults) {

@@ -195,6 +195,7 @@ fn delta(
     require_latest(binding)?;
     let delta = binding.delta(changes, &mut ReaderSql::new(state));
     Ok(delta.map_err(|error| match error {
+        LiveError::OverBudget if let Some(refusal) = state.interrupted_for_checkpoint() => refusal,
         LiveError::Query(why) => error_for(binding, Refusal::new(Code::BadSql, why)),
         LiveError::OverBudget => {
             Refusal::new(Code::LimitExceeded, "the changes take too long to compute")

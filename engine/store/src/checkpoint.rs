@@ -9,6 +9,7 @@ use rusqlite::config::DbConfig;
 use crate::companions::companion;
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::file_sync::sync_database_file;
 
 /// Makes the whole content of the WAL durable, including writes of other processes and writes whose sync failed before.
 /// No process may write to the WAL meanwhile.
@@ -19,6 +20,15 @@ pub(crate) fn sync_wal(database: &Path, disk: &dyn Disk) -> std::io::Result<()> 
         wal.rewrite()?;
     }
     wal.sync_data()
+}
+
+/// The size of the WAL in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalSize {
+    /// Since SQLite started it from its beginning.
+    pub total: u64,
+    /// Not in the file yet.
+    pub waiting: u64,
 }
 
 /// Moves the WAL into the file, on its own connection, without blocking readers or the writer.
@@ -32,17 +42,15 @@ impl Checkpointer {
         Checkpointer { connection }
     }
 
-    /// Bytes in the WAL that are not in the file yet.
+    /// The size of the WAL.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn waiting_bytes(&self) -> Result<u64, StoreError> {
-        let sql = "PRAGMA wal_checkpoint(NOOP)";
-        let (in_wal, moved) = self
-            .connection
-            .query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
+    pub fn wal_size(&self) -> Result<WalSize, StoreError> {
+        let CheckpointPages { in_wal, in_file, .. } = run(&self.connection, "NOOP")?;
         let page: i64 = self.connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        Ok(u64::try_from((in_wal - moved).max(0) * page).unwrap_or(0))
+        let bytes = |pages: i64| u64::try_from(pages.max(0) * page).unwrap_or(0);
+        Ok(WalSize { total: bytes(in_wal), waiting: bytes(in_wal - in_file) })
     }
 
     /// Disables further checkpoints and keeps the WAL when this closes. Used when the WAL cannot be
@@ -55,12 +63,21 @@ impl Checkpointer {
         Ok(leave_wal_on_close(&self.connection, true)?)
     }
 
-    /// Checkpoints as much as readers allow; `true` if that was all.
+    /// Copies as much as readers allow, and syncs the file. `false` if nothing could be copied.
+    ///
+    /// SQLite syncs the file only after a checkpoint that has copied the whole WAL. Next to a busy writer only the writer's
+    /// own checkpoint does. Without this sync, that checkpoint would wait for the disk to write everything that was copied
+    /// here.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn passive(&self) -> Result<bool, StoreError> {
-        checkpoint(&self.connection, "PASSIVE")
+    pub fn copy_and_sync(&self) -> Result<bool, StoreError> {
+        let before = run(&self.connection, "NOOP")?.in_file;
+        let has_copied = run(&self.connection, "PASSIVE")?.in_file != before;
+        if has_copied && !makes(SeededBug::CheckpointUnsynced) {
+            sync_database_file(&self.connection)?;
+        }
+        Ok(has_copied)
     }
 
     /// Checkpoints everything, waiting for readers, and truncates the WAL file. Used at shutdown.
@@ -74,11 +91,25 @@ impl Checkpointer {
 
 /// Checkpoints the WAL; `true` if all of it was copied.
 pub(crate) fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
+    let CheckpointPages { is_busy, in_wal, in_file } = run(connection, mode)?;
+    Ok(!is_busy && in_wal == in_file)
+}
+
+/// What SQLite reports of a checkpoint.
+struct CheckpointPages {
+    /// Whether another connection was in the way.
+    is_busy: bool,
+    /// Pages in the WAL.
+    in_wal: i64,
+    /// Pages of the WAL that are in the file.
+    in_file: i64,
+}
+
+fn run(connection: &Connection, mode: &str) -> rusqlite::Result<CheckpointPages> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
-    let (busy, in_wal, moved) = connection.query_row(&sql, [], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
-    })?;
-    Ok(busy == 0 && in_wal == moved)
+    connection.query_row(&sql, [], |row| {
+        Ok(CheckpointPages { is_busy: row.get(0)?, in_wal: row.get(1)?, in_file: row.get(2)? })
+    })
 }
 
 /// Whether the last connection to close keeps the WAL or checkpoints it.

@@ -72,6 +72,8 @@ pub(crate) enum InterruptReason {
     Closing,
     /// Its caller no longer waits for the result.
     Cancelled,
+    /// Its snapshot prevents a checkpoint.
+    Checkpoint,
 }
 
 /// The remaining allowance of a statement. The progress handler is installed once and reads this
@@ -98,6 +100,7 @@ struct Budgets {
     most_grown: AtomicU64,
     closing: AtomicBool,
     cancelled: AtomicBool,
+    for_checkpoint: AtomicBool,
     why: AtomicU8,
     value_bytes: usize,
 }
@@ -125,6 +128,7 @@ impl Interrupt {
             most_grown: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
+            for_checkpoint: AtomicBool::new(false),
             why: AtomicU8::new(InterruptReason::Nothing as u8),
             value_bytes,
         };
@@ -184,7 +188,7 @@ impl Interrupt {
         let cpu =
             if limits.of_processor { cpu_us().saturating_add(us(limits.time)) } else { u64::MAX };
         state.cpu_until_us.store(cpu, Ordering::Relaxed);
-        state.until_us.store(us(now + limits.time), Ordering::Relaxed);
+        state.until_us.store(us(now.saturating_add(limits.time)), Ordering::Relaxed);
     }
 
     /// Limits all statements of a connection together, with this limit of a value, or lifts the
@@ -218,6 +222,11 @@ impl Interrupt {
         self.0.cancelled.store(cancelled, Ordering::Relaxed);
     }
 
+    /// Like [`Interrupt::cancel`], for a checkpoint.
+    pub(crate) fn interrupt_for_checkpoint(&self, interrupts: bool) {
+        self.0.for_checkpoint.store(interrupts, Ordering::Relaxed);
+    }
+
     /// Why the last statement was interrupted.
     pub(crate) fn why(&self) -> InterruptReason {
         let why = self.0.why.load(Ordering::Relaxed);
@@ -227,6 +236,7 @@ impl Interrupt {
             InterruptReason::Memory,
             InterruptReason::Closing,
             InterruptReason::Cancelled,
+            InterruptReason::Checkpoint,
         ];
         all.into_iter().find(|known| *known as u8 == why).unwrap_or(InterruptReason::Nothing)
     }
@@ -244,6 +254,8 @@ impl Budgets {
             InterruptReason::Closing
         } else if self.cancelled.load(Ordering::Relaxed) {
             InterruptReason::Cancelled
+        } else if self.for_checkpoint.load(Ordering::Relaxed) {
+            InterruptReason::Checkpoint
         } else if now_us >= until_us && self.is_out_of_time(now_us) {
             InterruptReason::Time
         } else if self.steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {

@@ -19,6 +19,7 @@ mod connect;
 mod deferred;
 mod disk;
 mod error;
+mod file_sync;
 mod functions;
 mod holder;
 mod interrupt;
@@ -40,7 +41,7 @@ mod verify;
 mod writer;
 
 pub use backup::backup;
-pub use checkpoint::Checkpointer;
+pub use checkpoint::{Checkpointer, WalSize};
 pub use disk::{Disk, DiskFile, SystemDisk};
 pub use error::{OpenError, StoreError};
 pub use holder::Holder;

@@ -149,6 +149,17 @@ impl InterruptHandle {
     pub fn resume(&self) {
         self.0.cancel(false);
     }
+
+    /// Stops the running query and all later ones, because its snapshot prevents a checkpoint, until
+    /// [`InterruptHandle::resume_after_checkpoint`].
+    pub fn interrupt_for_checkpoint(&self) {
+        self.0.interrupt_for_checkpoint(true);
+    }
+
+    /// Allows queries again.
+    pub fn resume_after_checkpoint(&self) {
+        self.0.interrupt_for_checkpoint(false);
+    }
 }
 
 /// A constant state. While it exists, the WAL cannot be reset, so keep it short.
@@ -289,8 +300,22 @@ impl Snapshot<'_> {
         Ok(Rows { columns, rows: found })
     }
 
+    /// The refusal, if the last statement was interrupted for a checkpoint.
+    #[must_use]
+    pub fn interrupted_for_checkpoint(&self) -> Option<Refusal> {
+        (self.reader.interrupt.why() == InterruptReason::Checkpoint).then(|| {
+            let detail = "the query was ended: its snapshot kept the write-ahead log from \
+                          starting again";
+            Refusal::new(Code::Overloaded, detail)
+                .hint("try again, read in smaller parts, or query a backup")
+        })
+    }
+
     /// The refusal of an interrupted statement.
     fn interrupted(&self, limits: &QueryLimits) -> Refusal {
+        if let Some(refusal) = self.interrupted_for_checkpoint() {
+            return refusal;
+        }
         let (detail, hint) = match self.reader.interrupt.why() {
             InterruptReason::Steps => {
                 let detail = format!("the query takes more than {} steps", limits.steps);
@@ -308,7 +333,7 @@ impl Snapshot<'_> {
             InterruptReason::Cancelled => {
                 return Refusal::new(Code::Unavailable, "the query was cancelled");
             }
-            InterruptReason::Time | InterruptReason::Nothing => {
+            InterruptReason::Time | InterruptReason::Checkpoint | InterruptReason::Nothing => {
                 let ms = limits.time.as_millis();
                 let detail = format!("the query ran longer than {ms} ms");
                 (detail, "add an index or a narrower WHERE")

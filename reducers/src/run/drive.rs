@@ -1,10 +1,12 @@
 //! Driving a run: under a lease, so that one driver at a time advances it.
 
-use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
+use abide_schema::{Abort, Code, Context, Micros, Refusal, Seq, reducer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{NewRunEvent, Run, RunStatus, find, missing, save, tell_all};
+use crate::pause::rows::Pause;
+use crate::session::Session;
 use crate::waiting;
 use crate::{budget, check, delegation, lease};
 
@@ -145,8 +147,14 @@ pub fn record_run(
     spent: Option<ModelUsage>,
     /// Extends the lease by this time.
     lease_ms: Option<i64>,
+    /// The event as of which the driver knows the session, its messages and the pause of the run. If they have changed
+    /// after it, the call is refused with `conflict`; if not, the driver need not read them again.
+    unchanged_since: Option<i64>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;
+    if let Some(known) = unchanged_since {
+        check_unchanged(ctx, &run, Seq(known))?;
+    }
     if let Some(lease_ms) = lease_ms {
         run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
     }
@@ -161,6 +169,24 @@ pub fn record_run(
     }
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
     save(ctx, run)
+}
+
+/// Checks that neither the session of a run nor its pause has changed after an event. Each message changes its session.
+fn check_unchanged(ctx: &mut Context<'_>, run: &Run, known: Seq) -> Result<(), Abort> {
+    let (session, pause) = ctx.without_policies(|ctx| -> Result<_, Abort> {
+        Ok((ctx.get::<Session>(&run.session_id)?, ctx.get::<Pause>(&run.id)?))
+    })?;
+    let is_newer = |seq: &Seq| *seq > known;
+    let detail = match (session.map(|it| it.seq).filter(is_newer), pause.map(|it| it.seq)) {
+        (Some(Seq(seq)), _) => format!("session {} has changed in event {seq}", run.session_id),
+        (None, Some(Seq(seq))) if seq > known.0 => {
+            format!("the pause of run {} has changed in event {seq}", run.id)
+        }
+        (None, _) => return Ok(()),
+    };
+    let hint = "read the session and the pause of the run, then repeat the call with a newer \
+                unchanged_since, or without it";
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
 fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {

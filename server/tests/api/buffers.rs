@@ -273,7 +273,7 @@ async fn deltas_of_resumes_are_counted() {
 #[tokio::test]
 async fn results_of_reruns_are_counted() {
     let config = Config { buffers: BUFFERS, ..Config::new(abide_reducers::modules()) };
-    let live_budget = Budget { average: 0, max: 0, commit: 0 };
+    let live_budget = Budget { average: 0, max: 0, commit: 0, ..Budget::UNLIMITED };
     let server = TestServer::configured(Config { live_budget, ..config }).await;
     fill(&server).await;
     let mut first = subscribe(&server, "ann", &query(0), Start::Now).await.expect("room");

@@ -99,3 +99,46 @@ fn pauses_of_another_scope_are_not_found() {
         "#]],
     );
 }
+
+/// A driver that knows the state as of an event records its next step without reading, unless others have changed it.
+#[test]
+fn a_step_is_refused_if_others_have_changed_the_session() {
+    check(
+        r#"
+        register_agent name=support definition={"prompt":"be kind"}
+        create_session agent=support id=s1
+        start_run session_id=s1 id=r1 input=hello
+        claim_run id=r1 driver=d lease_ms=1000
+        record_run id=r1 fencing_token=4 unchanged_since=4
+        heartbeat_run id=r1 fencing_token=4 lease_ms=1000
+        record_run id=r1 fencing_token=4 unchanged_since=4
+        append_message session_id=s1 role=user content=wait
+        record_run id=r1 fencing_token=4 unchanged_since=7
+        record_run id=r1 fencing_token=4 unchanged_since=8
+        pause_run id=r1
+        record_run id=r1 fencing_token=4 unchanged_since=9
+        record_run id=r1 fencing_token=4 unchanged_since=10
+        record_run id=r1 fencing_token=4
+        sql SELECT events FROM runs
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 8 {id: 2}
+            refused conflict: session s1 has changed in event 8 (hint: read the session and the pause of the run, then repeat the call with a newer unchanged_since, or without it)
+            seq 9 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 10 {status: requested}
+            refused conflict: the pause of run r1 has changed in event 10 (hint: read the session and the pause of the run, then repeat the call with a newer unchanged_since, or without it)
+            seq 11 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 12 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            (1)
+            the same up to 12
+        "#]],
+    );
+}

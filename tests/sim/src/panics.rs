@@ -45,7 +45,7 @@ pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> 
     let _inside = runtime.enter();
     let (folder, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, nth));
-    let budget = Budget { average: 1_000, max: 2_000, commit: 1_000_000 };
+    let budget = Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED };
     let rig = Rig::open_with(folder.path(), &machine, &clock, |config| {
         config.live_budget = budget;
         // A short run performs a checkpoint in every round.

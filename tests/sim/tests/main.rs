@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
+mod checkpoints;
 mod crashes;
 mod formats;
 mod hostile;

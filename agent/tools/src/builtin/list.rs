@@ -18,6 +18,9 @@ use crate::tool::{Invocation, ToolDeclaration};
 /// Maximum number of entries that `ls` shows.
 const ENTRIES: usize = 1_000;
 
+/// The work of a file tool.
+type FileWork = dyn FnOnce() -> Result<ToolOutcome, WorkspaceError> + Send;
+
 /// A file tool: its function runs on a thread that may block.
 pub(super) fn file_tool<A>(
     sandbox: &Sandbox,
@@ -37,12 +40,13 @@ where
         let sandbox = sandbox.clone();
         async move {
             let Invocation { arguments, context, .. } = invocation;
-            let work = tokio::task::spawn_blocking(move || {
+            // Boxed, so that the code of the task exists once and not for each tool.
+            let work: Box<FileWork> = Box::new(move || {
                 let arguments = serde_json::from_value::<A>(arguments)
                     .map_err(|why| WorkspaceError::new(format!("invalid arguments: {why}")))?;
                 function(&sandbox.files_of(&context)?, arguments)
             });
-            match work.await {
+            match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(why)) => ToolOutcome::failed(Failure::Tool, format!("{name}: {why}")),
                 Err(_) => ToolOutcome::failed(Failure::Panicked, format!("{name} panicked")),

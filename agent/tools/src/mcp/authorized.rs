@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use reqwest::Client;
 use reqwest::header::{HeaderName, HeaderValue};
@@ -73,6 +74,8 @@ impl AuthorizedClient {
 async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, OAuthError>> + Send + 'static,
 ) -> Result<T, HttpError> {
+    // Boxed, so that the code of the task exists once and not for each caller.
+    let work: BoxFuture<'static, Result<T, OAuthError>> = Box::pin(work);
     let done = tokio::spawn(work).await;
     let panicked = |_| Err(OAuthError::Unavailable("its task panicked".to_owned()));
     done.unwrap_or_else(panicked).map_err(failed)

@@ -199,6 +199,9 @@ impl Input {
             }
         }
         self.decided = None;
+        if self.lines.is_closed() && self.lines.is_empty() {
+            return Ok(Typed::End);
+        }
         {
             let mut out = io::stderr().lock();
             write!(out, "{}", Printable::line(question))?;

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_schema::share::{ShareKey, Shares};
 
@@ -31,7 +32,7 @@ impl std::ops::Sub for Cost {
     }
 }
 
-/// The limit of the cost of live queries for a commit, in steps of SQLite's virtual machine.
+/// The limits of the cost of live queries for a commit. All except `time` are in steps of SQLite's virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The average cost of one binding's delta, over the last deltas of a template.
@@ -40,9 +41,22 @@ pub struct Budget {
     pub max: u64,
     /// The maximum of all deltas of one commit. Beyond it no further delta is computed.
     pub commit: u64,
+    /// What each statement counts in `commit` in addition to its steps, for its start.
+    pub statement: u64,
+    /// The maximum CPU time of a single delta. It covers costs that are not steps, such as long values.
+    pub time: Duration,
 }
 
 impl Budget {
+    /// No limits. Tests take `time` from it: CPU time differs between machines, steps do not.
+    pub const UNLIMITED: Budget = Budget {
+        average: u64::MAX,
+        max: u64::MAX,
+        commit: u64::MAX,
+        statement: 0,
+        time: Duration::MAX,
+    };
+
     /// Whether the deltas of one caller have cost more than its share of a commit, so that those of
     /// others are computed.
     pub(crate) fn is_over(&self, payer: &ShareKey, spent: u64) -> bool {
@@ -196,7 +210,7 @@ impl Meters {
 mod tests {
     use super::*;
 
-    const BUDGET: Option<Budget> = Some(Budget { average: 100, max: 1_000, commit: u64::MAX });
+    const BUDGET: Option<Budget> = Some(Budget { average: 100, max: 1_000, ..Budget::UNLIMITED });
 
     fn steps(steps: u64) -> Cost {
         Cost { statements: 1, steps }

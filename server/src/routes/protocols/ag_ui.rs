@@ -288,18 +288,8 @@ impl AgUiEncoder {
 
     /// The approvals that wait, or what else the run waits for.
     fn interrupts(&self, turn: &Turn, reason: &str) -> Vec<JsonValue> {
-        let has_result = |id: &str| {
-            turn.items.iter().any(|item| match &item.content {
-                Content::Call(call) => call.call_id == id && call.output.is_some(),
-                _ => false,
-            })
-        };
         let mut all = Vec::new();
-        for item in &turn.items {
-            let Content::Approval(call) = &item.content else { continue };
-            if has_result(&call.call_id) {
-                continue;
-            }
+        for call in turn.awaited_approvals() {
             let mut interrupt = json!({"id": call.call_id, "reason": "tool_call",
                 "toolCallId": call.call_id, "message": format!("{} needs an approval", call.name),
                 "responseSchema": {"type": "object", "required": ["approved"], "properties": {

@@ -159,10 +159,8 @@ impl ChatEncoder {
                     "dynamic": true, "providerExecuted": true});
                 part("tool-input-available", call, out);
             }
-            Content::Approval(call) => {
-                let request = json!({"approvalId": call.call_id, "toolCallId": call.call_id});
-                part("tool-approval-request", request, out);
-            }
+            // At the end: one that was decided is not shown again to a client that loads the chat.
+            Content::Approval(_) => {}
         }
     }
 
@@ -192,6 +190,10 @@ impl ChatEncoder {
     fn ended(turn: &Turn, out: &mut String) {
         let usage = turn.usage.as_ref().map(usage);
         let finish = |reason: &str| json!({"finishReason": reason, "messageMetadata": usage});
+        for call in turn.awaited_approvals() {
+            let request = json!({"approvalId": call.call_id, "toolCallId": call.call_id});
+            part("tool-approval-request", request, out);
+        }
         part("finish-step", json!({}), out);
         match &turn.end {
             Some(TurnEnd::Failed { code, .. }) if code == "aborted" => {
@@ -250,4 +252,26 @@ fn usage(usage: &Usage) -> JsonValue {
     json!({"usage": {"inputTokens": usage.input, "outputTokens": usage.output,
         "totalTokens": usage.input + usage.output, "cachedInputTokens": usage.cached,
         "reasoningTokens": usage.reasoning}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::turn::tests::events_of_a_decided_approval;
+    use super::*;
+
+    /// The stream of a loaded chat requests an approval only while the run waits for it.
+    #[test]
+    fn a_decided_approval_is_not_requested_again() {
+        for (last, requests) in [(1, 1), (2, 0)] {
+            let mut turn = Turn::span(1, last);
+            let mut encoder = ChatEncoder { run_id: "r1".to_owned(), shown: HashSet::new() };
+            let mut text = String::new();
+            for event in events_of_a_decided_approval() {
+                for change in turn.add(&event) {
+                    encoder.encode(&turn, &change, &mut text);
+                }
+            }
+            assert_eq!(text.matches("tool-approval-request").count(), requests, "{text}");
+        }
+    }
 }

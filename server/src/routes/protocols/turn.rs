@@ -185,6 +185,22 @@ impl Turn {
         Turn { started_at: self.started_at, ..Turn::span(self.first, self.last) }
     }
 
+    /// The calls for whose approval the run waits, as of the events. An interrupt names all of them; approvals of an earlier
+    /// interrupt have been decided. Decisions since the last interrupt are no events until the run continues.
+    pub(super) fn awaited_approvals(&self) -> Vec<&CallItem> {
+        let awaited = self.items.iter().filter(|item| self.awaits(item));
+        let approvals = awaited.filter_map(|item| match &item.content {
+            Content::Approval(call) => Some(call),
+            _ => None,
+        });
+        approvals.collect()
+    }
+
+    /// Whether the run waits because of what opened this item.
+    fn awaits(&self, item: &Item) -> bool {
+        self.waits.as_ref().is_some_and(|wait| wait.event == item.opened_by)
+    }
+
     /// The approximate memory of its items in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -567,4 +583,4 @@ fn text(value: &JsonValue) -> &str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

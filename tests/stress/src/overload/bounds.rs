@@ -14,10 +14,24 @@ pub(crate) const CROWD_FACTOR: f64 = 60.0;
 /// Maximum factor during a reconnect storm after a restart: the handshakes take the machine's processors.
 pub(crate) const STORM_FACTOR: f64 = 250.0;
 
-/// A p99 below this, in milliseconds, is accepted while the queue is flooded with calls of 256 KB, whatever its
+/// The checked percentile of a stage in which the other caller completes some sixty calls. The 99th would be the longest
+/// of them, and one stall of a shared disk would decide.
+pub(crate) const FEW_CALLS_PERCENTILE: f64 = 95.0;
+
+/// A response time below this, in milliseconds, is accepted while the queue is flooded with calls of 256 KB, whatever its
 /// factor: a call waits for the sync of some four megabytes of calls, which are eight in the WAL, and for as much
 /// again while a checkpoint writes to the same disk.
 pub(crate) const FLOOD_MS: f64 = 400.0;
+
+/// The limit of a flood of the queue as a multiple of the time to write and sync [`FLOOD_SYNC_BYTES`] before the server
+/// has clients: 36 MB, which are 4.5 such syncs, and a factor of two because server and clients share the processors.
+pub(crate) const FLOOD_SYNCS: f64 = 9.0;
+
+/// The limit of a flood on the slowest disk, in milliseconds.
+pub(crate) const FLOOD_MOST_MS: f64 = 1_000.0;
+
+/// What one sync of a flood writes.
+pub(crate) const FLOOD_SYNC_BYTES: usize = 8 << 20;
 
 /// A p99 below this is accepted, whatever its factor: on a fast disk an idle call takes less than the scheduler's
 /// time slice.

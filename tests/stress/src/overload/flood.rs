@@ -62,11 +62,12 @@ pub(crate) async fn run(fixture: &mut OverloadFixture) -> CheckResult {
     if came.refused == 0 {
         return Err("the writer's queue was never full".to_owned());
     }
-    fixture.hold_waits_above(
+    fixture.hold_percentile(
         "flood of the queue",
         &waits,
+        bounds::FEW_CALLS_PERCENTILE,
         bounds::STORM_FACTOR,
-        bounds::FLOOD_MS,
+        bounds::FLOOD_MS.max((bounds::FLOOD_SYNCS * fixture.sync_ms).min(bounds::FLOOD_MOST_MS)),
     )?;
     let subscribers = (fixture.size.connections as u64) * bounds::CONNECTION_BYTES;
     let messages = (3 * fixture.size.oversize + UNLIMITED / 8) as u64 * bounds::MESSAGE_BYTES;

@@ -35,7 +35,13 @@ pub(crate) async fn run(fixture: &mut OverloadFixture) -> CheckResult {
     let waits = caller.stop()?;
     println!("oversize  {} concurrent messages, frames and bodies, each refused", count(number));
     figure("oversized messages, frames and bodies", number);
-    fixture.hold_waits("oversize", &waits, bounds::STORM_FACTOR)?;
+    fixture.hold_percentile(
+        "oversize",
+        &waits,
+        bounds::FEW_CALLS_PERCENTILE,
+        bounds::STORM_FACTOR,
+        bounds::NOTICED_MS,
+    )?;
     let subscribers = (fixture.size.connections as u64) * bounds::CONNECTION_BYTES;
     fixture
         .hold_memory("oversize", bounds::REST_BYTES + subscribers + number * bounds::MESSAGE_BYTES)

@@ -73,7 +73,13 @@ pub(super) fn time(text: &str) -> Option<i64> {
     }
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let is_valid = (1..=12).contains(&month) && (1..=31).contains(&day);
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    let is_valid = (1..=12).contains(&month) && (1..=days).contains(&day);
     if !is_valid || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
@@ -89,7 +95,11 @@ pub(super) fn time(text: &str) -> Option<i64> {
         ("Z" | "z", _) => 0,
         (_, [sign @ (b'+' | b'-'), _, _, b':', _, _]) => {
             let from = text.len() - 6;
-            let seconds = number(from + 1, from + 3)? * 3_600 + number(from + 4, from + 6)? * 60;
+            let (hours, minutes) = (number(from + 1, from + 3)?, number(from + 4, from + 6)?);
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            let seconds = hours * 3_600 + minutes * 60;
             if *sign == b'+' { seconds } else { -seconds }
         }
         _ => return None,
@@ -131,6 +141,9 @@ mod tests {
             "2026-11-21",
             "2026-11-21T14:02:11",
             "2026-13-21T14:02:11Z",
+            "2026-02-29T00:00:00Z",
+            "2026-11-21T14:02:11+24:00",
+            "2026-11-21T14:02:11+02:60",
             "2026-11-21T14:02:11.Z",
             "2026-11-21T14:02:11+2:00",
             "+026-11-21T14:02:11Z",

@@ -7,7 +7,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::super::follow::Encoder;
-use super::super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
+use super::super::turn::{Change, ItemState, Turn, TurnEnd};
 use super::error::A2aError;
 use super::params::timestamp;
 use super::{legacy, legacy_http};
@@ -32,21 +32,10 @@ fn state(turn: &Turn) -> &'static str {
         Some(TurnEnd::Done) => COMPLETED,
         Some(TurnEnd::Failed { code, .. }) if code == "aborted" => CANCELED,
         Some(TurnEnd::Failed { .. }) => FAILED,
-        _ if turn.waits.is_some() && !pending(turn).is_empty() => INPUT_REQUIRED,
+        _ if !turn.awaited_approvals().is_empty() => INPUT_REQUIRED,
         _ if turn.event > 1 => WORKING,
         _ => SUBMITTED,
     }
-}
-
-/// The calls for which a waiting run asks.
-fn pending(turn: &Turn) -> Vec<&CallItem> {
-    let Some(wait) = &turn.waits else { return Vec::new() };
-    let asked = turn.items.iter().filter(|item| item.opened_by == wait.event);
-    let approvals = asked.filter_map(|item| match &item.content {
-        Content::Approval(call) => Some(call),
-        _ => None,
-    });
-    approvals.collect()
 }
 
 /// The status of a run after the events that were read.
@@ -72,7 +61,7 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
 
 /// The decisions of a message to the task: for people, and for programs.
 fn questions(turn: &Turn) -> Vec<JsonValue> {
-    let calls = pending(turn);
+    let calls = turn.awaited_approvals();
     if calls.is_empty() {
         return Vec::new();
     }

@@ -17,7 +17,7 @@ use crate::routes::runs;
 /// The extension of 2026-07-28.
 pub(super) const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// How often a client should look, in milliseconds.
+/// The interval at which a client polls, in milliseconds.
 const POLL_MS: i64 = 1_000;
 
 /// Tasks of one page of `tasks/list`.
@@ -184,11 +184,13 @@ pub(super) async fn list(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let sql = "SELECT id FROM runs WHERE parent_id IS NULL AND id < :before \
-               ORDER BY id DESC LIMIT 51";
+    let limit = PAGE + 1;
+    let sql = format!(
+        "SELECT id FROM runs WHERE parent_id IS NULL AND id < :before ORDER BY id DESC LIMIT {limit}"
+    );
     let last = cursor(&request.params)?.unwrap_or_default();
     let params = Map::from_iter([("before".to_owned(), json!(before(last)))]);
-    let rows = exchange.rows(sql, &params).await?;
+    let rows = exchange.rows(&sql, &params).await?;
     let mut all = Vec::new();
     for row in rows.iter().take(PAGE) {
         all.push(task(exchange, row["id"].as_str().unwrap_or_default()).await?.base);

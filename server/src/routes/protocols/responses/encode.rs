@@ -50,7 +50,7 @@ impl ResponseEncoder {
         let (status, error, incomplete) = match &turn.end {
             None => ("in_progress", JsonValue::Null, JsonValue::Null),
             Some(TurnEnd::Done) => ("completed", JsonValue::Null, JsonValue::Null),
-            Some(TurnEnd::Waits(reason)) => match has_approval(turn) {
+            Some(TurnEnd::Waits(reason)) => match !turn.awaited_approvals().is_empty() {
                 true => ("completed", JsonValue::Null, JsonValue::Null),
                 false => ("incomplete", JsonValue::Null, json!({"reason": reason})),
             },
@@ -253,7 +253,7 @@ impl ResponseEncoder {
                 "response.incomplete"
             }
             Some(TurnEnd::Failed { .. }) => "response.failed",
-            Some(TurnEnd::Waits(_)) if !has_approval(turn) => "response.incomplete",
+            Some(TurnEnd::Waits(_)) if turn.awaited_approvals().is_empty() => "response.incomplete",
             _ => "response.completed",
         };
         self.response_event(kind, turn, out);
@@ -282,10 +282,6 @@ impl Encoder for ResponseEncoder {
             "message": refusal.detail, "param": null, "sequence_number": self.sequence});
         out.push_str(&format!("event: error\ndata: {data}\n\n"));
     }
-}
-
-fn has_approval(turn: &Turn) -> bool {
-    turn.items.iter().any(|item| matches!(item.content, Content::Approval(_)))
 }
 
 fn part(item: &Item, text: &str) -> JsonValue {

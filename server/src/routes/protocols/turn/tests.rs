@@ -219,3 +219,33 @@ fn an_approval_of_a_delegated_run_has_its_call() {
     let Content::Call(call) = &turn.items[0].content else { panic!("{:?}", turn.items) };
     assert_eq!((&call.output, call.is_earlier), (&Some(("paid".to_owned(), false)), true));
 }
+
+/// The program of a call that was approved in turn 1 was killed in turn 2, and its outcome is unknown.
+pub(in super::super) fn events_of_a_decided_approval() -> [RunEvent; 3] {
+    let event = |number: i64, turn: i64, kind: &str, data: JsonValue| {
+        let kind = kind.to_owned();
+        RunEvent { number, turn, kind, data, created_at: 0 }
+    };
+    let wait = |reason: &str, status: &str| {
+        let request = json!({"tool_call_id": "c1", "tool_name": "pay", "args": {},
+            "status": status});
+        json!({"reason": reason, "action_requests": [request]})
+    };
+    [
+        event(1, 1, "tool_call", json!({"id": "c1", "name": "pay", "args": {}})),
+        event(2, 1, "interrupt", wait("approval", "awaiting_approval")),
+        event(3, 2, "interrupt", wait("settlement", "unknown")),
+    ]
+}
+
+/// A client that loaded a chat again was asked again for an approval that was given.
+#[test]
+fn a_decided_approval_is_not_awaited() {
+    let mut turn = Turn::span(1, 2);
+    let awaited = events_of_a_decided_approval().map(|event| {
+        turn.add(&event);
+        turn.awaited_approvals().len()
+    });
+    assert_eq!(awaited, [0, 1, 0]);
+    assert_eq!(turn.end, Some(TurnEnd::Waits("settlement".to_owned())));
+}

@@ -1,0 +1,132 @@
+//! The batch that records a step of a run, and what its driver knows afterwards.
+//!
+//! A driver does not read its own writes. A step has a condition: the session, its messages and the pause of the run have
+//! not changed since `known_seq`. If the condition holds, the driver adds the entries of the batch to the rows that it
+//! has. If it does not hold, the step is recorded without the condition, and the driver reads the rows again.
+
+use abide_client::arguments::{AppendMessage, RecordRun, RequestToolCall};
+use abide_client::{Abide, AgentState, Call, CallResult, Code, Error, Json, Run, Seq, ToolCall};
+
+/// A call of a batch.
+#[derive(Clone, Debug)]
+pub(crate) enum StepCall {
+    /// Appends an entry to the session.
+    Append(AppendMessage),
+    /// Requests a tool call.
+    Request(RequestToolCall),
+    /// A call whose result the driver does not need.
+    Other(Call),
+}
+
+impl From<AppendMessage> for StepCall {
+    fn from(message: AppendMessage) -> StepCall {
+        StepCall::Append(message)
+    }
+}
+
+impl From<RequestToolCall> for StepCall {
+    fn from(request: RequestToolCall) -> StepCall {
+        StepCall::Request(request)
+    }
+}
+
+impl From<Call> for StepCall {
+    fn from(call: Call) -> StepCall {
+        StepCall::Other(call)
+    }
+}
+
+/// The batch of a step.
+#[derive(Clone, Debug)]
+pub(crate) struct StepBatch {
+    /// Calls before `record_run`: the completion of the tool call whose result the step delivers.
+    pub(crate) before: Vec<Call>,
+    /// What is recorded of the run. `unchanged_since` is the condition.
+    pub(crate) recording: RecordRun,
+    /// Calls after the recording.
+    pub(crate) after: Vec<StepCall>,
+}
+
+/// A recorded step.
+#[derive(Debug)]
+pub(crate) struct RecordedStep {
+    /// The run afterwards.
+    pub(crate) run: Run,
+    /// If the condition held: the last event of the batch. Then nothing but this batch has changed the known rows.
+    pub(crate) known_seq: Option<Seq>,
+    /// The entries of the batch.
+    pub(crate) entries: Vec<AgentState>,
+    /// The rows of the tool calls that the batch has requested.
+    pub(crate) calls: Vec<ToolCall>,
+}
+
+impl StepBatch {
+    /// Records the step.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing was written.
+    pub(crate) async fn send(mut self, abide: &Abide) -> Result<RecordedStep, Error> {
+        if self.recording.unchanged_since.is_some() {
+            match abide.batch(self.calls()).await {
+                Err(error) if error.code() == Some(Code::Conflict) => {}
+                sent => {
+                    let sent = sent?;
+                    return self.recorded(sent.value, Some(sent.seq));
+                }
+            }
+            self.recording.unchanged_since = None;
+        }
+        let sent = abide.batch(self.calls()).await?;
+        self.recorded(sent.value, None)
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        let after = self.after.iter().map(|call| match call {
+            StepCall::Append(message) => Call::of(message.clone()),
+            StepCall::Request(request) => Call::of(request.clone()),
+            StepCall::Other(call) => call.clone(),
+        });
+        let recording = Call::of(self.recording.clone());
+        self.before.iter().cloned().chain([recording]).chain(after).collect()
+    }
+
+    fn recorded(
+        self,
+        results: Vec<CallResult>,
+        known_seq: Option<Seq>,
+    ) -> Result<RecordedStep, Error> {
+        let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
+        // The results are in the order of the calls: those before the recording, the recording, those after it.
+        let mut results = results.into_iter();
+        let run = results.nth(self.before.len()).map(|it| it.result).unwrap_or_default();
+        let run: Run = serde_json::from_value(run).map_err(unread)?;
+        let (mut entries, mut calls) = (Vec::new(), Vec::new());
+        for (call, result) in self.after.into_iter().zip(results) {
+            match call {
+                StepCall::Append(message) => entries.push(entry(message, &result, &run)?),
+                StepCall::Request(_) => {
+                    calls.push(serde_json::from_value(result.result).map_err(unread)?);
+                }
+                StepCall::Other(_) => {}
+            }
+        }
+        Ok(RecordedStep { run, known_seq, entries, calls })
+    }
+}
+
+/// The row of a message, written in the same transaction as the run.
+fn entry(message: AppendMessage, result: &CallResult, run: &Run) -> Result<AgentState, Error> {
+    let id = result.result["id"].as_i64();
+    let unread = || Error::Protocol { why: "the result of append_message has no id".to_owned() };
+    Ok(AgentState {
+        id: id.ok_or_else(unread)?,
+        session_id: message.session_id,
+        role: message.role,
+        kind: message.kind.unwrap_or_else(|| "message".to_owned()),
+        content: message.content.0,
+        data: message.data.map(Json::from),
+        created_at: run.updated_at,
+        seq: result.seq,
+        run_id: message.run_id,
+    })
+}
