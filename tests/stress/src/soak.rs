@@ -81,7 +81,7 @@ async fn soak(span: Duration, seed: u64, clients: u64) -> CheckResult {
     for nth in 0..clients {
         match nth % 10 {
             8 => watching.push(watching::Watcher::start(&client_pool, nth).await?),
-            9 => printing.push(watching::Printer::start(&client_pool, nth)?),
+            9 => printing.push(watching::Printer::start(&client_pool, nth).await?),
             _ => {
                 let client = SoakClient::new(&client_pool, nth, random.draw()).await?;
                 calling.spawn(client.live());

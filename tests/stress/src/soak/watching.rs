@@ -2,7 +2,8 @@
 //! state, built only from received updates, must equal the result of their query.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use abide_client::{Abide, Subscription, Value};
 use serde_json::Value as JsonValue;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -105,21 +107,45 @@ pub(crate) struct Printer {
     identity: &'static str,
     child: Child,
     printed: Printed,
+    /// What it writes to stderr.
+    messages: File,
 }
 
 impl Printer {
-    /// Starts the process.
-    pub(crate) fn start(client_pool: &ClientPool, nth: u64) -> CheckResult<Printer> {
+    /// Starts the process, and waits for its first output. It restores a lost connection, but ends if the first one fails,
+    /// so it is started again, like [`ClientPool::connect`] connects again.
+    pub(crate) async fn start(client_pool: &ClientPool, nth: u64) -> CheckResult<Printer> {
         let (identity, sql) = PRINTED[(nth / 10) as usize % PRINTED.len()];
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let (printer, first) = Printer::spawn(client_pool, identity, sql)?;
+            match timeout_at(until, first).await {
+                Ok(Ok(())) => return Ok(printer),
+                Ok(Err(_)) => pause(Duration::from_millis(100)).await,
+                Err(_) => return Err(printer.failure("no first output")),
+            }
+        }
+    }
+
+    /// Also returns the event of the first output, which does not come if the process ends.
+    fn spawn(
+        client_pool: &ClientPool,
+        identity: &'static str,
+        sql: &'static str,
+    ) -> CheckResult<(Printer, oneshot::Receiver<()>)> {
+        let messages = tempfile::tempfile().map_err(|why| why.to_string())?;
+        let stderr = messages.try_clone().map_err(|why| why.to_string())?;
         let mut command = abide()?;
         command.args(["watch", sql, "--json", "--url", &client_pool.url]);
         command.args(["--token", client_pool.token(identity)?]);
-        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().map_err(|why| why.to_string())?;
         let stdout = child.stdout.take().ok_or("stdout is piped")?;
         let printed: Printed = Arc::new(Mutex::new(Ok(BTreeMap::new())));
         let into = Arc::clone(&printed);
+        let (has_printed, first) = oneshot::channel();
         thread::spawn(move || {
+            let mut has_printed = Some(has_printed);
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let mut rows = into.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Ok(held) = &mut *rows
@@ -127,9 +153,11 @@ impl Printer {
                 {
                     *rows = Err(why);
                 }
+                // The receiver is gone after a failed start.
+                let _ = has_printed.take().map(|first| first.send(()));
             }
         });
-        Ok(Printer { sql, identity, child, printed })
+        Ok((Printer { sql, identity, child, printed, messages }, first))
     }
 
     /// Waits until the printed state equals the result of its query.
@@ -150,10 +178,22 @@ impl Printer {
                 return self.end();
             }
             if Instant::now() > until {
-                let (sql, held, wanted) = (self.sql, held.len(), wanted.len());
-                return Err(format!("abide watch {sql:?}: {held} rows, not {wanted}"));
+                let ended = self.child.try_wait().map_err(|why| why.to_string())?;
+                let (held, wanted) = (held.len(), wanted.len());
+                let why = format!("{held} rows, not {wanted}; its end: {ended:?}");
+                return Err(self.failure(&why));
             }
         }
+    }
+
+    /// An error with what the process has written to stderr.
+    fn failure(&self, why: &str) -> String {
+        let mut messages = String::new();
+        let mut file = &self.messages;
+        if let Err(error) = file.rewind().and_then(|()| file.read_to_string(&mut messages)) {
+            messages = format!("no messages: {error}");
+        }
+        format!("abide watch {:?}: {why}\n{messages}", self.sql)
     }
 
     fn held(&self) -> CheckResult<BTreeMap<String, JsonValue>> {
