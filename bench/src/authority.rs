@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// The folder for the files; it should be on a disk, not in memory.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: PathBuf,
 }
 

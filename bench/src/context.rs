@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The folder for the files.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: PathBuf,
 }
 

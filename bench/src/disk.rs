@@ -16,7 +16,7 @@ use crate::statistics::median;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The folder on the disk.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: PathBuf,
     /// Probe until the standard input ends, during a run of another program.
     #[arg(long)]
@@ -43,6 +43,12 @@ pub(crate) fn run(options: &Options) {
     let mut ignored = String::new();
     std::io::stdin().read_to_string(&mut ignored).expect("the standard input can be read");
     println!("{:.1}", probe.stop());
+}
+
+/// Parses the name of a folder that exists.
+pub(crate) fn folder(text: &str) -> Result<PathBuf, String> {
+    let folder = PathBuf::from(text);
+    folder.is_dir().then_some(folder).ok_or_else(|| "there is no such folder".to_owned())
 }
 
 /// Median time of an `fdatasync` after one block of a file was overwritten, in microseconds.

@@ -34,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long)]
     out: Option<PathBuf>,
     /// The folder for the databases; it should be on a disk, not in memory.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: PathBuf,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 40_000)]
     messages: usize,
     /// The folder for the files.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: std::path::PathBuf,
 }
 

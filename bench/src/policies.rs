@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 50)]
     listeners: usize,
     /// The folder for the file.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: std::path::PathBuf,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     /// The folder for the files; it should be on a disk, not in memory.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: PathBuf,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long)]
     mcp: Vec<PathBuf>,
     /// The folder for the file.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     dir: PathBuf,
 }
 

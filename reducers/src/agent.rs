@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, nearest, reducer,
+    table,
 };
 use serde_json::Value as JsonValue;
 
@@ -275,11 +276,20 @@ fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
 
 /// Loads an agent.
 pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
-    let agent = ctx.get::<Agent>(name)?;
-    Ok(agent.ok_or_else(|| {
-        Refusal::new(Code::NotFound, format!("there is no agent {name}"))
-            .hint_query("SELECT name FROM agents")
-    })?)
+    match ctx.get::<Agent>(name)? {
+        Some(agent) => Ok(agent),
+        None => Err(unknown(ctx, name)?.into()),
+    }
+}
+
+/// The refusal of a name that no agent has.
+fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
+    let known = ctx.find::<Agent>("WHERE retired_at IS NULL ORDER BY name LIMIT 100", &[])?;
+    let refusal = Refusal::new(Code::NotFound, format!("there is no agent {name}"));
+    Ok(match nearest(name, known.iter().map(|agent| &*agent.name)) {
+        Some(name) => refusal.hint(format!("did you mean {name}?")),
+        None => refusal.hint_query("SELECT name FROM agents"),
+    })
 }
 
 /// When a run of a revision that began then must have ended, if its agent has such a limit.

@@ -234,6 +234,8 @@ fn a_run_that_cannot_start_leaves_nothing() {
     let unknown = agent_folder.run(&["--db", "agents.db", "agent", "run", "noname", "x"]);
     assert_eq!(unknown.code, Some(1));
     assert!(unknown.stderr.contains("there is no agent noname   [not_found]\n"), "{unknown:?}");
+    let misspelled = agent_folder.run(&["--db", "agents.db", "agent", "run", "clrk", "x"]);
+    assert!(misspelled.stderr.contains("hint: did you mean clerk?"), "{misspelled:?}");
     assert_eq!(agent_folder.rows("SELECT count(*) FROM sessions"), json!([[0]]));
     agent_folder.clerk(&["--yes"]).good();
     let other =

@@ -170,6 +170,18 @@ pub struct RecordedOutcome {
     pub output_tokens: i64,
 }
 
+/// The codes of runs that the clock or a price has ended. A repetition has no such limits.
+const INTERRUPTED: [&str; 2] = ["execution_timeout", "cost_limit"];
+
+impl RecordedOutcome {
+    /// Whether the run was ended from outside: by a person, the clock or a price.
+    pub(super) fn is_interrupted(&self) -> bool {
+        let code = self.error_code.as_deref();
+        self.status == RunStatus::Aborted.as_str()
+            || code.is_some_and(|code| INTERRUPTED.contains(&code))
+    }
+}
+
 /// The code of a run that was exported: `end_moved` of the reducers sets it.
 const MOVED: &str = "moved";
 

@@ -36,6 +36,9 @@ const RECORDING: &str = "recording";
 /// The model of guardrails, which allows every text: what such a model answered is not recorded.
 const VERDICT: &str = "verdict";
 
+/// The code of a run whose recording has no further answer.
+const NO_RECORDING: &str = "no_recording";
+
 /// How long a repeated run may take. It waits for nothing outside of the process.
 const TIME: Duration = Duration::from_secs(60);
 
@@ -115,7 +118,22 @@ impl RecordedRun {
             abide.call(AbortRun::new(id).reason(reason)).await?;
             self.attend(abide, id).await?;
         }
-        RecordedRun::record(abide, id, id).await
+        let mut repeated = RecordedRun::record(abide, id, id).await?;
+        repeated.end_where_interrupted(self);
+        Ok(repeated)
+    }
+
+    /// Drops what a repetition adds to a run that a person, the clock or a price has ended, and takes over its outcome: the
+    /// recorded answers do not say when that was, so the repetition goes on until there is no further answer.
+    fn end_where_interrupted(&mut self, recorded: &RecordedRun) {
+        for repeated in &mut self.conversations {
+            let same = recorded.conversations.iter().find(|it| it.id == repeated.id);
+            let is_at_end = repeated.outcome.error_code.as_deref() == Some(NO_RECORDING);
+            if let Some(recorded) = same.filter(|it| is_at_end && it.outcome.is_interrupted()) {
+                repeated.messages.truncate(recorded.messages.len());
+                repeated.outcome = recorded.outcome.clone();
+            }
+        }
     }
 
     /// Decides on approvals as recorded and resumes pauses until the run has ended.
@@ -172,6 +190,8 @@ impl RecordedRun {
                         ..ToolOutcome::text(text)
                     }
                 }
+                // A person has settled the call, without a result.
+                None if !message.error => ToolOutcome::text(text),
                 None => ToolOutcome::failed(Failure::Tool, text),
             }
         };

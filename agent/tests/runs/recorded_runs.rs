@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use abide_agent::{Catalog, RecordedRun, Tools};
-use abide_client::arguments::SaveMemories;
+use abide_client::arguments::{AbortRun, SaveMemories};
 use abide_client::{Abide, NewMemory};
 use expect_test::{Expect, expect};
 
@@ -222,4 +222,33 @@ fn a_file_that_is_not_a_recording_is_refused() {
     for text in ["", "\n", "{}", "[1]", "{\"id\": \"a\", \"messages\": []}"] {
         RecordedRun::from_text(text).expect_err(text);
     }
+}
+
+/// Regression: a recording of a run that a person had aborted differed from its own repetition, which went on.
+#[tokio::test]
+async fn a_run_that_was_aborted_while_it_waited_is_repeated_up_to_there() {
+    let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+    fixture.begin("Pay order A.").await;
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    fixture.abide.call(AbortRun::new("r1").reason("too late")).await.expect("it is active");
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{CLERK}"));
+    let now = repeat(&recorded, folder.path()).await;
+    assert_eq!(recorded.changes(&now), []);
+    let outcome = &now.conversations[0].outcome;
+    assert_eq!((&*outcome.status, outcome.answers), ("aborted", 2));
+    fixture.close().await;
+}
+
+/// Regression: a call that a person had settled as succeeded, without a result, failed in the repetition.
+#[tokio::test]
+async fn a_call_that_was_settled_without_a_result_is_repeated() {
+    let mut recorded = recorded().await;
+    let messages = recorded.conversations[0].messages.iter_mut();
+    let mut paid = messages.filter(|message| message.name.as_deref() == Some("pay"));
+    paid.next().expect("it has paid").result = None;
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{CLERK}"));
+    assert_eq!(recorded.changes(&repeat(&recorded, folder.path()).await), []);
 }

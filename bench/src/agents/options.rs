@@ -17,6 +17,6 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
     /// The folder for the files.
-    #[arg(long, default_value = ".")]
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
     pub(super) dir: PathBuf,
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use abide_agent::{AgentEvent, Events};
 use abide_client::arguments::{AbortRun, CreateSession, StartRun};
 use abide_client::{Abide, Call, RunEventKind, Seq};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, nearest};
 use clap::Args;
 use serde_json::json;
 
@@ -195,14 +195,17 @@ impl Conversation<'_> {
 
     /// Refuses an agent that does not exist before a message is typed.
     async fn check_agent(&self) -> Result<(), Failure> {
-        let sql = "SELECT count(*) FROM agents WHERE name = :name AND retired_at IS NULL";
-        let found: Vec<(i64,)> = self.abide.sql(sql).param("name", &self.agent).fetch().await?;
-        if found.first().is_some_and(|(count,)| *count > 0) {
+        let sql = "SELECT name FROM agents WHERE retired_at IS NULL ORDER BY name";
+        let found: Vec<String> = self.abide.sql(sql).fetch().await?;
+        if found.contains(&self.agent) {
             return Ok(());
         }
         let detail = format!("there is no agent {}", self.agent);
-        let refusal =
-            Refusal::new(Code::NotFound, detail).hint("`abide agent list` lists the agents");
+        let hint = match nearest(&self.agent, found.iter().map(String::as_str)) {
+            Some(name) => format!("did you mean {name}?"),
+            None => "`abide agent list` lists the agents".to_owned(),
+        };
+        let refusal = Refusal::new(Code::NotFound, detail).hint(hint);
         Err(of_server(self.options, refusal.into()))
     }
 

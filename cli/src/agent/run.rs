@@ -99,11 +99,13 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
     }
 }
 
-/// Adds why a server does not have an agent: a server without a folder of agents has none.
+/// Adds why a server does not have an agent, unless one has a similar name: a server without a folder of agents has none.
 pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
     match failure {
         Failure::Refused(refusal)
-            if options.db.is_none() && refusal.detail.starts_with("there is no agent ") =>
+            if options.db.is_none()
+                && refusal.detail.starts_with("there is no agent ")
+                && !refusal.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean")) =>
         {
             let url = &options.url;
             Failure::Refused(refusal.hint(format!(
