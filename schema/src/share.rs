@@ -11,7 +11,7 @@ use crate::caller::{Caller, Scope, namespace};
 /// Reciprocal of the part of a limit that one tenant can use.
 const SHARE: usize = 4;
 
-/// Reciprocal of the part of a limit that is reserved for the operator.
+/// Reciprocal of the part of a limit that the others leave for the operator.
 const RESERVED: usize = 8;
 
 /// Counts the uses of a limit: all callers with equal keys use one share.
@@ -138,17 +138,21 @@ impl Shares {
         common: &CommonScopeKeys,
     ) -> Result<(), NoRoom> {
         let (total, share) = (self.total + pending, Shares::share(self.limit));
-        let is_operator = *key == ShareKey::Operator;
-        let limit = if is_operator { self.limit } else { self.limit - self.limit / RESERVED };
+        let reserved = self.limit / RESERVED;
         // Most callers are far from the limit, and nothing is added up for them.
-        if total < share.min(limit) {
+        if total < share.min(self.limit - reserved) {
             return Ok(());
         }
+        let is_operator = *key == ShareKey::Operator;
+        // What the operator uses is not taken from the others' part, except where the limit ends.
+        let of_operator = self.used.get(&ShareKey::Operator).copied().unwrap_or_default();
+        let is_full =
+            total >= self.limit || (!is_operator && total - of_operator >= self.limit - reserved);
         let own = pending + self.used_by(key, common);
-        if own >= share && !(is_operator && total < limit) {
+        if own >= share && (is_full || !is_operator) {
             return Err(NoRoom::Own);
         }
-        if total < limit { Ok(()) } else { Err(NoRoom::Others) }
+        if is_full { Err(NoRoom::Others) } else { Ok(()) }
     }
 
     /// The number of uses of the tenant of this key.
@@ -216,7 +220,16 @@ mod tests {
         assert_eq!(used(&ShareKey::Operator), (10, NoRoom::Others));
         assert_eq!(fill(&mut Shares::new(80), &ShareKey::Operator, &mut common), (80, NoRoom::Own));
         (0..20).for_each(|_| shares.remove(&key(&[("tenant", "a")]), 1));
-        assert_eq!(fill(&mut shares, &key(&[("tenant", "a")]), &mut common), (10, NoRoom::Others));
+        assert_eq!(fill(&mut shares, &key(&[("tenant", "a")]), &mut common), (20, NoRoom::Own));
+    }
+
+    /// An operator with more than seven eighths of the uses left no room for any other caller.
+    #[test]
+    fn what_the_operator_leaves_is_for_the_others() {
+        let (mut shares, mut common) = (Shares::new(80), CommonScopeKeys::default());
+        shares.add(&ShareKey::Operator, 75);
+        assert_eq!(fill(&mut shares, &key(&[]), &mut common), (5, NoRoom::Others));
+        assert_eq!(shares.check(&ShareKey::Operator, 0, &common), Err(NoRoom::Own));
     }
 
     /// The admin of a tenant creates identities with further keys.
