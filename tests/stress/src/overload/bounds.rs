@@ -6,10 +6,13 @@ pub(crate) const FACTOR: f64 = 40.0;
 
 /// Maximum factor with ten thousand connections of which a thousand do not read, while the others receive
 /// a change. One in a hundred calls arrives while the change is sent to all of them, and waits
-/// behind some of the awake connections (`engine/src/subscriptions/wakeups.rs`). On two processors, which the
-/// clients share, that usually takes 20 ms and sometimes 50; the factor depends on the idle
-/// response time.
+/// behind some of the awake connections (`engine/src/subscriptions/wakeups.rs`).
 pub(crate) const CROWD_FACTOR: f64 = 60.0;
+
+/// A wait for a change that is sent to all connections is accepted up to this many milliseconds for each reading connection,
+/// whatever its factor: waking a connection and writing to its socket takes ten microseconds (`DELIVERY` in
+/// `engine/src/commit/durable.rs`), and the clients share the two processors.
+pub(crate) const DELIVERY_MS: f64 = 0.01;
 
 /// Maximum factor during a reconnect storm after a restart: the handshakes take the machine's processors.
 pub(crate) const STORM_FACTOR: f64 = 250.0;

@@ -63,7 +63,8 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
     turn_away(fixture).await?;
     all_receive(&mut inside, &received, listeners).await?;
     let waits = caller.stop()?;
-    fixture.hold_waits("crowd", &waits, bounds::CROWD_FACTOR)?;
+    let to_all_ms = (listeners as f64 * bounds::DELIVERY_MS).max(bounds::NOTICED_MS);
+    fixture.hold_percentile("crowd", &waits, 99.0, bounds::CROWD_FACTOR, to_all_ms)?;
     let max = bounds::REST_BYTES
         + listeners as u64 * bounds::CONNECTION_BYTES
         + silent.len() as u64 * bounds::MUTE_BYTES;
