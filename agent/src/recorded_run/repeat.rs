@@ -36,9 +36,6 @@ const RECORDING: &str = "recording";
 /// The model of guardrails, which allows every text: what such a model answered is not recorded.
 const VERDICT: &str = "verdict";
 
-/// The code of a run whose recording has no further answer.
-const NO_RECORDING: &str = "no_recording";
-
 /// How long a repeated run may take. It waits for nothing outside of the process.
 const TIME: Duration = Duration::from_secs(60);
 
@@ -126,9 +123,10 @@ impl RecordedRun {
     /// Drops what a repetition adds to a run that a person, the clock or a price has ended, and takes over its outcome: the
     /// recorded answers do not say when that was, so the repetition goes on until there is no further answer.
     fn end_where_interrupted(&mut self, recorded: &RecordedRun) {
+        let no_further = ModelErrorKind::NoRecording.code();
         for repeated in &mut self.conversations {
             let same = recorded.conversations.iter().find(|it| it.id == repeated.id);
-            let is_at_end = repeated.outcome.error_code.as_deref() == Some(NO_RECORDING);
+            let is_at_end = repeated.outcome.error_code.as_deref() == Some(no_further);
             if let Some(recorded) = same.filter(|it| is_at_end && it.outcome.is_interrupted()) {
                 repeated.messages.truncate(recorded.messages.len());
                 repeated.outcome = recorded.outcome.clone();

@@ -252,3 +252,19 @@ async fn a_call_that_was_settled_without_a_result_is_repeated() {
     define(folder.path(), "clerk.yaml", &format!("name: clerk\n{CLERK}"));
     assert_eq!(recorded.changes(&repeat(&recorded, folder.path()).await), []);
 }
+
+/// A repetition has no clock and no prices, so it goes on where they have ended the run.
+#[tokio::test]
+async fn a_run_that_the_clock_or_a_price_has_ended_is_repeated_up_to_there() {
+    let mut recorded = recorded().await;
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{CLERK}"));
+    let conversation = &mut recorded.conversations[0];
+    conversation.messages.pop().expect("the last answer");
+    conversation.outcome.status = "failed".to_owned();
+    for (code, is_same) in [("execution_timeout", true), ("cost_limit", true), ("gone", false)] {
+        recorded.conversations[0].outcome.error_code = Some(code.to_owned());
+        let now = repeat(&recorded, folder.path()).await;
+        assert_eq!(recorded.changes(&now).is_empty(), is_same, "{code}");
+    }
+}
