@@ -623,3 +623,29 @@ fn step_through(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::open::{Store, Tuning};
+
+    #[test]
+    fn a_statement_is_prepared_once_whatever_values_it_has() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("abide.db");
+        let store = Store::open(&path, Layout::default(), Tuning::default()).expect("it opens");
+        let writer = store.writer().expect("it connects");
+        for sql in [
+            "SELECT seq FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+            "SELECT seq FROM events WHERE session_id = ?1 AND seq BETWEEN ?1 AND ?2 ORDER BY seq",
+        ] {
+            for last in 1..4 {
+                let values = [Value::Integer(0), Value::Integer(last)];
+                writer.run(sql, &values, &mut |_| {}).expect("it runs");
+                let statement = writer.connection.prepare_cached(sql).expect("it is cached");
+                assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{sql}");
+            }
+        }
+    }
+}
