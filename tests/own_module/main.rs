@@ -11,8 +11,6 @@
 #[expect(dead_code, reason = "the tests of processes use all of it")]
 mod program;
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -94,8 +92,7 @@ fn build() -> PathBuf {
     // The versions of the workspace, which are known to build and are downloaded.
     fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
     let artifacts = program::program().ancestors().nth(2).unwrap();
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let mut build = Command::new(cargo);
+    let mut build = program::cargo();
     build.args(["build", "--quiet", "--config", "../../Cargo.toml", "--target-dir"]);
     build.arg(artifacts).current_dir(package);
     assert!(build.status().unwrap().success(), "the example does not build");

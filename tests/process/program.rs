@@ -65,13 +65,25 @@ fn build() -> PathBuf {
         "debug" => "dev",
         other => other,
     };
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let mut build = Command::new(cargo);
+    let mut build = cargo();
     build.args(["build", "--workspace", "--bin", "abide", "--example", "worker"]);
     build.args(["--example", "refund", "--quiet", "--profile", profile, "--target-dir"]);
     build.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
     assert!(build.status().unwrap().success(), "the programs do not build");
     folder.to_owned()
+}
+
+/// The cargo that runs the tests, without the variables that describe their package: the build script of `ring` depends on
+/// them, so `ring` and all that uses it would be compiled again.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_MANIFEST_") || text.starts_with("CARGO_PKG_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
 }
 
 /// The result of a finished process.

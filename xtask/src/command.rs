@@ -8,8 +8,17 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The cargo that runs this program, with the root as its working directory.
+///
+/// Without the variables that describe the package of this program: the build script of `ring` depends on them, so `ring`
+/// and all that uses it would be compiled again after each cargo of a shell or of a test.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_MANIFEST_") || text.starts_with("CARGO_PKG_") {
+            cargo.env_remove(&name);
+        }
+    }
     cargo.current_dir(root);
     cargo
 }
