@@ -16,7 +16,9 @@ use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::access::denials::Denial;
+use crate::commit::durable::reached;
 use crate::commit::jobs::WriterJob;
+use crate::commit::unit::AnswerAt;
 use crate::config::Config;
 use crate::metrics::{Metrics, Series};
 use crate::ports::{Backlog, EventSources};
@@ -64,7 +66,8 @@ impl Engine {
         Box::pin(async move {
             self.inner.allow(caller, 1)?;
             let call = self.inner.registry.ready(reducer, args)?;
-            let done = self.inner.submit(caller, vec![call], request_id).await?;
+            let calls = vec![call];
+            let done = self.inner.submit(caller, calls, request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
             let call = done.calls.into_iter().next().expect("one call has one answer");
             Ok(CommittedCall {
@@ -85,7 +88,7 @@ impl Engine {
         if self.inner.jobs.takes(caller.quota_key(), weight) { Ok(()) } else { Err(overloaded()) }
     }
 
-    /// Runs several reducers in one transaction, all or nothing.
+    /// Runs several reducers in one transaction, all or nothing. When this returns, its effects are durable.
     ///
     /// # Errors
     /// The [`Refusal`] of the first refused call; then nothing of the batch was written.
@@ -95,33 +98,66 @@ impl Engine {
         calls: &'a [BatchCall],
         request_id: Option<&'a str>,
     ) -> EngineFuture<'a, Result<CommittedBatch, Refusal>> {
-        Box::pin(async move {
-            if calls.is_empty() {
-                return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
-            }
-            if calls.len() > limits::BATCH_CALLS {
-                let (count, max) = (calls.len(), limits::BATCH_CALLS);
-                let detail = format!("the batch has {count} calls; the limit is {max}");
-                return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
-            }
-            self.inner.allow(caller, calls.len())?;
-            let ready = calls.iter().enumerate().map(|(at, call)| {
-                self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
-                    refusal.batch_position = Some(at + 1);
-                    refusal
-                })
-            });
-            let ready = ready.collect::<Result<Vec<_>, _>>()?;
-            let done = self.inner.submit(caller, ready, request_id).await?;
-            let results = done.calls.into_iter().map(|call| CommittedCall {
-                seq: call.seq,
-                result: call.result,
-                duplicate: call.duplicate,
-            });
-            let results: Vec<CommittedCall> = results.collect();
-            let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
-            Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
-        })
+        Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Durable))
+    }
+
+    /// Runs a batch like [`Engine::batch`], and returns before its effects are durable, so that the caller can prepare what
+    /// follows while the disk is written. No subscriber and no query sees them earlier. Until [`Engine::until_durable`] has
+    /// returned for its seq, a crash can undo the batch: the caller may not show it to anyone, and may start nothing that
+    /// depends on it and has an effect.
+    ///
+    /// # Errors
+    /// Those of [`Engine::batch`].
+    pub fn apply<'a>(
+        &'a self,
+        caller: &'a Caller,
+        calls: &'a [BatchCall],
+        request_id: Option<&'a str>,
+    ) -> EngineFuture<'a, Result<CommittedBatch, Refusal>> {
+        Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Applied))
+    }
+
+    /// Waits until an event is durable, and all events before it.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: it will never be durable, because the storage or a thread of the engine has failed.
+    pub fn until_durable(&self, seq: Seq) -> EngineFuture<'_, Result<(), Refusal>> {
+        let Inner { queries, health, .. } = &*self.inner;
+        Box::pin(reached(&queries.durable, seq, health))
+    }
+
+    async fn run_batch(
+        &self,
+        caller: &Caller,
+        calls: &[BatchCall],
+        request_id: Option<&str>,
+        answer_at: AnswerAt,
+    ) -> Result<CommittedBatch, Refusal> {
+        if calls.is_empty() {
+            return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
+        }
+        if calls.len() > limits::BATCH_CALLS {
+            let (count, max) = (calls.len(), limits::BATCH_CALLS);
+            let detail = format!("the batch has {count} calls; the limit is {max}");
+            return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
+        }
+        self.inner.allow(caller, calls.len())?;
+        let ready = calls.iter().enumerate().map(|(at, call)| {
+            self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
+                refusal.batch_position = Some(at + 1);
+                refusal
+            })
+        });
+        let ready = ready.collect::<Result<Vec<_>, _>>()?;
+        let done = self.inner.submit(caller, ready, request_id, answer_at).await?;
+        let results = done.calls.into_iter().map(|call| CommittedCall {
+            seq: call.seq,
+            result: call.result,
+            duplicate: call.duplicate,
+        });
+        let results: Vec<CommittedCall> = results.collect();
+        let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
+        Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
     }
 
     /// Runs due deadlines immediately instead of waiting for the engine's timer. When this returns,
@@ -131,9 +167,10 @@ impl Engine {
     /// # Errors
     /// A [`Refusal`] if the engine accepts nothing any more.
     pub fn fire_due(&self) -> EngineFuture<'_, Result<(), Refusal>> {
-        Box::pin(
-            async move { self.inner.submit(&Caller::system(), Vec::new(), None).await.map(drop) },
-        )
+        Box::pin(async move {
+            let (system, answer_at) = (Caller::system(), AnswerAt::Durable);
+            self.inner.submit(&system, Vec::new(), None, answer_at).await.map(drop)
+        })
     }
 
     /// Runs one read-only statement. When this returns, the state that it read is durable.

@@ -361,11 +361,12 @@ async fn summarise(
     let estimate = TokenEstimate::of_model(&candidates.model);
     let request = request(&context.summary, lines, settings);
     model::budget::reserve(driver, &request, candidates.price).await?;
+    let stream = candidates.ask(driver, request).await?;
     let answer = tokio::select! {
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),
         () = driver.until_deadline() => return Err(overtime()),
-        answer = answer_of(candidates.ask(driver, request)) => match answer {
+        answer = answer_of(stream) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
                 let (run, error) = (&driver.run.id, error.message);

@@ -70,11 +70,12 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
     let candidates = candidates(driver, [&choice])?;
     let request = request(rule, &middleware::redaction::for_model(driver, text));
     model::budget::reserve(driver, &request, candidates.price).await?;
+    let stream = candidates.ask(driver, request).await?;
     let answer = tokio::select! {
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),
         () = driver.until_deadline() => return Err(overtime()),
-        answer = answer_of(candidates.ask(driver, request)) => answer.map_err(|why| failed(&why))?,
+        answer = answer_of(stream) => answer.map_err(|why| failed(&why))?,
     };
     let mut spent = choice::spent(&answer, 0);
     // It is not an answer of the agent.

@@ -66,7 +66,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     model::budget::reserve(driver, &request, candidates.price).await?;
     let measured = MeasuredRequest::of(driver, &request, estimated);
     streaming::asks(driver, &candidates.model).await?;
-    let answered = listen(driver, candidates.ask(driver, request)).await?;
+    let stream = candidates.ask(driver, request).await?;
+    let answered = listen(driver, stream).await?;
     let answered = AnsweredRequest { answered, allowed, output, estimated, measured };
     put_on_record(driver, answered).await
 }

@@ -26,10 +26,11 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Asks the candidates, in order.
-    pub(crate) fn ask(&self, driver: &Driver, request: ModelRequest) -> ModelStream {
+    /// Asks the candidates, in order, once what the request depends on is durable.
+    pub(crate) async fn ask(&self, driver: &Driver, request: ModelRequest) -> Step<ModelStream> {
+        driver.until_durable().await?;
         let stream = self.chain.stream(request);
-        observability::of_request(driver, stream, self.chain.id(), &self.model)
+        Ok(observability::of_request(driver, stream, self.chain.id(), &self.model))
     }
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct Driver {
     pub(crate) entries: Vec<AgentState>,
     /// The event as of which the session, the pause and the messages above are known; `None` if they are not.
     pub(crate) known_seq: Option<Seq>,
+    /// The last event of the last recorded step, which may not be durable yet.
+    pub(crate) recorded_seq: Seq,
     /// The calls of the last answer after a step whose condition held; [`Driver::current`] takes them. `None`: the rows must
     /// be read.
     pub(crate) current_calls: Option<Vec<ToolCall>>,
@@ -348,13 +350,18 @@ impl Driver {
 
     /// Takes over the state after a recorded step.
     pub(crate) async fn take_over(&mut self, step: RecordedStep) -> Step {
-        self.run = step.run;
+        (self.run, self.recorded_seq) = (step.run, step.seq);
         (self.known_seq, self.current_calls) = (step.known_seq, None);
         if self.known_seq.is_some() {
             self.extend(step.entries).await?;
             self.current_calls = Some(step.calls);
         }
         Ok(())
+    }
+
+    /// Waits until all recorded steps are durable. A crash then does not undo what the next effect depends on.
+    pub(crate) async fn until_durable(&self) -> Step {
+        Ok(self.abide.until_durable(self.recorded_seq).await?)
     }
 
     /// What is recorded of the run with a step: events, usage, and a renewed lease.

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
-use abide_client::{Abide, Code, Run, Scope};
+use abide_client::{Abide, Code, Run, Scope, Seq};
 use abide_tools::ScopePermit;
 use futures_util::FutureExt as _;
 use tokio::sync::OnceCell;
@@ -248,6 +248,7 @@ async fn drive(
         pause: None,
         entries: Vec::new(),
         known_seq: None,
+        recorded_seq: Seq::ZERO,
         current_calls: None,
         stop,
         has_asked: false,

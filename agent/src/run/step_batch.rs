@@ -3,6 +3,9 @@
 //! A driver does not read its own writes. A step has a condition: the session, its messages and the pause of the run have
 //! not changed since `known_seq`. If the condition holds, the driver adds the entries of the batch to the rows that it
 //! has. If it does not hold, the step is recorded without the condition, and the driver reads the rows again.
+//!
+//! A driver goes on before the step is durable, and waits before the next effect: a request to a model, or a tool that does
+//! more than read ([`crate::run::driver::Driver::until_durable`]).
 
 use abide_client::arguments::{AppendMessage, RecordRun, RequestToolCall};
 use abide_client::{Abide, AgentState, Call, CallResult, Code, Error, Json, Run, Seq, ToolCall};
@@ -52,7 +55,9 @@ pub(crate) struct StepBatch {
 pub(crate) struct RecordedStep {
     /// The run afterwards.
     pub(crate) run: Run,
-    /// If the condition held: the last event of the batch. Then nothing but this batch has changed the known rows.
+    /// The last event of the batch. It may not be durable yet.
+    pub(crate) seq: Seq,
+    /// `seq` if the condition held: nothing but this batch has changed the known rows.
     pub(crate) known_seq: Option<Seq>,
     /// The entries of the batch.
     pub(crate) entries: Vec<AgentState>,
@@ -61,23 +66,23 @@ pub(crate) struct RecordedStep {
 }
 
 impl StepBatch {
-    /// Records the step.
+    /// Records the step. It may not be durable yet.
     ///
     /// # Errors
     /// [`Error`]; nothing was written.
     pub(crate) async fn send(mut self, abide: &Abide) -> Result<RecordedStep, Error> {
         if self.recording.unchanged_since.is_some() {
-            match abide.batch(self.calls()).await {
+            match abide.batch(self.calls()).apply().await {
                 Err(error) if error.code() == Some(Code::Conflict) => {}
                 sent => {
                     let sent = sent?;
-                    return self.recorded(sent.value, Some(sent.seq));
+                    return self.recorded(sent.value, sent.seq, Some(sent.seq));
                 }
             }
             self.recording.unchanged_since = None;
         }
-        let sent = abide.batch(self.calls()).await?;
-        self.recorded(sent.value, None)
+        let sent = abide.batch(self.calls()).apply().await?;
+        self.recorded(sent.value, sent.seq, None)
     }
 
     fn calls(&self) -> Vec<Call> {
@@ -93,6 +98,7 @@ impl StepBatch {
     fn recorded(
         self,
         results: Vec<CallResult>,
+        seq: Seq,
         known_seq: Option<Seq>,
     ) -> Result<RecordedStep, Error> {
         let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
@@ -110,7 +116,7 @@ impl StepBatch {
                 StepCall::Other(_) => {}
             }
         }
-        Ok(RecordedStep { run, known_seq, entries, calls })
+        Ok(RecordedStep { run, seq, known_seq, entries, calls })
     }
 }
 

@@ -168,6 +168,10 @@ async fn run(
             None => Ok(None),
         };
     }
+    if effect(driver, &claimed) != Effect::ReadOnly {
+        // A crash must not undo the claim of a call that may have taken effect.
+        driver.until_durable().await?;
+    }
     let cancel = stop.child_token();
     let log = CallLog::of(&driver.abide, &claimed);
     let timer = ToolTimer::start(driver);

@@ -9,6 +9,7 @@ mod contract;
 mod delegation;
 mod deployment;
 mod documented_tests;
+mod durable_steps;
 mod end_to_end;
 mod errors;
 mod events;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use abide_schema::Scope;
+use abide_schema::{Scope, Seq};
 
 use crate::Error;
 use crate::backend::{
@@ -238,6 +238,19 @@ impl Abide {
             .await
             .map_err(timed_out)
             .map_err(|e| self.with_last_error(e))
+    }
+
+    /// Waits until an event of an engine in this process is durable, and all events before it; see [`Batch::apply`]. A server
+    /// answers only when they are.
+    ///
+    /// # Errors
+    /// [`Error`]: it will never be durable, because the engine has failed.
+    pub async fn until_durable(&self, seq: Seq) -> Result<(), Error> {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => embedded.until_durable(seq).await,
+            Backend::Remote(_) => Ok(()),
+        }
     }
 
     async fn attempt(&self, ask: &BackendRequest) -> Attempt {

@@ -18,18 +18,37 @@ use crate::rows::Changes;
 /// A request with one reply.
 #[derive(Clone, Debug)]
 pub(crate) enum BackendRequest {
-    Call { reducer: String, args: JsonValue, request_id: String },
-    Batch { calls: Vec<BatchCall>, request_id: String },
-    Sql { sql: String, params: Map<String, JsonValue>, as_of: Option<Seq> },
-    Explain { sql: String, params: Map<String, JsonValue> },
+    Call {
+        reducer: String,
+        args: JsonValue,
+        request_id: String,
+    },
+    Batch {
+        calls: Vec<BatchCall>,
+        request_id: String,
+    },
+    /// A batch that an engine in this process answers before it is durable.
+    Apply {
+        calls: Vec<BatchCall>,
+        request_id: String,
+    },
+    Sql {
+        sql: String,
+        params: Map<String, JsonValue>,
+        as_of: Option<Seq>,
+    },
+    Explain {
+        sql: String,
+        params: Map<String, JsonValue>,
+    },
 }
 
 impl BackendRequest {
     fn request_id(&self) -> Option<&str> {
         match self {
-            BackendRequest::Call { request_id, .. } | BackendRequest::Batch { request_id, .. } => {
-                Some(request_id)
-            }
+            BackendRequest::Call { request_id, .. }
+            | BackendRequest::Batch { request_id, .. }
+            | BackendRequest::Apply { request_id, .. } => Some(request_id),
             BackendRequest::Sql { .. } | BackendRequest::Explain { .. } => None,
         }
     }
@@ -43,7 +62,9 @@ impl BackendRequest {
     fn name(&self) -> String {
         match self {
             BackendRequest::Call { reducer, .. } => format!("the call of {reducer}"),
-            BackendRequest::Batch { calls, .. } => format!("the batch of {} calls", calls.len()),
+            BackendRequest::Batch { calls, .. } | BackendRequest::Apply { calls, .. } => {
+                format!("the batch of {} calls", calls.len())
+            }
             BackendRequest::Sql { .. } => "the query".to_owned(),
             BackendRequest::Explain { .. } => "the explanation".to_owned(),
         }

@@ -11,7 +11,8 @@ use std::task::{Context, Poll};
 
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{
-    Change, Clock, Connection, Delta, Engine, Retention, SubscribeRequest, SystemClock, Update,
+    Change, Clock, CommittedBatch, Connection, Delta, Engine, Retention, SubscribeRequest,
+    SystemClock, Update,
 };
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
@@ -114,6 +115,10 @@ impl Embedded {
         &self.engine
     }
 
+    pub(crate) async fn until_durable(&self, seq: Seq) -> Result<(), Error> {
+        self.engine.until_durable(seq).await.map_err(|refusal| self.error(refusal))
+    }
+
     pub(crate) async fn ask(&self, ask: &BackendRequest) -> Attempt {
         let outcome = self.answer(ask).await;
         Attempt { outcome: outcome.map_err(|refusal| self.error(refusal)), uncertain: false }
@@ -128,13 +133,10 @@ impl Embedded {
                 BackendReply::Called { seq: done.seq, duplicate: done.duplicate, result }
             }
             BackendRequest::Batch { calls, request_id } => {
-                let done = engine.batch(caller, calls, Some(request_id)).await?;
-                let results = done.results.into_iter().map(|done| {
-                    let result = serde_json::from_str(&done.result).map_err(|_| not_json())?;
-                    Ok(CallResult { seq: done.seq, result })
-                });
-                let results = results.collect::<Result<_, Refusal>>()?;
-                BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results }
+                batch_reply(engine.batch(caller, calls, Some(request_id)).await?)?
+            }
+            BackendRequest::Apply { calls, request_id } => {
+                batch_reply(engine.apply(caller, calls, Some(request_id)).await?)?
             }
             BackendRequest::Sql { sql, params, as_of } => {
                 let answer = engine.query(caller, sql, params, *as_of).await?;
@@ -201,6 +203,15 @@ fn closed_or(state: EngineState, refusal: Refusal) -> Error {
         Code::Unavailable if state > EngineState::Open => Error::Closed,
         _ => Error::Refused(refusal),
     }
+}
+
+fn batch_reply(done: CommittedBatch) -> Result<BackendReply, Refusal> {
+    let results = done.results.into_iter().map(|done| {
+        let result = serde_json::from_str(&done.result).map_err(|_| not_json())?;
+        Ok(CallResult { seq: done.seq, result })
+    });
+    let results = results.collect::<Result<_, Refusal>>()?;
+    Ok(BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results })
 }
 
 fn not_json() -> Refusal {

@@ -239,9 +239,26 @@ impl Batch {
     /// # Errors
     /// [`Error`]; [`Error::Refused`] names the first refused call, and nothing of the batch was written.
     pub async fn send(self) -> Result<Committed<Vec<CallResult>>, Error> {
+        self.ask(|calls, request_id| BackendRequest::Batch { calls, request_id }).await
+    }
+
+    /// Sends it like [`Batch::send`], and returns before it is durable if the engine is in this process: what depends on it
+    /// can be prepared while the disk is written. Until [`Abide::until_durable`] has returned for its seq, a crash can undo
+    /// it: show it to no one, and start nothing that depends on it and has an effect.
+    ///
+    /// # Errors
+    /// Those of [`Batch::send`].
+    pub async fn apply(self) -> Result<Committed<Vec<CallResult>>, Error> {
+        self.ask(|calls, request_id| BackendRequest::Apply { calls, request_id }).await
+    }
+
+    async fn ask(
+        self,
+        request: impl FnOnce(Vec<BatchCall>, String) -> BackendRequest,
+    ) -> Result<Committed<Vec<CallResult>>, Error> {
         let calls = self.calls.into_iter().map(Call::ready).collect::<Result<Vec<_>, _>>()?;
         let request_id = self.request_id.unwrap_or_else(new_request_id);
-        match self.abide.ask(BackendRequest::Batch { calls, request_id }, self.deadline).await? {
+        match self.abide.ask(request(calls, request_id), self.deadline).await? {
             BackendReply::Batch { seq, duplicate, results } => {
                 Ok(Committed { seq, duplicate, value: results })
             }

@@ -36,10 +36,7 @@ impl Commit {
     /// A fault point: a correct build sends nothing here, because only the sync thread does.
     pub(crate) fn release_early(&mut self, hub: &Hub, metrics: &Metrics) {
         if fault_points::answers_before_sync() {
-            for ReplyEnvelope { reply, outcome } in self.answers.drain(..) {
-                // The caller may have gone.
-                let _ = reply.send(outcome);
-            }
+            self.answers.drain(..).for_each(ReplyEnvelope::send);
         }
         if fault_points::publishes_before_sync() {
             hub.publish(self.to, &std::mem::take(&mut self.deltas), metrics);
@@ -148,8 +145,7 @@ impl Syncer {
 
     fn answer(&self, answers: Vec<ReplyEnvelope>, outcome: &Result<(), Refusal>) {
         for ReplyEnvelope { reply, outcome: answer } in answers {
-            // The caller may have disconnected; its call remains committed.
-            let _ = reply.send(outcome.clone().and(answer));
+            ReplyEnvelope { reply, outcome: outcome.clone().and(answer) }.send();
         }
     }
 

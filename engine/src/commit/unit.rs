@@ -22,6 +22,7 @@ pub(crate) struct Unit {
     /// Work that readers have done for it, and the number of deferrals.
     pub(crate) finished: Vec<FinishedWork>,
     pub(crate) deferrals: usize,
+    pub(crate) answer_at: AnswerAt,
     pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
 }
 
@@ -32,7 +33,8 @@ impl Unit {
         request: Option<Request>,
         reply: oneshot::Sender<Result<UnitResult, Refusal>>,
     ) -> Unit {
-        Unit { caller, calls, request, due: None, finished: Vec::new(), deferrals: 0, reply }
+        let (due, finished, answer_at) = (None, Vec::new(), AnswerAt::Durable);
+        Unit { caller, calls, request, due, finished, deferrals: 0, answer_at, reply }
     }
 
     /// A call of the engine itself, without a reply.
@@ -62,6 +64,15 @@ impl Unit {
     }
 }
 
+/// When a unit that succeeds is answered. A refusal is answered when all that it depends on is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerAt {
+    /// When its record is in the journal, before the sync.
+    Applied,
+    /// When it is durable.
+    Durable,
+}
+
 /// The result of one call.
 #[derive(Debug)]
 pub(crate) struct CallOutcome {
@@ -82,6 +93,13 @@ pub(crate) struct UnitResult {
     pub(crate) duplicate: bool,
 }
 
+impl UnitResult {
+    /// The refusal for the caller, if one of its calls was refused with a record.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
+        self.calls.iter().find_map(|call| call.refusal.as_ref())
+    }
+}
+
 /// The outcome of a unit in its transaction.
 #[derive(Debug)]
 pub(crate) enum UnitOutcome {
@@ -98,4 +116,15 @@ pub(crate) enum UnitOutcome {
 pub(crate) struct ReplyEnvelope {
     pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
     pub(crate) outcome: Result<UnitResult, Refusal>,
+}
+
+impl ReplyEnvelope {
+    pub(crate) fn is_success(&self) -> bool {
+        self.outcome.as_ref().is_ok_and(|done| done.refusal().is_none())
+    }
+
+    /// Sends the answer. The caller may have disconnected; its calls remain committed.
+    pub(crate) fn send(self) {
+        let _ = self.reply.send(self.outcome);
+    }
 }

@@ -10,7 +10,8 @@
 //!
 //! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread
 //! writes the file and advances the log. *Invariant:* the outcome of a unit and every delta leave through the sync
-//! thread. Only registrations of subscriptions and requests for metrics are answered here.
+//! thread. Only registrations of subscriptions, requests for metrics, and the batches of [`crate::Engine::apply`] are
+//! answered here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use crate::commit::retention::ChangeLog;
 use crate::commit::run_unit::TransactionFailure;
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::Timers;
-use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
+use crate::commit::unit::{AnswerAt, ReplyEnvelope, Unit, UnitOutcome};
 use crate::commit::writer_pause::{self, WriterPause};
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
@@ -425,7 +426,11 @@ impl WriterThread {
                 Err(refusal) => self.record_of(&unit, refusal),
             };
             let to = if record.is_some() { &mut held_answers } else { &mut answers };
-            to.push(ReplyEnvelope { reply: unit.reply, outcome });
+            let answered = ReplyEnvelope { reply: unit.reply, outcome };
+            match unit.answer_at == AnswerAt::Applied && answered.is_success() {
+                true => answered.send(),
+                false => to.push(answered),
+            }
             records.extend(record);
         }
         self.scheduler.at_fault_point(FaultPoint::Committed);
@@ -514,7 +519,7 @@ impl WriterThread {
     fn count(&self, outcomes: &[UnitOutcome], deltas: usize) {
         for outcome in outcomes {
             match outcome {
-                UnitOutcome::Done(done) if done.calls.iter().any(|call| call.refusal.is_some()) => {
+                UnitOutcome::Done(done) if done.refusal().is_some() => {
                     self.metrics.refusals_total.add(1);
                 }
                 UnitOutcome::Done(done) if done.duplicate => self.metrics.duplicates_total.add(1),

@@ -18,7 +18,7 @@ use crate::commit::queue::{Queue, Rejected, closing};
 use crate::commit::registry::Registry;
 use crate::commit::request_ids::Request;
 use crate::commit::table_watchers::TableWatchers;
-use crate::commit::unit::{Unit, UnitResult};
+use crate::commit::unit::{AnswerAt, Unit, UnitResult};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::Clock;
@@ -54,12 +54,13 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Submits a unit to the writer and waits until it is durable.
+    /// Submits a unit to the writer and waits for its answer.
     pub(crate) async fn submit(
         &self,
         caller: &Caller,
         calls: Vec<PreparedCall>,
         request_id: Option<&str>,
+        answer_at: AnswerAt,
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
         let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.text.len();
@@ -69,12 +70,14 @@ impl Inner {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
-        let unit = Unit::new(caller.clone(), calls, request, reply);
+        let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
         self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
         // A recorded refusal is returned as a refusal.
-        let refused = done.calls.iter().find_map(|call| call.refusal.clone());
-        refused.map_or(Ok(done), Err)
+        match done.refusal() {
+            Some(refusal) => Err(refusal.clone()),
+            None => Ok(done),
+        }
     }
 
     /// Charges calls to the caller's limits.

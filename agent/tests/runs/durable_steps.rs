@@ -1,0 +1,171 @@
+//! A driver goes on before its step is durable, and waits before the next effect. The disk of these tests is slow.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use abide_client::{Abide, Config, Seq};
+use abide_engine::{Disk, DiskFile, Engine, SystemDisk};
+use abide_models::{ModelProvider, ModelRequest, ModelStream};
+use abide_tools::{Effect, Function, ToolContext};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::fixture::{FixtureOptions, answering};
+use crate::scripted_model::Walker;
+
+/// The effects of a run so far: their names, and the last event that was durable when they began.
+#[derive(Debug, Default)]
+struct Effects(Mutex<Vec<(&'static str, Seq)>>, Condvar);
+
+impl Effects {
+    fn add(&self, name: &'static str, durable: Seq) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, durable));
+        self.1.notify_all();
+    }
+
+    fn all(&self) -> Vec<(&'static str, Seq)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// How long a sync takes.
+#[derive(Clone, Copy, Debug)]
+enum Sync {
+    /// This long.
+    For(Duration),
+    /// After the first request to the model: until the next effect, and a minute at most.
+    UntilNextEffect,
+}
+
+#[derive(Clone, Debug)]
+struct SlowDisk {
+    effects: Arc<Effects>,
+    sync: Sync,
+}
+
+#[derive(Debug)]
+struct SlowFile {
+    disk: SlowDisk,
+    file: Box<dyn DiskFile>,
+}
+
+impl SlowDisk {
+    fn file(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(SlowFile { disk: self.clone(), file })
+    }
+}
+
+impl Disk for SlowDisk {
+    fn vfs(&self) -> Option<&str> {
+        None
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.file(SystemDisk.open(path)?))
+    }
+
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.file(SystemDisk.create(path, bytes)?))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
+        SystemDisk.free_bytes(path)
+    }
+}
+
+impl DiskFile for SlowFile {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        self.file.read()
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let SlowDisk { effects, sync } = &self.disk;
+        let begun = effects.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (longest, many) = match sync {
+            Sync::For(time) => (*time, usize::MAX),
+            Sync::UntilNextEffect => (Duration::from_secs(60), 2),
+        };
+        let goes_on = |begun: &mut Vec<_>| (1..many).contains(&begun.len());
+        drop(effects.1.wait_timeout_while(begun, longest, goes_on));
+        self.file.sync_data()
+    }
+
+    fn rewrite(&self) -> io::Result<()> {
+        self.file.rewrite()
+    }
+}
+
+/// A model that calls the tool `read` once, and records when it is asked.
+struct Model {
+    walker: Walker,
+    engine: Engine,
+    effects: Arc<Effects>,
+}
+
+impl ModelProvider for Model {
+    fn id(&self) -> &str {
+        self.walker.id()
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        self.effects.add("model", self.engine.durable_seq());
+        self.walker.stream(request)
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Page {
+    #[expect(dead_code, reason = "the model sends it")]
+    page: usize,
+}
+
+/// The effects of a run with a tool of this effect, and whether the message that each depends on was durable when it began.
+async fn effects(effect: Effect, sync: Sync) -> Vec<(&'static str, bool)> {
+    let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
+    let effects = Arc::new(Effects::default());
+    let mut config: abide_engine::Config = Config::default().into();
+    config.tuning.disk = Arc::new(SlowDisk { effects: Arc::clone(&effects), sync });
+    let file = options.folder.path().join("abide.db");
+    let engine = Engine::open(file, config).expect("the file opens");
+    let (walker, own) = (Walker::new(1), Arc::clone(&effects));
+    options.models = answering(Model { walker, engine: engine.clone(), effects: own });
+    let (tool, reader) = (Arc::clone(&effects), engine.clone());
+    let read = move |_: Page, _: ToolContext| {
+        tool.add("tool", reader.durable_seq());
+        async { Ok::<_, String>("read".to_owned()) }
+    };
+    let read = Function::new("read", "Reads a page.", read).effect(effect);
+    options.tools.add(read).expect("the tool is valid");
+    let fixture = options.open_file(Abide::embed(engine)).await;
+    let run = fixture.begin("Read.").await;
+    let (_, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.kind.as_str(), "done");
+    let written = "SELECT seq FROM agent_state WHERE session_id = 's1' ORDER BY id";
+    let messages: Vec<(Seq,)> = fixture.abide.sql(written).fetch().await.expect("it is read");
+    fixture.close().await;
+    // The task, the answer with the call, the result, and the last answer.
+    let needed = effects.all().into_iter().zip(messages);
+    needed.map(|((name, durable), (seq,))| (name, durable >= seq)).collect()
+}
+
+#[tokio::test]
+async fn a_tool_that_only_reads_runs_while_its_claim_is_synced() {
+    let found = effects(Effect::ReadOnly, Sync::UntilNextEffect).await;
+    assert_eq!(found, [("model", true), ("tool", false), ("model", true)]);
+}
+
+#[tokio::test]
+async fn other_tools_and_models_wait_for_the_disk() {
+    let found = effects(Effect::AtMostOnce, Sync::For(Duration::from_millis(20))).await;
+    assert_eq!(found, [("model", true), ("tool", true), ("model", true)]);
+}
