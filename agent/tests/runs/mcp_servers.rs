@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 
 use abide_agent::{Catalog, McpServer, Runtime, Settings};
@@ -24,6 +24,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{define, open_after_kill, scripted, transcript};
+use crate::victim;
 
 /// A server with the tools `book`, which asks who for, and `ship`, a task that asks where to.
 #[derive(Clone, Default)]
@@ -189,15 +190,7 @@ fn victim() {
 async fn work(folder: &Path, url: &str, dies_at: Option<i64>) {
     let abide = open_after_kill(folder);
     if let Some(seq) = dies_at {
-        let engine = abide.engine().expect("it is embedded").clone();
-        std::thread::spawn(move || {
-            while engine.durable_seq().0 < seq {
-                std::hint::spin_loop();
-            }
-            let me = std::process::id().to_string();
-            let killed = Command::new("kill").args(["-KILL", &me]).status();
-            unreachable!("the process survived the kill: {killed:?}");
-        });
+        victim::die_at(&abide, seq);
     }
     let (runtime, _server) = runtime(&abide, folder, url, BOTH).await;
     let stop = CancellationToken::new();

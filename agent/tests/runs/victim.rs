@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 
-use abide_client::Abide;
+use abide_client::{Abide, Seq};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::fixture::{open_ahead, temporary_folder};
@@ -121,16 +121,22 @@ pub(crate) fn open(folder: &Path) -> Abide {
     let follows = dies_at.is_none() && folder.join("abide.db").exists();
     let abide = open_ahead(folder, follows);
     if let Some(seq) = dies_at {
-        let engine = abide.engine().expect("it is embedded").clone();
-        std::thread::spawn(move || {
-            while engine.durable_seq().0 < seq {
-                std::thread::yield_now();
-            }
-            let killed = kill_process(getpid(), Signal::KILL);
-            unreachable!("the process survived the kill: {killed:?}");
-        });
+        die_at(&abide, seq);
     }
     abide
+}
+
+/// Lets this process die when an event of a file is durable. A thread waits for it, because no task may delay the kill.
+pub(crate) fn die_at(abide: &Abide, seq: i64) {
+    let engine = abide.engine().expect("it is embedded").clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    std::thread::spawn(move || {
+        // Fails if the work has ended before.
+        if runtime.block_on(engine.until_durable(Seq(seq))).is_ok() {
+            let killed = kill_process(getpid(), Signal::KILL);
+            unreachable!("the process survived the kill: {killed:?}");
+        }
+    });
 }
 
 /// The last event of a file that no process has open.

@@ -36,7 +36,7 @@ pub(super) fn measure(options: &Options) -> String {
         ["concurrent runs", "steps", "overhead p50 ms", "p99 ms", "events/step", "commits/step"];
     format!(
         "**Overhead of a step**: from an answer of the model, which calls a tool that does nothing, to its next \
-         request; the model takes 20 ms. A step of one run waits for two commits. One `fdatasync` takes {before} ms before \
+         request; the model takes 20 ms. The tool only reads, so a step waits for two groups and one sync. One `fdatasync` takes {before} ms before \
          these runs and {} ms after them.\n\n{}",
         sync_ms(),
         table(&header, rows)
