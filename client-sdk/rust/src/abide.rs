@@ -240,7 +240,7 @@ impl Abide {
             .map_err(|e| self.with_last_error(e))
     }
 
-    /// Waits until an event of an engine in this process is durable, and all events before it; see [`Batch::apply`]. A server
+    /// Waits until an event of an engine in this process is durable, and all events before it; see [`Batch::apply`](crate::Batch::apply). A server
     /// answers only when they are.
     ///
     /// # Errors
