@@ -73,6 +73,48 @@ fn a_queue_loses_nothing() {
     );
 }
 
+/// Two takers of single items, of which only one of a caller may be in progress: every item is taken once, none waits
+/// for ever, and no caller has two in progress.
+#[test]
+fn takers_of_single_items_lose_nothing() {
+    shuttle::check_random(
+        || {
+            let queue = Arc::new(Queue::shared(2, 8, 1));
+            let in_progress = Arc::new(Mutex::new([0; 2]));
+            let takers = [0, 1].map(|number| {
+                let (queue, in_progress) = (Arc::clone(&queue), Arc::clone(&in_progress));
+                thread::spawn(move || {
+                    let mut taken = Vec::new();
+                    while let Some((item, turn)) = queue.take_one(number) {
+                        let (caller, _): (usize, u32) = item;
+                        let count = |by: i32| {
+                            let mut in_progress = in_progress.lock().expect("no panic");
+                            in_progress[caller] += by;
+                            in_progress[caller]
+                        };
+                        assert_eq!(count(1), 1, "one item of a caller at a time");
+                        thread::yield_now();
+                        count(-1);
+                        drop(turn);
+                        taken.push(item);
+                    }
+                    taken
+                })
+            });
+            for item in [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)] {
+                let caller = ["ann", "bob"][item.0];
+                assert_eq!(queue.push(Some(caller), item, 1), Ok(()));
+            }
+            queue.close();
+            let taken = takers.map(|taker| taker.join().expect("it takes"));
+            let mut taken = taken.concat();
+            taken.sort_unstable();
+            assert_eq!(taken, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]);
+        },
+        ORDERS,
+    );
+}
+
 /// A client reads while frames arrive faster than its outbox holds. After dropped frames it reads the
 /// state and continues from there; in the end it holds everything, in order, and the outbox never exceeds
 /// its limit.

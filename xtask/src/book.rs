@@ -49,9 +49,11 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
             return Ok(program);
         }
     }
-    println!("building  mdbook {VERSION}, once: about three minutes");
+    println!("building  mdbook {VERSION}, once: about a minute");
     let mut cargo = crate::command::cargo(root);
     cargo.args(["install", "mdbook", "--version", VERSION, "--locked", "--no-default-features"]);
+    // Not optimised: the book is small.
+    cargo.arg("--debug");
     let status = cargo.arg("--root").arg(&folder).status();
     match status.map_err(|why| format!("cannot run cargo install: {why}"))?.success() {
         true => Ok(folder.join("bin/mdbook")),

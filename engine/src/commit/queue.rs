@@ -18,12 +18,12 @@ const TURNS: usize = 1_024;
 /// as the queue.
 const SHARES: usize = 64;
 
-/// A bounded queue with one taker.
+/// A bounded queue with one taker, or several of single items.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
-    /// An item arrived, or the queue was closed.
-    filled: Condvar,
+    /// One for each taker: an item arrived, or the queue was closed.
+    filled: Vec<Condvar>,
     /// An item was taken.
     drained: Condvar,
     weight_max: usize,
@@ -36,6 +36,8 @@ struct State<T> {
     items: FairQueue<T>,
     /// Number of each caller's items in progress, for takers of single items.
     taken: HashMap<Arc<str>, usize>,
+    /// Which takers wait for an item, and were not woken for one.
+    idle: Vec<bool>,
     closed: bool,
     /// The taker is gone: waiting and new items are dropped.
     abandoned: bool,
@@ -52,14 +54,15 @@ impl<T> Drop for TakenItem<'_, T> {
     fn drop(&mut self) {
         let Some(caller) = &self.caller else { return };
         let mut state = self.queue.lock();
-        if let Some(taken) = state.taken.get_mut(caller) {
-            *taken -= 1;
-            if *taken == 0 {
-                state.taken.remove(caller);
-            }
+        let Some(taken) = state.taken.get_mut(caller) else { return };
+        let was_at_limit = *taken == self.queue.turns_max;
+        *taken -= 1;
+        if *taken == 0 {
+            state.taken.remove(caller);
         }
-        drop(state);
-        self.queue.filled.notify_one();
+        if was_at_limit && state.items.len() > 0 {
+            self.queue.wake_one(state);
+        }
     }
 }
 
@@ -75,16 +78,17 @@ pub(crate) enum Rejected<T> {
 impl<T> Queue<T> {
     /// A queue with a maximum weight. The producer defines the weight of an item.
     pub(crate) fn new(weight_max: usize) -> Queue<T> {
-        Queue::shared(weight_max, usize::MAX)
+        Queue::shared(1, weight_max, usize::MAX)
     }
 
     /// A queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per caller.
-    pub(crate) fn shared(weight_max: usize, turns_max: usize) -> Queue<T> {
+    pub(crate) fn shared(takers: usize, weight_max: usize, turns_max: usize) -> Queue<T> {
         let (items, taken) = (FairQueue::new(weight_max / TURNS), HashMap::new());
-        let state = State { items, taken, closed: false, abandoned: false };
+        let idle = vec![false; takers];
+        let state = State { items, taken, idle, closed: false, abandoned: false };
         Queue {
             state: Mutex::new(state),
-            filled: Condvar::new(),
+            filled: (0..takers).map(|_| Condvar::new()).collect(),
             drained: Condvar::new(),
             weight_max,
             turns_max,
@@ -108,8 +112,7 @@ impl<T> Queue<T> {
             return Err(Rejected::Full(item));
         }
         state.items.push(caller, item, weight);
-        drop(state);
-        self.filled.notify_one();
+        self.wake_one(state);
         Ok(())
     }
 
@@ -141,8 +144,7 @@ impl<T> Queue<T> {
             return drop(item);
         }
         state.items.push(None, item, weight);
-        drop(state);
-        self.filled.notify_one();
+        self.wake_one(state);
     }
 
     /// Waits until all items are taken, or the queue is closed. Only a thread may call this, never a task.
@@ -168,8 +170,7 @@ impl<T> Queue<T> {
         if let Some(item) = left {
             state.items.push(None, item, 0);
         }
-        drop(state);
-        self.filled.notify_one();
+        self.wake_one(state);
     }
 
     fn has_room(&self, items: &FairQueue<T>, weight: usize) -> bool {
@@ -192,13 +193,7 @@ impl<T> Queue<T> {
     ) -> bool {
         let mut state = self.lock();
         if state.items.len() == 0 && !state.closed {
-            state = match wait {
-                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(wait) => {
-                    let waited = self.filled.wait_timeout(state, wait);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            state = self.wait_for_item(state, 0, wait);
         }
         let open = !state.closed || state.items.len() > 0;
         let mut taken = 0;
@@ -213,8 +208,8 @@ impl<T> Queue<T> {
     }
 
     /// Waits for an item of a caller below its limit of items in progress, and takes it. `None` once the queue is
-    /// closed and drained.
-    pub(crate) fn take_one(&self) -> Option<(T, TakenItem<'_, T>)> {
+    /// closed and drained. Each taker has its own number.
+    pub(crate) fn take_one(&self, taker: usize) -> Option<(T, TakenItem<'_, T>)> {
         let mut state = self.lock();
         loop {
             let State { items, taken, closed, .. } = &mut *state;
@@ -230,17 +225,50 @@ impl<T> Queue<T> {
             }
             if *closed && items.len() == 0 {
                 // Other takers may wait for the caller of the last item.
-                self.filled.notify_all();
+                self.wake_all();
                 return None;
             }
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait_for_item(state, taker, None);
         }
+    }
+
+    /// Waits until the taker is woken, or for that long.
+    fn wait_for_item<'a>(
+        &self,
+        mut state: MutexGuard<'a, State<T>>,
+        taker: usize,
+        wait: Option<Duration>,
+    ) -> MutexGuard<'a, State<T>> {
+        state.idle[taker] = true;
+        let filled = &self.filled[taker];
+        let mut state = match wait {
+            None => filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(wait) => {
+                let waited = filled.wait_timeout(state, wait);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.idle[taker] = false;
+        state
+    }
+
+    /// Wakes the first idle taker for an item. Always the first, so that one query after the other uses one
+    /// connection, with its caches, and the others stay closed.
+    fn wake_one(&self, mut state: MutexGuard<'_, State<T>>) {
+        let Some(taker) = state.idle.iter().position(|idle| *idle) else { return };
+        state.idle[taker] = false;
+        drop(state);
+        self.filled[taker].notify_one();
+    }
+
+    fn wake_all(&self) {
+        self.filled.iter().for_each(Condvar::notify_all);
     }
 
     /// Closes the queue. Waiting items can still be taken.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
-        self.filled.notify_all();
+        self.wake_all();
         self.drained.notify_all();
     }
 
@@ -254,7 +282,7 @@ impl<T> Queue<T> {
             left.push(item);
         }
         drop(state);
-        self.filled.notify_all();
+        self.wake_all();
         self.drained.notify_all();
         drop(left);
     }
@@ -283,6 +311,8 @@ pub(crate) fn closing() -> Refusal {
 
 #[cfg(all(test, not(feature = "interleavings")))]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     const ME: Option<&str> = Some("me");
@@ -379,5 +409,30 @@ mod tests {
         let mut taken = Vec::new();
         queue.take(20, &mut taken);
         assert_eq!(taken, [0, 100], "another caller does not wait for the flood");
+    }
+
+    #[test]
+    fn the_first_idle_taker_gets_the_item() {
+        let queue = Queue::shared(3, 10, usize::MAX);
+        let idle = |expected: [bool; 3]| {
+            while queue.len() > 0 || queue.lock().idle != expected {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            let takers = [0, 1, 2].map(|number| {
+                let queue = &queue;
+                let taker = scope.spawn(move || queue.take_one(number).map(|(item, _)| item));
+                idle([0, 1, 2].map(|other| other <= number));
+                taker
+            });
+            for (item, left) in [('a', [false, true, true]), ('b', [false, false, true])] {
+                assert_eq!(queue.push(None, item, 1), Ok(()));
+                idle(left);
+            }
+            queue.close();
+            let taken = takers.map(|taker| taker.join().expect("it takes"));
+            assert_eq!(taken, [Some('a'), Some('b'), None]);
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! A pool of reader threads: each has a connection, all share one queue. A thread opens its connection for its first query,
-//! because opening one reads the whole schema: a process that makes few queries starts sooner.
+//! because opening one reads the whole schema. The first idle thread gets a query, so a process with one query at a time has
+//! one connection.
 //!
 //! *Invariant:* a query that panics affects only its caller. Its connection is replaced by a
 //! new one.
@@ -56,7 +57,7 @@ impl Readers {
         visible: &Arc<VisibleRows>,
         threads: &Threads,
     ) -> (Readers, Vec<JoinHandle<()>>) {
-        let queue = Queue::shared(limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
+        let queue = Queue::shared(readers.len(), limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
         let queue: Arc<Queue<ReaderJob>> = Arc::new(queue);
         let handle = |reader: &Option<Reader>| reader.as_ref().map(Reader::interrupt_handle);
         let all = readers.iter().map(handle).collect();
@@ -181,7 +182,7 @@ impl ReaderThread {
     fn run(mut self, queue: &Queue<ReaderJob>) {
         loop {
             self.scheduler.wait(EngineThread::Reader(self.number));
-            let Some((job, _turn)) = queue.take_one() else { return };
+            let Some((job, _turn)) = queue.take_one(self.number) else { return };
             self.scheduler.at_fault_point(FaultPoint::Read);
             self.serve(job);
         }
