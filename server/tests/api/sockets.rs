@@ -7,8 +7,9 @@ use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Checksum, Value};
 use serde_json::{Value as JsonValue, json};
-use tokio::io::AsyncReadExt as _;
-use tokio::time::timeout;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
@@ -284,10 +285,8 @@ async fn a_client_that_closes_is_answered() {
     assert_eq!(socket.closed().await, Some(frame));
 }
 
-/// A peer that disappeared: no answer to any ping.
-#[tokio::test]
-async fn a_dead_peer_times_out() {
-    let server = TestServer::open().await;
+/// A connection that the server has upgraded.
+async fn upgraded(server: &TestServer) -> BufReader<TcpStream> {
     let request = server
         .request("GET", "/v1/ws")
         .header("connection", "upgrade")
@@ -296,11 +295,49 @@ async fn a_dead_peer_times_out() {
         .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
     let mut socket = request.begin().await;
     assert_eq!(http::head(&mut socket).await.status, 101);
+    socket
+}
+
+/// A peer that disappeared: no answer to any ping.
+#[tokio::test]
+async fn a_dead_peer_times_out() {
+    let server = TestServer::open().await;
+    let mut socket = upgraded(&server).await;
     tokio::time::pause();
     let mut received = Vec::new();
     socket.read_to_end(&mut received).await.expect("it ends");
     let pings = received.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
     assert_eq!(pings, 3);
+}
+
+/// A peer that sends one byte of a message per second.
+#[tokio::test]
+async fn an_incomplete_message_times_out() {
+    let server = TestServer::open().await;
+    let (mut reading, mut writing) = tokio::io::split(upgraded(&server).await);
+    // A text message of a megabyte, masked with zeros.
+    let mut message = vec![0x81, 0xff];
+    message.extend((1_u64 << 20).to_be_bytes());
+    message.extend([0; 4]);
+    writing.write_all(&message).await.expect("it reads");
+    tokio::time::pause();
+    let begun = Instant::now();
+    let send_slowly = async {
+        while writing.write_all(b"x").await.is_ok() {
+            // tidy: on the paused clock of the test, it takes no time
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let mut received = Vec::new();
+    let ended = async {
+        tokio::select! {
+            ended = reading.read_to_end(&mut received) => drop(ended),
+            () = send_slowly => {}
+        }
+    };
+    timeout(Duration::from_secs(600), ended).await.expect("the server closes it");
+    let waited = begun.elapsed().as_secs();
+    assert!((64..70).contains(&waited), "{waited} s");
 }
 
 /// A query that ends at its limit, after about ten seconds.

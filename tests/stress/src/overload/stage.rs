@@ -25,8 +25,10 @@ pub(crate) struct OverloadSize {
     pub(crate) silent: usize,
     /// Messages written for them.
     pub(crate) messages: usize,
-    /// Clients that send one byte per second, of each kind.
+    /// Clients that send one byte of a head per second, and as many of a body.
     pub(crate) slow_clients: usize,
+    /// Clients that send one byte of a WebSocket message per second. The server takes a minute to close them.
+    pub(crate) slow_messages: usize,
     /// Oversized messages, of each kind.
     pub(crate) oversize: usize,
     /// The duration of a flood.
@@ -45,17 +47,19 @@ impl OverloadSize {
         silent: 1_000,
         messages: 600,
         slow_clients: 100,
+        slow_messages: 100,
         oversize: 16,
         flood: Duration::from_secs(8),
         quiet: Duration::from_secs(5),
         query: Duration::from_secs(4),
     };
-    /// The load for CI.
+    /// The load for CI. `server/tests/api/sockets.rs` has a slow message, with virtual time.
     pub(crate) const SHARE: OverloadSize = OverloadSize {
         connections: 2_000,
         silent: 200,
         messages: 200,
         slow_clients: 20,
+        slow_messages: 0,
         oversize: 4,
         flood: Duration::from_secs(3),
         quiet: Duration::from_secs(3),
