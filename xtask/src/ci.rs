@@ -64,7 +64,13 @@ const STEPS: &[Step] = &[
         env: Some((crate::node::NEEDED, "1")),
         concurrency: Background,
     },
-    Step { name: "release", command: "cargo build --release", env: None, concurrency: Foreground },
+    Step {
+        name: "release",
+        // What the steps after it run.
+        command: "cargo build --release --package abide --package abide-stress",
+        env: None,
+        concurrency: Foreground,
+    },
     Step { name: "book", command: "cargo xtask book", env: None, concurrency: Foreground },
     Step { name: "locks", command: "cargo xtask interleave", env: None, concurrency: Foreground },
     Step { name: "demo", command: "cargo run --release -- demo", env: None, concurrency: Alone },

@@ -2,6 +2,7 @@
 //! opening. Each module has a version and the steps between versions; the newest declaration is
 //! complete. A test of every module proves that the steps lead to the declaration.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use abide_schema::{Module, Seq, TableSpec};
@@ -52,8 +53,9 @@ pub(crate) fn migrate(
             .map_err(|why| OpenError::Store { path: path.to_owned(), why })?;
     }
     let declared = system::tables().into_iter().chain(layout.tables());
+    let mut stored = stored_sql(&transaction).map_err(store)?;
     for table in declared {
-        if !is_as_declared(&transaction, table).map_err(store)? {
+        if !is_as_declared(table, stored.remove(table.name).unwrap_or_default()) {
             let table = table.name.to_owned();
             return Err(OpenError::TableDiffers { path: path.to_owned(), table });
         }
@@ -212,19 +214,32 @@ pub(crate) fn create_tables(
         .try_for_each(|statement| connection.execute_batch(&statement))
 }
 
+/// The stored SQL of each table, with its indexes and triggers.
+fn stored_sql(connection: &Connection) -> rusqlite::Result<HashMap<String, Vec<String>>> {
+    let mut statement =
+        connection.prepare("SELECT tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL")?;
+    let mut rows = statement.query([])?;
+    let mut stored: HashMap<String, Vec<String>> = HashMap::new();
+    while let Some(row) = rows.next()? {
+        stored.entry(row.get(0)?).or_default().push(row.get(1)?);
+    }
+    Ok(stored)
+}
+
 /// Whether the stored SQL of a table, its indexes and triggers equals the declaration except for
 /// white space. SQLite stores the text as given, and `ALTER TABLE` breaks lines elsewhere.
-fn is_as_declared(connection: &Connection, table: &TableSpec) -> rusqlite::Result<bool> {
-    let mut statement = connection
-        .prepare_cached("SELECT sql FROM sqlite_schema WHERE tbl_name = ?1 AND sql IS NOT NULL")?;
-    let found = statement.query_map([table.name], |row| row.get::<_, String>(0))?;
-    let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
+fn is_as_declared(table: &TableSpec, mut stored: Vec<String>) -> bool {
     let mut declared = table.ddl();
-    for texts in [&mut found, &mut declared] {
+    stored.sort();
+    declared.sort();
+    if stored == declared {
+        return true;
+    }
+    for texts in [&mut stored, &mut declared] {
         texts.iter_mut().for_each(|text| text.retain(|c| !c.is_whitespace()));
         texts.sort();
     }
-    Ok(found == declared)
+    stored == declared
 }
 
 fn number(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {

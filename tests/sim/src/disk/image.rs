@@ -81,7 +81,8 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
         Op::Write { offset, data } => {
             let end = offset + data.len();
             if bytes.len() < end {
-                bytes.resize(end, 0);
+                // Faster than `resize` where this crate is not optimised.
+                bytes.append(&mut vec![0; end - bytes.len()]);
             }
             bytes[*offset..end].copy_from_slice(data);
         }
