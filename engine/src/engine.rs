@@ -16,8 +16,9 @@ use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::access::denials::Denial;
-use crate::commit::durable::reached;
+use crate::commit::durable::is_reached;
 use crate::commit::jobs::WriterJob;
+use crate::commit::queue::closing;
 use crate::commit::unit::AnswerAt;
 use crate::config::Config;
 use crate::metrics::{Metrics, Series};
@@ -101,9 +102,9 @@ impl Engine {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Durable))
     }
 
-    /// Runs a batch like [`Engine::batch`], and returns before its effects are durable, so that the caller can prepare what
-    /// follows while the disk is written. No subscriber and no query sees them earlier. Until [`Engine::until_durable`] has
-    /// returned for its seq, a crash can undo the batch: the caller may not show it to anyone, and may start nothing that
+    /// Runs a batch like [`Engine::batch`], and may return before its effects are durable, so that the caller can prepare
+    /// what follows while the disk is written. No subscriber and no query sees them earlier. Until [`Engine::until_durable`]
+    /// has returned for its seq, a crash can undo the batch: the caller must not show it, and must not start work that
     /// depends on it and has an effect.
     ///
     /// # Errors
@@ -117,13 +118,18 @@ impl Engine {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Applied))
     }
 
-    /// Waits until an event is durable, and all events before it.
+    /// Waits until an event is durable, and all events before it. It may be a future event.
     ///
     /// # Errors
-    /// A [`Refusal`]: it will never be durable, because the storage or a thread of the engine has failed.
+    /// A [`Refusal`]: the storage or a thread of the engine has failed, or the engine was closed before the event.
     pub fn until_durable(&self, seq: Seq) -> EngineFuture<'_, Result<(), Refusal>> {
         let Inner { queries, health, .. } = &*self.inner;
-        Box::pin(reached(&queries.durable, seq, health))
+        Box::pin(async move {
+            match is_reached(&queries.durable, seq, health).await? {
+                true => Ok(()),
+                false => Err(health.refusal().unwrap_or_else(closing)),
+            }
+        })
     }
 
     async fn run_batch(

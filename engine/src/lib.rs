@@ -12,7 +12,7 @@
 //! do · `queries` the path of a query · `subscriptions` live queries on [`Connection`]s · `replay` · `fault_points` where tests
 //! inject faults. Each folder's own file lists its modules.
 //!
-//! *Invariant:* no answer and no delta leaves before its commit is durable.
+//! *Invariant:* no answer and no delta leaves before its commit is durable, except answers of [`Engine::apply`].
 //! *Invariant:* after a failed sync the engine accepts nothing until the file is reopened.
 //! *Invariant:* a thread that panics poisons the engine, and every waiter gets a reply (`threads`); a query that panics
 //! affects only its caller.

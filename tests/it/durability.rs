@@ -2,12 +2,13 @@
 //! is refused without effect. (The fault-injection tests check that a failed sync poisons the
 //! engine: a real disk does not fail on request.)
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, io};
 
-use abide_engine::{Engine, Tuning, verify_file};
+use abide_engine::{Disk, DiskFile, Engine, SystemDisk, Tuning, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq, Value};
@@ -215,6 +216,112 @@ fn a_close_leaves_one_complete_file() {
     let moved = world.folder.path().join("moved.db");
     fs::copy(world.path(), &moved).unwrap();
     assert_eq!(verify_file(&moved, &mut |_| {}).unwrap().events, Seq(2));
+}
+
+/// A disk whose syncs of files that are not SQLite's fail on request.
+#[derive(Clone, Debug, Default)]
+struct FailingDisk(Arc<AtomicBool>);
+
+#[derive(Debug)]
+struct FailingFile {
+    disk: FailingDisk,
+    file: Box<dyn DiskFile>,
+}
+
+impl FailingDisk {
+    fn file(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(FailingFile { disk: self.clone(), file })
+    }
+}
+
+impl Disk for FailingDisk {
+    fn vfs(&self) -> Option<&str> {
+        None
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.file(SystemDisk.open(path)?))
+    }
+
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.file(SystemDisk.create(path, bytes)?))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
+        SystemDisk.free_bytes(path)
+    }
+}
+
+impl DiskFile for FailingFile {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        self.file.read()
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        match self.disk.0.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("the disk is gone")),
+            false => self.file.sync_data(),
+        }
+    }
+
+    fn rewrite(&self) -> io::Result<()> {
+        self.file.rewrite()
+    }
+}
+
+/// `apply` answers before the sync. If that fails, nothing else is answered, and no query sees the rows.
+#[test]
+fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
+    run_side_by_side(async {
+        let (mut world, disk) = (World::new(), FailingDisk::default());
+        world.session("s1").await;
+        world.close();
+        let mut config = world.config(abide_reducers::modules());
+        config.tuning.disk = Arc::new(disk.clone());
+        world.open_with(config);
+        let (engine, caller) = (world.engine(), Caller::new("local"));
+        let args = json!({"session_id": "s1", "role": "user", "content": "early"});
+        let calls = [BatchCall { reducer: "append_message".to_owned(), args }];
+        let done = engine.apply(&caller, &calls, Some("r1")).await.unwrap();
+        engine.until_durable(done.seq).await.unwrap();
+        assert!(engine.durable_seq() >= done.seq);
+        let again = engine.apply(&caller, &calls, Some("r1")).await.unwrap();
+        assert!(again.duplicate, "a request id is known before the sync");
+
+        disk.0.store(true, Ordering::Relaxed);
+        let early = engine.apply(&caller, &calls, None).await.unwrap();
+        let refusal = engine.until_durable(early.seq).await.unwrap_err();
+        assert_eq!(refusal.code, Code::EngineFailed);
+        assert_eq!(engine.durable_seq(), done.seq);
+        let refusal = engine.apply(&caller, &calls, None).await.unwrap_err();
+        assert_eq!(refusal.code, Code::EngineFailed);
+        let sql = "SELECT count(*) FROM agent_state";
+        let refusal = engine.query(&Caller::local(), sql, &Map::new(), None).await.unwrap_err();
+        assert_eq!(refusal.code, Code::EngineFailed);
+    });
+}
+
+/// Waiting for an event that never came marked the engine as failed when it was closed.
+#[test]
+fn waiting_for_a_future_event_ends_when_the_engine_closes() {
+    run_side_by_side(async {
+        let world = World::new();
+        world.session("s1").await;
+        let engine = world.engine().clone();
+        let waiter = tokio::spawn(async move { engine.until_durable(Seq(500)).await });
+        world.engine().close();
+        assert_eq!(waiter.await.unwrap().unwrap_err().code, Code::Unavailable);
+        let refusal = say(world.engine(), "late").await.unwrap_err();
+        assert_eq!(refusal.code, Code::Unavailable, "it has not failed");
+    });
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! not changed since `known_seq`. If the condition holds, the driver adds the entries of the batch to the rows that it
 //! has. If it does not hold, the step is recorded without the condition, and the driver reads the rows again.
 //!
-//! A driver goes on before the step is durable, and waits before the next effect: a request to a model, or a tool that does
-//! more than read ([`crate::run::driver::Driver::until_durable`]).
+//! A driver continues before the step is durable, and waits before the next effect: a request to a model, or a tool that
+//! does more than read in this process ([`crate::run::driver::Driver::until_durable`]).
 
 use abide_client::arguments::{AppendMessage, RecordRun, RequestToolCall};
 use abide_client::{Abide, AgentState, Call, CallResult, Code, Error, Json, Run, Seq, ToolCall};

@@ -168,8 +168,7 @@ async fn run(
             None => Ok(None),
         };
     }
-    if effect(driver, &claimed) != Effect::ReadOnly {
-        // A crash must not undo the claim of a call that may have taken effect.
+    if waits_for_disk(driver, &claimed) {
         driver.until_durable().await?;
     }
     let cancel = stop.child_token();
@@ -405,6 +404,13 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     }
     let tool = driver.shared.tools.get(&claimed.tool_name);
     tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
+}
+
+/// Whether a call must not run before its claim is durable: it may take effect, or another system learns its id. After a
+/// crash that undoes the claim, the model is asked again, and another call could have the id.
+fn waits_for_disk(driver: &Driver, claimed: &ToolCall) -> bool {
+    let tool = driver.shared.tools.get(&claimed.tool_name);
+    effect(driver, claimed) != Effect::ReadOnly || tool.is_some_and(|tool| !tool.is_local())
 }
 
 /// The outcome of a finished call, for the model: text, whether it is an error, and exit code.

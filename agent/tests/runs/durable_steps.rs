@@ -1,4 +1,4 @@
-//! A driver goes on before its step is durable, and waits before the next effect. The disk of these tests is slow.
+//! A driver continues before its step is durable, and waits before the next effect. The disk of these tests is slow.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use abide_client::{Abide, Config, Seq};
 use abide_engine::{Disk, DiskFile, Engine, SystemDisk};
 use abide_models::{ModelProvider, ModelRequest, ModelStream};
-use abide_tools::{Effect, Function, ToolContext};
+use abide_tools::{Effect, Function, Invocation, Tool, ToolContext, ToolDeclaration, ToolOutcome};
+use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -129,8 +130,21 @@ struct Page {
     page: usize,
 }
 
+/// A tool of another process, which learns the id of each call.
+struct Elsewhere(Function);
+
+impl Tool for Elsewhere {
+    fn declaration(&self) -> &ToolDeclaration {
+        self.0.declaration()
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome> {
+        self.0.run(invocation)
+    }
+}
+
 /// The effects of a run with a tool of this effect, and whether the message that each depends on was durable when it began.
-async fn effects(effect: Effect, sync: Sync) -> Vec<(&'static str, bool)> {
+async fn effects(effect: Effect, is_local: bool, sync: Sync) -> Vec<(&'static str, bool)> {
     let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
     let effects = Arc::new(Effects::default());
     let mut config: abide_engine::Config = Config::default().into();
@@ -145,7 +159,8 @@ async fn effects(effect: Effect, sync: Sync) -> Vec<(&'static str, bool)> {
         async { Ok::<_, String>("read".to_owned()) }
     };
     let read = Function::new("read", "Reads a page.", read).effect(effect);
-    options.tools.add(read).expect("the tool is valid");
+    let added = if is_local { options.tools.add(read) } else { options.tools.add(Elsewhere(read)) };
+    added.expect("the tool is valid");
     let fixture = options.open_file(Abide::embed(engine)).await;
     let run = fixture.begin("Read.").await;
     let (_, last) = fixture.output(&run.id, 0).await;
@@ -160,12 +175,15 @@ async fn effects(effect: Effect, sync: Sync) -> Vec<(&'static str, bool)> {
 
 #[tokio::test]
 async fn a_tool_that_only_reads_runs_while_its_claim_is_synced() {
-    let found = effects(Effect::ReadOnly, Sync::UntilNextEffect).await;
+    let found = effects(Effect::ReadOnly, true, Sync::UntilNextEffect).await;
     assert_eq!(found, [("model", true), ("tool", false), ("model", true)]);
 }
 
 #[tokio::test]
 async fn other_tools_and_models_wait_for_the_disk() {
-    let found = effects(Effect::AtMostOnce, Sync::For(Duration::from_millis(20))).await;
-    assert_eq!(found, [("model", true), ("tool", true), ("model", true)]);
+    // A server could have stored the result of a call under an id that another call has after a crash.
+    for (effect, is_local) in [(Effect::AtMostOnce, true), (Effect::ReadOnly, false)] {
+        let found = effects(effect, is_local, Sync::For(Duration::from_millis(20))).await;
+        assert_eq!(found, [("model", true), ("tool", true), ("model", true)], "{effect:?}");
+    }
 }

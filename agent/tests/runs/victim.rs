@@ -126,7 +126,7 @@ pub(crate) fn open(folder: &Path) -> Abide {
     abide
 }
 
-/// Lets this process die when an event of a file is durable. A thread waits for it, because no task may delay the kill.
+/// Kills this process when an event of a file is durable. A thread waits for it, because no task may delay the kill.
 pub(crate) fn die_at(abide: &Abide, seq: i64) {
     let engine = abide.engine().expect("it is embedded").clone();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

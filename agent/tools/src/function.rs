@@ -85,7 +85,8 @@ impl Function {
         &self.declaration.name
     }
 
-    /// Sets the effect; the default is [`Effect::AtMostOnce`].
+    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A function that only reads may run before its call is
+    /// durable: if it sends the id of the call to another system, it has another effect.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Function {
         self.declaration.effect = effect;
@@ -110,6 +111,10 @@ impl Function {
 impl Tool for Function {
     fn declaration(&self) -> &ToolDeclaration {
         &self.declaration
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 
     fn interrupted(&self, call_id: String) -> BoxFuture<'static, Option<Value>> {

@@ -28,6 +28,12 @@ pub trait Tool: Send + Sync + 'static {
     /// Dropping it also stops the tool, as far as possible.
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome>;
 
+    /// Whether calls stay in this process. Nothing outside of it learns their ids, so that a call which only reads can run
+    /// before it is durable.
+    fn is_local(&self) -> bool {
+        false
+    }
+
     /// The files that a call has changed whose outcome is unknown, because the process was killed: an object with `files` and
     /// `files_complete`, as in results; `None` if the tool cannot know.
     fn interrupted(&self, _call_id: String) -> BoxFuture<'static, Option<Value>> {

@@ -244,7 +244,7 @@ impl Batch {
 
     /// Sends it like [`Batch::send`], and returns before it is durable if the engine is in this process: what depends on it
     /// can be prepared while the disk is written. Until [`Abide::until_durable`] has returned for its seq, a crash can undo
-    /// it: show it to no one, and start nothing that depends on it and has an effect.
+    /// it: do not show it, and do not start work that depends on it and has an effect.
     ///
     /// # Errors
     /// Those of [`Batch::send`].

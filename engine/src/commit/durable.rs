@@ -1,4 +1,5 @@
-//! The thread that makes commits durable, and releases their replies and deltas only then.
+//! The thread that makes commits durable, and releases their deltas only then, and their replies too, except those of
+//! [`Engine::apply`](crate::Engine::apply).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
-    /// A fault point: a correct build sends nothing here, because only the sync thread does.
+    /// A fault point: a correct build sends nothing here.
     pub(crate) fn release_early(&mut self, hub: &Hub, metrics: &Metrics) {
         if fault_points::answers_before_sync() {
             self.answers.drain(..).for_each(ReplyEnvelope::send);
@@ -174,14 +175,28 @@ pub(crate) async fn reached(
     seq: Seq,
     health: &Health,
 ) -> Result<(), Refusal> {
+    // The sync thread ends normally only when everything that was committed is durable.
+    if is_reached(durable, seq, health).await? { Ok(()) } else { Err(health.dropped()) }
+}
+
+/// Waits until a state is durable, which may be a future one. False if the sync thread has ended before.
+///
+/// # Errors
+/// The storage or a thread of the engine has failed.
+pub(crate) async fn is_reached(
+    durable: &watch::Receiver<Seq>,
+    seq: Seq,
+    health: &Health,
+) -> Result<bool, Refusal> {
     let mut durable = durable.clone();
     loop {
         if *durable.borrow_and_update() >= seq {
-            return Ok(());
+            return Ok(true);
         }
         health.check()?;
-        // The sync thread ends normally only when everything that was committed is durable.
-        durable.changed().await.map_err(|_| health.dropped())?;
+        if durable.changed().await.is_err() {
+            return Ok(false);
+        }
     }
 }
 

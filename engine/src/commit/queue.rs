@@ -178,7 +178,7 @@ impl<T> Queue<T> {
     }
 
     /// Waits for an item, then takes items in turns until their weight reaches `weight`. Empty once
-    /// the queue is closed and drained.
+    /// the queue is closed and drained. Only one thread may call this.
     pub(crate) fn take(&self, weight: usize, into: &mut Vec<T>) {
         while self.take_within(None, weight, into) && into.is_empty() {}
     }
