@@ -1,6 +1,5 @@
 //! Durability: an acknowledged call is on the disk and stays there; a call that cannot be written
-//! is refused without effect. (The fault-injection tests check that a failed sync poisons the
-//! engine: a real disk does not fail on request.)
+//! is refused without effect. (The fault-injection tests check more failures of the disk.)
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
-use abide_engine::{Disk, DiskFile, Engine, SystemDisk, Tuning, verify_file};
+use abide_engine::{Engine, Tuning, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq, Value};
+use abide_tests::disk::HookedDisk;
 use rusqlite::Connection;
 use serde_json::{Map, json};
 
@@ -218,74 +218,20 @@ fn a_close_leaves_one_complete_file() {
     assert_eq!(verify_file(&moved, &mut |_| {}).unwrap().events, Seq(2));
 }
 
-/// A disk whose syncs of files that are not SQLite's fail on request.
-#[derive(Clone, Debug, Default)]
-struct FailingDisk(Arc<AtomicBool>);
-
-#[derive(Debug)]
-struct FailingFile {
-    disk: FailingDisk,
-    file: Box<dyn DiskFile>,
-}
-
-impl FailingDisk {
-    fn file(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
-        Box::new(FailingFile { disk: self.clone(), file })
-    }
-}
-
-impl Disk for FailingDisk {
-    fn vfs(&self) -> Option<&str> {
-        None
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(self.file(SystemDisk.open(path)?))
-    }
-
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
-        Ok(self.file(SystemDisk.create(path, bytes)?))
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        SystemDisk.free_bytes(path)
-    }
-}
-
-impl DiskFile for FailingFile {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        self.file.read()
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        match self.disk.0.load(Ordering::Relaxed) {
-            true => Err(io::Error::other("the disk is gone")),
-            false => self.file.sync_data(),
-        }
-    }
-
-    fn rewrite(&self) -> io::Result<()> {
-        self.file.rewrite()
-    }
-}
-
 /// `apply` answers before the sync. If that fails, nothing else is answered, and no query sees the rows.
 #[test]
 fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
     run_side_by_side(async {
-        let (mut world, disk) = (World::new(), FailingDisk::default());
+        let (mut world, fails) = (World::new(), Arc::new(AtomicBool::new(false)));
         world.session("s1").await;
         world.close();
         let mut config = world.config(abide_reducers::modules());
-        config.tuning.disk = Arc::new(disk.clone());
+        let failing = Arc::clone(&fails);
+        config.tuning.disk =
+            Arc::new(HookedDisk::new(move || match failing.load(Ordering::Relaxed) {
+                true => Err(io::Error::other("the disk is gone")),
+                false => Ok(()),
+            }));
         world.open_with(config);
         let (engine, caller) = (world.engine(), Caller::new("local"));
         let args = json!({"session_id": "s1", "role": "user", "content": "early"});
@@ -296,7 +242,7 @@ fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
         let again = engine.apply(&caller, &calls, Some("r1")).await.unwrap();
         assert!(again.duplicate, "a request id is known before the sync");
 
-        disk.0.store(true, Ordering::Relaxed);
+        fails.store(true, Ordering::Relaxed);
         let early = engine.apply(&caller, &calls, None).await.unwrap();
         let refusal = engine.until_durable(early.seq).await.unwrap_err();
         assert_eq!(refusal.code, Code::EngineFailed);

@@ -1,13 +1,12 @@
 //! A driver continues before its step is durable, and waits before the next effect. The disk of these tests is slow.
 
-use std::io;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_client::{Abide, Config, Seq};
-use abide_engine::{Disk, DiskFile, Engine, SystemDisk};
+use abide_engine::Engine;
 use abide_models::{ModelProvider, ModelRequest, ModelStream};
+use abide_tests::disk::HookedDisk;
 use abide_tools::{Effect, Function, Invocation, Tool, ToolContext, ToolDeclaration, ToolOutcome};
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
@@ -40,70 +39,19 @@ enum Sync {
     UntilNextEffect,
 }
 
-#[derive(Clone, Debug)]
-struct SlowDisk {
-    effects: Arc<Effects>,
-    sync: Sync,
-}
-
-#[derive(Debug)]
-struct SlowFile {
-    disk: SlowDisk,
-    file: Box<dyn DiskFile>,
-}
-
-impl SlowDisk {
-    fn file(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
-        Box::new(SlowFile { disk: self.clone(), file })
-    }
-}
-
-impl Disk for SlowDisk {
-    fn vfs(&self) -> Option<&str> {
-        None
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(self.file(SystemDisk.open(path)?))
-    }
-
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
-        Ok(self.file(SystemDisk.create(path, bytes)?))
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        SystemDisk.free_bytes(path)
-    }
-}
-
-impl DiskFile for SlowFile {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        self.file.read()
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let SlowDisk { effects, sync } = &self.disk;
+/// A disk whose syncs take a time.
+fn slow_disk(effects: &Arc<Effects>, sync: Sync) -> HookedDisk {
+    let effects = Arc::clone(effects);
+    HookedDisk::new(move || {
         let begun = effects.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (longest, many) = match sync {
-            Sync::For(time) => (*time, usize::MAX),
+            Sync::For(time) => (time, usize::MAX),
             Sync::UntilNextEffect => (Duration::from_secs(60), 2),
         };
-        let goes_on = |begun: &mut Vec<_>| (1..many).contains(&begun.len());
-        drop(effects.1.wait_timeout_while(begun, longest, goes_on));
-        self.file.sync_data()
-    }
-
-    fn rewrite(&self) -> io::Result<()> {
-        self.file.rewrite()
-    }
+        let waits = |begun: &mut Vec<_>| (1..many).contains(&begun.len());
+        drop(effects.1.wait_timeout_while(begun, longest, waits));
+        Ok(())
+    })
 }
 
 /// A model that calls the tool `read` once, and records when it is asked.
@@ -131,9 +79,9 @@ struct Page {
 }
 
 /// A tool of another process, which learns the id of each call.
-struct Elsewhere(Function);
+struct RemoteTool(Function);
 
-impl Tool for Elsewhere {
+impl Tool for RemoteTool {
     fn declaration(&self) -> &ToolDeclaration {
         self.0.declaration()
     }
@@ -148,7 +96,7 @@ async fn effects(effect: Effect, is_local: bool, sync: Sync) -> Vec<(&'static st
     let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
     let effects = Arc::new(Effects::default());
     let mut config: abide_engine::Config = Config::default().into();
-    config.tuning.disk = Arc::new(SlowDisk { effects: Arc::clone(&effects), sync });
+    config.tuning.disk = Arc::new(slow_disk(&effects, sync));
     let file = options.folder.path().join("abide.db");
     let engine = Engine::open(file, config).expect("the file opens");
     let (walker, own) = (Walker::new(1), Arc::clone(&effects));
@@ -159,7 +107,8 @@ async fn effects(effect: Effect, is_local: bool, sync: Sync) -> Vec<(&'static st
         async { Ok::<_, String>("read".to_owned()) }
     };
     let read = Function::new("read", "Reads a page.", read).effect(effect);
-    let added = if is_local { options.tools.add(read) } else { options.tools.add(Elsewhere(read)) };
+    let added =
+        if is_local { options.tools.add(read) } else { options.tools.add(RemoteTool(read)) };
     added.expect("the tool is valid");
     let fixture = options.open_file(Abide::embed(engine)).await;
     let run = fixture.begin("Read.").await;

@@ -85,8 +85,8 @@ impl Function {
         &self.declaration.name
     }
 
-    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A function that only reads may run before its call is
-    /// durable: if it sends the id of the call to another system, it has another effect.
+    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A call of a [`Effect::ReadOnly`] function can run before it
+    /// is durable, so do not use this effect for a function that sends the id of its call to another system.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Function {
         self.declaration.effect = effect;

@@ -1,5 +1,5 @@
-//! The thread that makes commits durable, and releases their deltas only then, and their replies too, except those of
-//! [`Engine::apply`](crate::Engine::apply).
+//! The thread that makes commits durable. It releases their deltas and replies only then; [`Engine::apply`](crate::Engine::apply)
+//! has its reply before.
 
 use std::path::PathBuf;
 use std::sync::Arc;
