@@ -75,11 +75,11 @@ fn refused_statements_leave_no_memory() {
         "SELECT count(DISTINCT a.value || 'x' || b.value || hex(zeroblob(1000))) \
          FROM {numbers} AS a, {numbers} AS b"
     );
-    for number in 0..20 {
+    for number in 0..2 * limits::READERS {
         let output = server.run(&["sql", &sql]);
         assert!(output.stderr.contains("more than 256 MiB of memory"), "{number}: {output:?}");
     }
-    // Four readers in turn: each can leave what it used until memory is returned.
+    // Each reader can leave what it used until memory is returned.
     let max = before + (limits::READERS as u64 + 1) * limits::QUERY_MEMORY_BYTES as u64;
     let held = bytes(server.id(), "VmHWM").expect("as before");
     assert!(held < max, "it held {held} bytes, {before} before");

@@ -74,7 +74,7 @@ const STEPS: &[Step] = &[
     Step { name: "book", command: "cargo xtask book", env: None, concurrency: Foreground },
     Step { name: "locks", command: "cargo xtask interleave", env: None, concurrency: Foreground },
     Step { name: "demo", command: "cargo run --release -- demo", env: None, concurrency: Alone },
-    Step { name: "soak", command: "cargo xtask soak --seconds 30", env: None, concurrency: Alone },
+    Step { name: "soak", command: "cargo xtask soak --seconds 20", env: None, concurrency: Alone },
     Step {
         name: "overload",
         command: "cargo xtask overload --share",

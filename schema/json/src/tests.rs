@@ -404,7 +404,7 @@ fn leads_in_circles(schema: &Value) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     /// If the budget suffices, the verdict equals the oracle's; a smaller budget never changes the verdict.
     #[test]

@@ -154,7 +154,7 @@ fn descriptions_quote_no_long_text() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn locations_agree_with_the_oracle(schema in schemas(), value in values()) {

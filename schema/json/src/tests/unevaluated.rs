@@ -162,7 +162,7 @@ fn merged() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn generated_schemas_agree_with_the_oracle(schema in merged(), value in values()) {
