@@ -41,6 +41,11 @@ static TASKS: TableSpec = TableSpec {
     shared: false,
     indexes: &[
         IndexSpec { columns: &["owner"], unique: false, condition: Some("status = 'pending'") },
+        IndexSpec {
+            columns: &["owner", "id"],
+            unique: false,
+            condition: Some("status IN ('claimed', 'unknown')"),
+        },
         IndexSpec { columns: &["parent"], unique: false, condition: Some("parent IS NOT NULL") },
     ],
     constraints: &[],
@@ -82,6 +87,7 @@ fn a_literal_still_finds_its_partial_index() {
     check(
         &[
             "SELECT id FROM tasks WHERE status = 'pending' AND owner = 'a'",
+            "SELECT id FROM tasks WHERE status IN ('claimed', 'unknown') AND owner = 'a'",
             "SELECT id, rank() OVER (PARTITION BY owner ORDER BY id) FROM tasks WHERE status = \
              'pending'",
             "SELECT parent, rank() OVER (PARTITION BY parent ORDER BY owner) FROM tasks",
@@ -93,6 +99,10 @@ fn a_literal_still_finds_its_partial_index() {
                 the changed rows that match its keys
                 tasks: status, owner, 0 scans
                 SEARCH tasks USING INDEX tasks_owner (owner=?)
+            SELECT id FROM tasks WHERE status IN ('claimed', 'unknown') AND owner = 'a'
+                the changed rows that match its keys
+                tasks: status, owner, 0 scans
+                SEARCH tasks USING INDEX tasks_owner_id (owner=?)
             SELECT id, rank() OVER (PARTITION BY owner ORDER BY id) FROM tasks WHERE status = 'pending'
                 the touched partitions, twice
                 tasks: status, 0 scans

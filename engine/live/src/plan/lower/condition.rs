@@ -91,19 +91,7 @@ impl Lowering<'_> {
                 condition.push(&right);
                 Ok((condition, route))
             }
-            Expr::InList { lhs, not: false, rhs: Some(list) } => {
-                let left = lower.operand(lhs, scope)?;
-                let list: Vec<Fragment> =
-                    list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
-                list.iter().try_for_each(|item| lower.require_comparable(&left, item))?;
-                let route = lower.membership(&left, &list);
-                let harmless = all_harmless(list.iter().chain([&left]));
-                let mut condition = left;
-                condition.push_text("IN (");
-                push_list(&mut condition, &list);
-                condition.push_text(")");
-                Ok((condition.harmless_if(harmless), route))
-            }
+            Expr::InList { lhs, not: false, rhs: Some(list) } => lower.listed(lhs, list, scope),
             Expr::InSelect { lhs, not: false, rhs } => {
                 Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
             }
@@ -174,19 +162,30 @@ impl Lowering<'_> {
         condition.harmless = harmless;
         match literal {
             Some(literal) if operator == Operator::Equals && self.names_part(&left) => {
-                // Rendered twice: the parameter routes changes to the binding, the literal lets
-                // SQLite use the index.
-                let mut both = Fragment::text("(");
-                both.push(&left);
-                both.push_text("=");
-                both.push(&self.expr(literal, scope)?);
-                both.push_text("AND");
-                both.push(&condition);
-                both.push_text(")");
-                Ok((both.harmless_if(harmless), route))
+                let mut with_literal = left;
+                with_literal.push_text("=");
+                with_literal.push(&self.expr(literal, scope)?);
+                Ok((twice(with_literal, &condition).harmless_if(harmless), route))
             }
             _ => Ok((condition, route)),
         }
+    }
+
+    /// `lhs IN (list)`.
+    fn listed(&mut self, lhs: &Expr, list: &[Expr], scope: &Scope) -> Lowered<(Fragment, Route)> {
+        let left = self.operand(lhs, scope)?;
+        let items: Vec<Fragment> =
+            list.iter().map(|expr| self.operand(expr, scope)).collect::<Lowered<_>>()?;
+        items.iter().try_for_each(|item| self.require_comparable(&left, item))?;
+        let route = self.membership(&left, &items);
+        let harmless = all_harmless(items.iter().chain([&left]));
+        let condition = in_list(left.clone(), &items);
+        if !self.names_part(&left) || list.iter().any(|item| literal::liftable(item).is_none()) {
+            return Ok((condition.harmless_if(harmless), route));
+        }
+        let literals: Vec<Fragment> =
+            list.iter().map(|expr| self.expr(expr, scope)).collect::<Lowered<_>>()?;
+        Ok((twice(in_list(left, &literals), &condition).harmless_if(harmless), route))
     }
 
     /// Whether the condition of a partial index names a column.
@@ -197,6 +196,23 @@ impl Lowering<'_> {
         let mut words = table.indexes.iter().flat_map(IndexSpec::words);
         words.any(|word| word.eq_ignore_ascii_case(name))
     }
+}
+
+fn in_list(mut left: Fragment, items: &[Fragment]) -> Fragment {
+    left.push_text("IN (");
+    push_list(&mut left, items);
+    left.push_text(")");
+    left
+}
+
+/// A condition rendered twice: its parameters route changes to the binding, its literals let SQLite use a partial index.
+fn twice(with_literals: Fragment, condition: &Fragment) -> Fragment {
+    let mut both = Fragment::text("(");
+    both.push(&with_literals);
+    both.push_text("AND");
+    both.push(condition);
+    both.push_text(")");
+    both
 }
 
 impl Lowering<'_> {
