@@ -236,6 +236,9 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     let (problems, definitions) = checked.map_err(|why| {
         Refusal::new(Code::Internal, format!("the folder could not be checked: {why}"))
     })?;
+    if let Some(text) = host::no_config_note(folder) {
+        note(format!("note: {text}"));
+    }
     for problem in &problems {
         show(options, problem)?;
     }

@@ -143,6 +143,19 @@ fn a_server_for_agents_needs_their_folder() {
     assert!(refused.stderr.contains("there is no folder .abide   [not_found]"), "{refused:?}");
 }
 
+/// Only its consequences were reported: models and tools that are not available.
+#[test]
+fn a_folder_without_a_configuration_is_reported() {
+    let project = project("", "tools: [refnd]\n");
+    fs::remove_file(project.path(".abide/abide.yaml")).unwrap();
+    let line = ".abide/abide.yaml does not exist, so there are no models and no tools: \
+                `abide agent init` creates it";
+    for output in [project.run(&["agent", "check"]), run(&project)] {
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.stderr.contains(line), "{output:?}");
+    }
+}
+
 /// Only the first of several calls was named.
 #[test]
 fn every_call_that_waits_is_named_with_its_command() {

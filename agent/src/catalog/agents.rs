@@ -108,6 +108,12 @@ impl Catalog {
         }
     }
 
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Sets the sandbox of the tools. Definitions that need another one are refused.
     #[must_use]
     pub fn sandbox(self, sandbox: Option<BackendName>) -> Catalog {

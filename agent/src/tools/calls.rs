@@ -417,14 +417,10 @@ fn waits_for_disk(driver: &Driver, claimed: &ToolCall) -> bool {
 pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     let result = match call.status {
         ToolCallStatus::Succeeded => {
-            let result = call.result.as_ref().map(Json::value).unwrap_or_default();
-            let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
-            let text = match &result {
-                // The result comes from an external worker and may have any shape.
-                Value::Object(object) if object.contains_key("text") => text_of(&object["text"]),
-                other => text_of(other),
-            };
-            CallResult::ok(text, exit_code.unwrap_or(0))
+            let result = call.result.as_ref().map(Json::value);
+            let exit_code = result.as_ref().and_then(|it| it["exit_code"].as_i64());
+            let exit_code = exit_code.and_then(|it| i32::try_from(it).ok()).unwrap_or(0);
+            CallResult::ok(success_text(result, call.settled_by.is_some()), exit_code)
         }
         ToolCallStatus::Rejected => {
             let why = call.error.as_deref().unwrap_or("no reason given");
@@ -441,9 +437,42 @@ pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     CallResult { text: cut.apply(&text, &call.call_id).text, ..result }
 }
 
+/// The text of a call that succeeded, from its result.
+fn success_text(result: Option<Value>, is_settled: bool) -> String {
+    match result {
+        // The result comes from an external worker and may have any shape.
+        Some(Value::Object(object)) if object.contains_key("text") => text_of(&object["text"]),
+        Some(other) => text_of(&other),
+        None if is_settled => SETTLED.to_owned(),
+        None => text_of(&Value::Null),
+    }
+}
+
+/// The text of a call that a person has settled as succeeded, without a result. Without it the model could call the tool again.
+const SETTLED: &str = "The call was interrupted. It was confirmed later that it has succeeded. \
+     Its output is not known.";
+
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The model saw `null`, as for a tool without output.
+    #[test]
+    fn a_call_that_was_settled_without_a_result_has_a_text() {
+        for (result, is_settled, expected) in [
+            (None, true, SETTLED),
+            (None, false, "null"),
+            (Some(json!({"text": "It is paid."})), true, "It is paid."),
+            (Some(json!("It is paid.")), true, "It is paid."),
+        ] {
+            assert_eq!(success_text(result, is_settled), expected);
+        }
     }
 }

@@ -94,6 +94,18 @@ pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
     ))
 }
 
+/// Says that a folder has no `abide.yaml`, which explains most of its other problems.
+pub(super) fn no_config_note(folder: &Path) -> Option<String> {
+    let file = folder.join("abide.yaml");
+    let (missing, of_folder) = (!file.exists(), of_folder(folder));
+    missing.then(|| {
+        one_line(&format!(
+            "{} does not exist, so there are no models and no tools: `abide agent init{of_folder}` creates it",
+            file.display()
+        ))
+    })
+}
+
 /// The database of a folder of agents.
 pub(crate) fn agents_file(folder: &Path) -> PathBuf {
     folder.join(FILE)
@@ -351,8 +363,11 @@ impl LoadedProject {
             .into_iter()
             .chain(problems)
             .partition(|problem| problem.error.is_warning());
-        let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
+        let texts = |problems: &[Problem]| -> Vec<String> {
+            problems.iter().map(ToString::to_string).collect()
+        };
         let mut primary = agents.iter().filter(|it| !it.hidden && it.mode.is_primary());
+        let no_config = no_config_note(catalog.folder()).filter(|_| !errors.is_empty());
         LoadedProject {
             first: primary.next().map(|it| it.name.clone()),
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
@@ -360,7 +375,7 @@ impl LoadedProject {
             models: models.providers().map(|provider| provider.id.clone()).collect(),
             sandbox: sandbox.as_ref().map(|it| it.backend().to_string()),
             mcp_servers,
-            errors: texts(&errors),
+            errors: no_config.into_iter().chain(texts(&errors)).collect(),
             warnings: texts(&warnings),
         }
     }
