@@ -316,7 +316,7 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
     };
     if agent.retired_at.is_some() {
         let detail = format!("agent {name} is retired and cannot start runs");
-        let hint = "use another agent, or register it again";
+        let hint = "use another agent, or restore its file; `register_agent` registers it again";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if !fits {

@@ -116,7 +116,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = ctx.get::<Session>(id)?;
     let session = session.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {id}"))
-            .hint("create it with `abide call create_session`")
+            .hint_query("SELECT id, agent, status FROM sessions")
     })?;
     ctx.about(id);
     Ok(session)

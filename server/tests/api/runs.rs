@@ -117,7 +117,7 @@ async fn a_refused_run_leaves_nothing() {
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no session s9 (create it with `abide call create_session`)
+            404 not_found: there is no session s9 (the query `SELECT id, agent, status FROM sessions` lists them)
         "#]],
     );
     let both = server.post(START, r#"{"input": "x", "session_id": "s9", "title": "t"}"#).await;

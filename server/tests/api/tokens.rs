@@ -104,7 +104,7 @@ async fn a_token_determines_the_caller_and_its_permissions() {
     check(
         &output.join("\n"),
         expect![[r#"
-            404 not_found: there is no session s1 (create it with `abide call create_session`)
+            404 not_found: there is no session s1 (the query `SELECT id, agent, status FROM sessions` lists them)
             403 denied: the role worker may not call create_session (`abide role list` shows what each role may call; an admin can assign another role)
             403 denied: the role worker may not call create_identity (`abide role list` shows what each role may call; an admin can assign another role)
             403 denied: the role worker may not call set_role (`abide role list` shows what each role may call; an admin can assign another role)

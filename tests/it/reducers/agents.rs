@@ -119,7 +119,7 @@ fn a_retired_agent_starts_no_more_runs() {
             seq 5 {name: lead, revision: 1, mode: primary}
             seq 5 again {name: lead, revision: 1, mode: primary}
             refused not_found: there is no agent noname (hint: the query `SELECT name FROM agents` lists them)
-            refused bad_transition: agent lead is retired and cannot start runs (hint: use another agent, or register it again)
+            refused bad_transition: agent lead is retired and cannot start runs (hint: use another agent, or restore its file; `register_agent` registers it again)
             seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
             seq 7 {name: lead, revision: 1, mode: primary}
             seq 8 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}

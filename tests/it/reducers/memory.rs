@@ -64,7 +64,7 @@ fn wrong_facts_are_refused_as_a_whole() {
             refused bad_arguments: "su@pport" is not a namespace (hint: letters, digits, . _ - and / are allowed, as in the name of an agent)
             refused bad_arguments: save_memories: there is no argument facts[0].tenant (hint: facts[0] has key, value, confidence, source_seq)
             refused bad_arguments: scope.tenant must be a string (hint: for example {"tenant": "acme"})
-            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: the call has only one of run_id and fencing_token (hint: the driver of a run gives both; other callers omit both)
             seq 0 again {}
             (0)
@@ -141,8 +141,8 @@ fn a_tenant_neither_reads_nor_changes_the_facts_of_another() {
             seq 5 {}
             seq 6 {}
             refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
-            refused not_found: there is no session tenant=acme/ (hint: create it with `abide call create_session`)
-            refused not_found: there is no session tenant=zeta/s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session tenant=acme/ (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session tenant=zeta/s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 0 again {}
             seq 0 again {}
             seq 0 again {}

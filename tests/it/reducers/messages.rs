@@ -62,7 +62,7 @@ fn invalid_messages_are_refused() {
         "#,
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: role is empty
             refused bad_arguments: kind is empty
             refused bad_arguments: append_message: argument content is missing (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)

@@ -72,7 +72,7 @@ fn a_refused_call_may_be_retried() {
         append_message session_id=s1 role=user content=hello request_id=r1
         "#,
         expect![[r#"
-            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 2 again {id: 1}

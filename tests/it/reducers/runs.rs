@@ -378,11 +378,11 @@ fn runs_of_another_scope_are_not_found() {
             seq 1 {name: support, revision: 1, mode: primary}
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             refused not_found: there is no run to claim (hint: watch for runs: `abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL"`)
             refused not_found: there is no run r1 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
-            refused not_found: there is no session s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
         "#]],
     );
 }

@@ -73,19 +73,19 @@ fn rows_of_another_tenant_are_not_found() {
             seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
-            refused not_found: there is no session nowhere (hint: create it with `abide call create_session`)
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session nowhere (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused not_found: there is no tool call nowhere (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused not_found: there is no tool call cz (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
-            refused not_found: there is no session z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             ("pending", null)
             (0)
         "#]],
@@ -129,7 +129,7 @@ fn each_tenant_has_its_own_ids() {
             seq 10 {id: tenant=acme/t, status: cancelled, due_at: 14:00:01}
             refused not_found: there is no timer nowhere (hint: the query `SELECT id, status, due_at FROM timers` lists them)
             seq 11 {id: 1}
-            refused not_found: there is no session tenant=zeta/z (hint: create it with `abide call create_session`)
+            refused not_found: there is no session tenant=zeta/z (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 12 {id: tenant=acme/tenant=zeta/new, status: created, scope: {"tenant":"acme"}}
             seq 13 {id: tenant=acme/own, status: created, scope: {"tenant":"acme"}}
             refused conflict: session tenant=acme/own already exists (hint: omit id to get a generated one)
@@ -336,7 +336,7 @@ fn a_session_is_opened_by_the_id_that_was_chosen_and_by_the_stored_id() {
             seq 9 {id: tenant=zeta/s#1, status: created, scope: {"tenant":"zeta"}}
             seq 10 {id: tenant=acme/child, status: created, parent_id: tenant=acme/a, scope: {"tenant":"acme"}}
             seq 10 again {id: tenant=acme/child, status: created, parent_id: tenant=acme/a, scope: {"tenant":"acme"}}
-            refused not_found: there is no session nowhere (hint: create it with `abide call create_session`)
+            refused not_found: there is no session nowhere (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 11 {id: a, status: created}
             refused bad_arguments: id is empty
             refused bad_arguments: agent is empty

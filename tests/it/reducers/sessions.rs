@@ -46,7 +46,7 @@ fn invalid_or_duplicate_sessions_are_refused() {
             refused conflict: session s1 already exists (hint: omit id to get a generated one)
             refused bad_arguments: id is empty
             refused bad_arguments: agent is empty
-            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 2 {id: s1, status: completed}
             refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
             refused bad_arguments: create_session: argument scope: expected an object, found an array (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
@@ -118,7 +118,7 @@ fn failing_and_cancelling() {
             seq 4 {id: s2, status: failed, cancel_requested_at: 14:00:00, reason: not needed, error_code: cancelled, error_message: not needed}
             seq 5 {id: s3, status: created}
             seq 6 {id: s3, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
-            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: code is empty
         "#]],
     );

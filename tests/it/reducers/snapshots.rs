@@ -492,8 +492,8 @@ fn a_fork_is_refused_outside_of_the_log() {
             seq 2 {id: 1}
             refused bad_arguments: at is 0, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
             refused bad_arguments: at is 9, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
-            refused not_found: there is no session s9 (hint: create it with `abide call create_session`)
-            refused not_found: there is no session tenant=acme/s1 (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s9 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused not_found: there is no session tenant=acme/s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 3 {}
             seq 4 {}
             refused conflict: session tenant=acme/f1 already exists (hint: omit id to get a generated one)

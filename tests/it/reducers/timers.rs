@@ -151,7 +151,7 @@ fn invalid_timers_are_refused() {
             refused bad_arguments: name is empty
             refused bad_arguments: message and resume require session_id (hint: give session_id, or omit message and resume)
             refused bad_arguments: message and resume require session_id (hint: give session_id, or omit message and resume)
-            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             (0)
             seq 1 {id: long_ago, status: pending, due_at: 1970-01-01T00:00:00}
             ("fired")

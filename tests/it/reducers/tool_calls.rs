@@ -156,7 +156,7 @@ fn invalid_calls_are_refused() {
         "#,
         expect![[r#"
             refused not_found: there is no tool nothing (hint: register it with `abide call register_tool`)
-            refused not_found: there is no session s_nobody (hint: create it with `abide call create_session`)
+            refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: call_id is empty
             refused bad_arguments: request_tool_call: argument arguments is missing (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?, worker?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
