@@ -10,7 +10,6 @@
 pub(crate) mod agents;
 pub(crate) mod cycles;
 pub(crate) mod folder_check;
-pub(crate) mod folder_texts;
 pub(crate) mod mlflow;
 pub(crate) mod native;
 pub(crate) mod project;

@@ -2,7 +2,8 @@
 //! longer fit.
 //!
 //! `compaction` older messages are summarised · `reduction` results and arguments are archived · `request_size` tokens
-//! of a request · `summarized` the newest summary · `summary` the form of a summary · `transcript` the messages.
+//! of a request · `summarized` the newest summary · `summary` the form of a summary · `transcript` the messages ·
+//! `truncation` shortening of long results.
 
 pub(crate) mod compaction;
 pub(crate) mod reduction;
@@ -10,3 +11,4 @@ pub(crate) mod request_size;
 pub(crate) mod summarized;
 pub(crate) mod summary;
 pub(crate) mod transcript;
+pub(crate) mod truncation;

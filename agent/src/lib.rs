@@ -1,7 +1,7 @@
-//! The agent runtime: the definition of agents, and the loop that drives their runs. It is an ordinary client of
+//! The agent runtime: the loop that drives the runs of agents. It is an ordinary client of
 //! Abide: every step is a reducer call, so any driver can continue a run from its rows.
 //!
-//! This crate changes when the definition of an agent or the sequence of a turn changes. It does not depend on
+//! This crate changes when the sequence of a turn changes. It does not depend on
 //! SQLite, and it keeps no state that it could not read again.
 //!
 //! ```text
@@ -15,7 +15,6 @@
 //!
 //! | folder | what it does |
 //! |---|---|
-//! | `definition` | what a definition can say, and what it resolves to |
 //! | `catalog` | all agents: the folder, the native ones, those from the network |
 //! | `run` | the loop: claims runs, computes the next step from rows, performs it |
 //! | `context` | what a model reads, and compaction |
@@ -30,12 +29,11 @@
 //! | `contract` | the API for clients that follow a run |
 //!
 //! The files depend on each other in one direction: `run::runtime` → `run::drivers` → `run::drive` → the files of the steps →
-//! `run::driver` → `definition`. No step uses the loop.
+//! `run::driver` → `abide_definitions`. No step uses the loop.
 
 mod catalog;
 mod context;
 mod contract;
-mod definition;
 mod delegation;
 mod memory;
 mod middleware;
@@ -49,6 +47,28 @@ mod tools;
 mod trace;
 mod watchdog;
 
+pub use abide_definitions::agent::{
+    AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent,
+};
+pub use abide_definitions::agent_tool::{AsHandoff, AsTool};
+pub use abide_definitions::error::{DefinitionError, Position, suggestion_for_run};
+pub use abide_definitions::guardrail::{
+    Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule,
+};
+pub use abide_definitions::middleware::{
+    CustomMiddleware, Middleware, ModelFallback, Observability, ObservedAt, Pii, PiiAt, PiiKind,
+    Streaming, ToolRetry, ToolSecurity,
+};
+pub use abide_definitions::pause_rule::{PausePoint, PauseRule};
+pub use abide_definitions::profile::{CustomProfile, Profile, ProfileSettings};
+pub use abide_definitions::profile_settings::{
+    ContextOverrides, ContextPolicy, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead,
+    MemoryScope, MemoryScopeRule, MemorySettings, MemoryWrite, PlanOverrides, PlanSettings, Preset,
+    Replan, WatchdogOverrides, WatchdogSettings,
+};
+pub use abide_definitions::project_config::{TraceConfig, TraceSink};
+pub use abide_definitions::prompt_source::{PromptOrigin, PromptSource, PromptStore};
+pub use abide_definitions::reduction_rules::{Reduction, ReductionRules};
 pub use abide_tools::{
     BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus,
     ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec, unreadable_on_path,
@@ -57,29 +77,10 @@ pub use catalog::agents::{Catalog, Problem};
 pub use catalog::folder_check::check_definitions;
 pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource, mcp_servers};
 pub use catalog::project_reload::{FolderChange, FolderChanges};
-pub use context::reduction::{Reduction, ReductionRules};
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
     until_turn_ends,
 };
-pub use definition::agent::{
-    AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent,
-};
-pub use definition::agent_tool::{AsHandoff, AsTool};
-pub use definition::error::{DefinitionError, Position, suggestion_for_run};
-pub use definition::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
-pub use definition::middleware::{
-    CustomMiddleware, Middleware, ModelFallback, Observability, ObservedAt, Pii, PiiAt, PiiKind,
-    Streaming, ToolRetry, ToolSecurity,
-};
-pub use definition::pause_rule::{PausePoint, PauseRule};
-pub use definition::profile::{CustomProfile, Profile, ProfileSettings};
-pub use definition::profile_settings::{
-    ContextOverrides, ContextPolicy, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead,
-    MemoryScope, MemoryScopeRule, MemorySettings, MemoryWrite, PlanOverrides, PlanSettings, Preset,
-    Replan, WatchdogOverrides, WatchdogSettings,
-};
-pub use definition::prompt_source::{PromptOrigin, PromptSource, PromptStore};
 pub use middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
 pub use program::reparse::{ReparseError, Reparsed, ReparsedChange};
 pub use recorded_run::diff::{RunChange, RunChangeKind};
@@ -91,5 +92,4 @@ pub use run::runtime::Runtime;
 pub use run::settings::Settings;
 pub use tools::worker::ToolWorker;
 pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};
-pub use trace::sink::{TraceConfig, TraceSink};
 pub use trace::tracer::Tracer;

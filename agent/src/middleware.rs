@@ -1,6 +1,6 @@
 //! Middleware around requests and calls: guardrails, redaction of personal data, counters, publishing, and middleware
 //! in Rust.
-//! `definition::middleware` and `definition::guardrail` are their settings.
+//! `abide_definitions::middleware` and `abide_definitions::guardrail` are their settings.
 //!
 //! `agent_middleware` the interface in Rust · `held` answers that a rule may still deny · `hooks` its calls ·
 //! `observability` counters · `pattern_reach` how far a match extends · `redaction` where personal data is redacted ·

@@ -1,72 +1,74 @@
-//! Refusals of arguments that a reducer cannot decode: they name the argument, the expected type and what was found.
+//! Errors of arguments that a reducer cannot decode: they name the argument, the expected type and what was found.
 //!
 //! `serde` words its errors for programmers, and names the Rust types. Its words are fixed (`serde::de::Error`), so they
 //! are read here.
 
-use serde::de::DeserializeOwned;
 use serde_json::Value as JsonValue;
 
 use crate::nearest::nearest;
-use crate::refusal::{Code, Refusal};
 
 /// The most characters of a found text that an error repeats.
 const FOUND_CHARACTERS: usize = 40;
 
-/// The refusal of arguments that cannot be decoded as `T`. `takes` lists the arguments of the reducer. It decodes a second
-/// time, because finding the place costs more than decoding.
-#[must_use]
-pub fn refusal<T: DeserializeOwned>(reducer: &str, takes: &str, arguments: &JsonValue) -> Refusal {
-    let (path, why) = match serde_path_to_error::deserialize::<_, T>(arguments) {
-        Ok(_) => (String::new(), "cannot be decoded".to_owned()),
-        Err(error) => {
-            let path = error.path().to_string();
-            (path, error.inner().to_string())
-        }
-    };
-    let ArgumentError { detail, hint } = ArgumentError::of(path.trim_matches('.'), &why);
-    Refusal::new(Code::BadArguments, format!("{reducer}: {detail}"))
-        .hint(hint.unwrap_or_else(|| format!("{reducer} takes {takes}")))
-}
-
-/// An error in the words of the caller.
-struct ArgumentError {
-    detail: String,
-    hint: Option<String>,
+/// An error in the words of the caller. Without another hint, the arguments of the reducer are the hint.
+pub(crate) struct ArgumentError {
+    pub(crate) detail: String,
+    pub(crate) hint: Option<String>,
 }
 
 impl ArgumentError {
-    /// An error of `serde` at a path.
-    fn of(path: &str, why: &str) -> ArgumentError {
-        let plain = |detail| ArgumentError { detail, hint: None };
+    pub(crate) fn not_an_object(arguments: &JsonValue) -> ArgumentError {
+        let found = match arguments {
+            JsonValue::Null => "null",
+            JsonValue::Bool(true) => "true",
+            JsonValue::Bool(false) => "false",
+            JsonValue::Number(_) => "a number",
+            JsonValue::String(_) => "a string",
+            JsonValue::Array(_) | JsonValue::Object(_) => "an array",
+        };
+        let detail = format!("arguments: expected an object, found {found}");
+        ArgumentError { detail, hint: None }
+    }
+
+    pub(crate) fn missing(path: &str) -> ArgumentError {
+        ArgumentError { detail: format!("argument {path} is missing"), hint: None }
+    }
+
+    /// A name that is none of the known ones.
+    pub(crate) fn unknown(path: &str, field: &str, known: &[&str]) -> ArgumentError {
+        // The path ends with the unknown name.
+        let parent = path.strip_suffix(field).map_or(path, |parent| parent.trim_end_matches('.'));
+        let hint = match nearest(field, known.iter().copied()) {
+            Some(name) => Some(format!("did you mean {}?", joined(parent, name))),
+            None if parent.is_empty() => None,
+            None => Some(format!("{parent} has {}", known.join(", "))),
+        };
+        ArgumentError { detail: format!("there is no argument {}", joined(parent, field)), hint }
+    }
+
+    /// An error of `serde` within an argument, at a path as `serde_path_to_error` writes it.
+    pub(crate) fn of(argument: &str, path: &str, why: &str) -> ArgumentError {
+        let path = &match path.trim_matches('.') {
+            "" => argument.to_owned(),
+            path if path.starts_with('[') => format!("{argument}{path}"),
+            path => format!("{argument}.{path}"),
+        };
         if let Some((field, _)) = named(why, "missing field ") {
-            return plain(format!("argument {} is missing", joined(path, field)));
+            return ArgumentError::missing(&joined(path, field));
         }
         if let Some((field, rest)) = named(why, "unknown field ") {
-            return unknown(path, field, rest);
+            let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+            return ArgumentError::unknown(path, field, &known);
         }
         let mismatch = why.strip_prefix("invalid type: ").or(why.strip_prefix("invalid value: "));
-        let what =
-            if path.is_empty() { "arguments".to_owned() } else { format!("argument {path}") };
-        plain(match mismatch.and_then(|why| why.rsplit_once(", expected ")) {
+        let detail = match mismatch.and_then(|why| why.rsplit_once(", expected ")) {
             Some((found, kind)) => {
-                format!("{what}: expected {}, found {}", expected(kind), shown(found))
+                format!("argument {path}: expected {}, found {}", expected(kind), shown(found))
             }
-            None => format!("{what}: {why}"),
-        })
+            None => format!("argument {path}: {why}"),
+        };
+        ArgumentError { detail, hint: None }
     }
-}
-
-/// An unknown name. `rest` is the list of the known ones.
-fn unknown(path: &str, field: &str, rest: &str) -> ArgumentError {
-    // The path ends with the unknown name.
-    let parent = path.strip_suffix(field).map_or(path, |parent| parent.trim_end_matches('.'));
-    let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-    let hint = match nearest(field, known.iter().copied()) {
-        Some(name) => Some(format!("did you mean {}?", joined(parent, name))),
-        None if parent.is_empty() => None,
-        None => Some(format!("{parent} has {}", known.join(", "))),
-    };
-    ArgumentError { detail: format!("there is no argument {}", joined(parent, field)), hint }
 }
 
 /// The name in backticks after the beginning of a text, and the rest.
@@ -117,77 +119,5 @@ fn shown(found: &str) -> String {
         }
         Some(text) => format!("the string {text}"),
         None => found.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde::Deserialize;
-    use serde_json::json;
-
-    use super::*;
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "only decoded")]
-    struct Arguments {
-        name: String,
-        count: Option<i64>,
-        limits: Option<Limits>,
-        tags: Option<Vec<String>>,
-    }
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "only decoded")]
-    struct Limits {
-        per_ms: u32,
-    }
-
-    #[test]
-    fn an_error_names_the_argument_the_type_and_what_was_found() {
-        let long = "x".repeat(100);
-        let cut =
-            format!("argument count: expected an integer, found the string \"{}…\"", &long[1..40]);
-        let cases = [
-            (json!({}), "argument name is missing"),
-            (json!({"name": 7}), "argument name: expected a string, found the integer 7"),
-            (json!({"name": null}), "argument name: expected a string, found null"),
-            (
-                json!({"name": "a", "count": 1.5}),
-                "argument count: expected an integer, found the number 1.5",
-            ),
-            (
-                json!({"name": "a", "count": ", expected x"}),
-                "argument count: expected an integer, found the string \", expected x\"",
-            ),
-            (json!({"name": "a", "count": long}), &cut),
-            (json!({"name": "a", "coumt": 1}), "there is no argument coumt"),
-            (json!({"name": "a", "limits": {}}), "argument limits.per_ms is missing"),
-            (json!({"name": "a", "limits": {"per_s": 1}}), "there is no argument limits.per_s"),
-            (
-                json!({"name": "a", "limits": true}),
-                "argument limits: expected an object, found true",
-            ),
-            (
-                json!({"name": "a", "limits": {"per_ms": -1}}),
-                "argument limits.per_ms: expected an integer of 0 or more, found the integer -1",
-            ),
-            (
-                json!({"name": "a", "tags": ["a", 1]}),
-                "argument tags[1]: expected a string, found the integer 1",
-            ),
-        ];
-        for (arguments, expected) in cases {
-            let refusal = refusal::<Arguments>("f", "name, count?", &arguments);
-            assert_eq!(refusal.detail, format!("f: {expected}"));
-        }
-        let hint = |arguments| refusal::<Arguments>("f", "name, count?", &arguments).hint;
-        assert_eq!(hint(json!({"coumt": 1})).as_deref(), Some("did you mean count?"));
-        assert_eq!(hint(json!({"colour": 1})).as_deref(), Some("f takes name, count?"));
-        let nested = json!({"name": "a", "limits": {"per_m": 1}});
-        assert_eq!(hint(nested).as_deref(), Some("did you mean limits.per_ms?"));
-        let nested = json!({"name": "a", "limits": {"x": 1}});
-        assert_eq!(hint(nested).as_deref(), Some("limits has per_ms"));
     }
 }

@@ -4,9 +4,9 @@
 //! It changes when the vocabulary changes, or the contract between a reducer and its engine. It does not depend on
 //! SQLite, HTTP, threads or clocks, so every other crate can use it.
 //!
-//! In reading order: [`value`] a table cell · [`mod@table`] table declarations ·
+//! In reading order: [`value`] a table cell · [`mod@table`] table declarations · [`row_reader`] rows in JSON ·
 //! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`share`] shares of limits · [`event`] log
-//! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`canonical`]
+//! records · [`refusal`] refusals · [`arguments`] arguments of reducers · [`wire`] the wire format · [`canonical`]
 //! canonical JSON · [`id`] ids · [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of
 //! results · [`template`] texts with variables · [`mod@nearest`] suggestions for misspelled names · [`seeded`] faults that
 //! tests must find · `module` modules of tables and reducers · [`limits`] all limits.
@@ -14,7 +14,8 @@
 // The macros name this crate `::abide_schema`, even from inside it.
 extern crate self as abide_schema;
 
-pub mod argument_error;
+mod argument_error;
+pub mod arguments;
 pub mod caller;
 pub mod canonical;
 pub mod checksum;
@@ -27,6 +28,7 @@ pub mod nearest;
 mod nullable;
 pub mod reducer;
 pub mod refusal;
+pub mod row_reader;
 pub mod seeded;
 pub mod share;
 pub mod table;

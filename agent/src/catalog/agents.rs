@@ -8,6 +8,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use abide_client::{Abide, Error};
+use abide_definitions::agent::AgentDefinition;
+use abide_definitions::error::{DefinitionError, Position};
+use abide_definitions::folder_texts;
+use abide_definitions::guardrail::GuardrailFunctions;
+use abide_definitions::middleware::Middleware;
+use abide_definitions::prompt_source::{PromptStore, PromptStores};
 use abide_programs::{Parser, Parsers};
 use abide_tools::{BackendName, Tools};
 
@@ -15,11 +21,6 @@ use crate::catalog;
 use crate::catalog::cycles::Delegations;
 use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::stored_prompts::StoredPrompts;
-use crate::definition::agent::AgentDefinition;
-use crate::definition::error::{DefinitionError, Position};
-use crate::definition::guardrail::GuardrailFunctions;
-use crate::definition::middleware::Middleware;
-use crate::definition::prompt_source::{PromptStore, PromptStores};
 use crate::middleware::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
 
 /// The file of the configuration.
@@ -66,7 +67,7 @@ impl Problem {
         let path = folder.join(CONFIG);
         let at = error.position().or_else(|| {
             let text = std::fs::read_to_string(&path).ok()?;
-            catalog::folder_texts::position_of(&text, error.subject()?)
+            folder_texts::position_of(&text, error.subject()?)
         });
         Problem { path, at, error }
     }
@@ -307,8 +308,8 @@ impl Catalog {
     pub(crate) fn problem(&self, path: PathBuf, error: DefinitionError) -> Problem {
         let at = error.position().or_else(|| {
             let below = path.strip_prefix(&self.folder).unwrap_or(&path);
-            let text = catalog::folder_texts::read(&self.folder, below, &ENDINGS).ok()?;
-            error.subject().and_then(|subject| catalog::folder_texts::position_of(&text, subject))
+            let text = folder_texts::read(&self.folder, below, &ENDINGS).ok()?;
+            error.subject().and_then(|subject| folder_texts::position_of(&text, subject))
         });
         Problem { path, at, error }
     }
@@ -509,8 +510,7 @@ fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
 }
 
 fn read(folder: &Path, path: &Path) -> Result<AgentDefinition, DefinitionError> {
-    let text =
-        catalog::folder_texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
+    let text = folder_texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
     let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
     if path.extension().is_some_and(|it| it == "md") {
         return AgentDefinition::from_markdown(name, &text)?.expanded();

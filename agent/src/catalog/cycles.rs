@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use abide_client::delegation_cycle;
-
-use crate::definition::agent::AgentDefinition;
+use abide_definitions::agent::AgentDefinition;
 
 /// By agent, the agents that it may delegate to.
 #[derive(Debug, Default)]

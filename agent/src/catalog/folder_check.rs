@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use abide_client::AgentMode;
+use abide_definitions::agent::{AgentDefinition, ModelChoice, Subagent};
+use abide_definitions::error::DefinitionError;
+use abide_definitions::middleware::Middleware;
 use abide_models::{ModelSelection, Models, ModelsConfig, ResolveError};
 use abide_programs::CliConfig;
 use abide_tools::{
@@ -13,9 +16,6 @@ use abide_tools::{
 
 use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem};
 use crate::catalog::project::{self, AgentProject};
-use crate::definition::agent::{AgentDefinition, ModelChoice, Subagent};
-use crate::definition::error::DefinitionError;
-use crate::definition::middleware::Middleware;
 
 impl Catalog {
     /// Everything in the folder that cannot work with these models and the environment of the programs: invalid

@@ -4,30 +4,13 @@
 use std::time::Duration;
 
 use abide_client::prompt_version;
+use abide_definitions::project_config::MlflowConfig;
+use abide_definitions::prompt_source::PromptStore;
 use abide_tools::Environment;
 use reqwest::{Client, StatusCode, Url};
 use serde::Deserialize;
 
 use crate::catalog::stored_prompts::split;
-use crate::definition::prompt_source::PromptStore;
-
-/// `prompts` in `abide.yaml`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "prompts: a map with mlflow")]
-pub(crate) struct PromptsConfig {
-    /// The server for `{mlflow: NAME@VERSION}`.
-    pub(crate) mlflow: Option<MlflowConfig>,
-}
-
-/// An MLflow server.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an MLflow server: a map with url")]
-pub(crate) struct MlflowConfig {
-    /// The address, such as `http://127.0.0.1:5000`.
-    url: String,
-    /// The environment variable of the bearer token.
-    token_env: Option<String>,
-}
 
 /// How long a request may take: the other definitions wait for it.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use abide_definitions::agent::{AgentDefinition, Permission};
+use abide_definitions::prompt_source::PromptSource;
 use abide_tools::{Effect, ToolDeclaration};
-
-use crate::definition::agent::{AgentDefinition, Permission};
-use crate::definition::prompt_source::PromptSource;
 
 /// The prompt of `default` if it can change files.
 const CODES: &str = "\

@@ -2,60 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
+use abide_definitions::error::{DefinitionError, Position};
+use abide_definitions::project_config::ProjectConfig;
 use abide_models::{ConfigContext, ConfigError, Models, ModelsConfig};
 use abide_tools::{
-    BuiltinError, BuiltinToolsConfig, Concurrency, ConfiguredTools, Environment, HttpTool,
-    HttpToolConfig, Launcher, McpError, McpServer, McpServerConfig, Sandbox, SandboxConfig,
-    SandboxError, Selection, SubprocessTool, SubprocessToolConfig, ToolView, Tools, ToolsError,
-    add_builtin_tools,
+    BuiltinError, Concurrency, ConfiguredTools, Environment, HttpTool, Launcher, McpError,
+    McpServer, McpServerConfig, Sandbox, SandboxError, Selection, SubprocessTool, ToolView, Tools,
+    ToolsError, add_builtin_tools,
 };
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::catalog::agents::{CONFIG, Catalog, Problem};
-use crate::catalog::mlflow::{Mlflow, PromptsConfig};
-use crate::definition::error::{DefinitionError, Position, plain, position};
-use crate::definition::middleware::Middleware;
+use crate::catalog::mlflow::Mlflow;
 use crate::run::settings::RUNS;
-use crate::trace::sink::TraceConfig;
 use crate::trace::tracer::Tracer;
 
 /// The folder of the logins to MCP servers, in the folder of the project.
 const LOGINS: &str = "logins";
-
-/// The content of `abide.yaml`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(
-    default,
-    deny_unknown_fields,
-    expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
-                 middleware, http_tools, programs, mcp_servers, mcp, prompts, traces and runs"
-)]
-pub(crate) struct ProjectConfig {
-    pub(crate) models: ModelsConfig,
-    pub(crate) sandbox: Option<SandboxConfig>,
-    builtin_tools: BuiltinToolsConfig,
-    tool_security: ToolSecurityConfig,
-    /// The middleware of all agents, before their own.
-    pub(crate) middleware: Vec<Middleware>,
-    http_tools: Vec<HttpToolConfig>,
-    programs: Vec<SubprocessToolConfig>,
-    pub(crate) mcp_servers: Vec<McpServerConfig>,
-    mcp: McpConfig,
-    traces: TraceConfig,
-    prompts: PromptsConfig,
-    runs: Option<Concurrency>,
-}
-
-/// Tools and reducers for MCP clients, in addition to the agents with `mcp_exposed`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "what MCP clients can use: tools and reducers")]
-struct McpConfig {
-    /// Tools, by name or prefix (`files_*`).
-    tools: Vec<String>,
-    /// Reducers, by name.
-    reducers: Vec<String>,
-}
 
 /// Tools and reducers for MCP clients, in addition to the agents with `mcp_exposed`.
 pub struct McpExposure {
@@ -63,25 +26,6 @@ pub struct McpExposure {
     pub tools: ToolView,
     /// Names of reducers, which are not checked.
     pub reducers: Vec<String>,
-}
-
-/// Tools that are denied to all agents.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "tool security: a map with blocked_tools")]
-struct ToolSecurityConfig {
-    /// Tools whose calls are denied, by name or prefix (`files_*`).
-    blocked_tools: Vec<String>,
-}
-
-impl ProjectConfig {
-    /// The deny list of the deployment: that of `tool_security`, and those of the middleware of all agents.
-    pub(crate) fn blocked_tools(&self) -> Vec<String> {
-        let of_middleware = self.middleware.iter().filter_map(|it| match it {
-            Middleware::ToolSecurity(security) => Some(&security.blocked_tools),
-            _ => None,
-        });
-        of_middleware.flatten().chain(&self.tool_security.blocked_tools).cloned().collect()
-    }
 }
 
 /// Models, tools and definitions, ready for use.
@@ -362,17 +306,12 @@ pub(crate) fn parse(
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
         return Ok((ProjectConfig::default(), Map::new()));
     };
-    let malformed = |error: serde_saphyr::Error| {
-        let (why, at) = position(&error);
-        ProjectError::Malformed { path: folder.join(CONFIG), why: plain(&why), at }
-    };
-    let mut config: ProjectConfig = serde_saphyr::from_str(text).map_err(malformed)?;
+    let (mut config, sections) = ProjectConfig::from_yaml(text).map_err(|error| {
+        let at = error.position();
+        ProjectError::Malformed { path: folder.join(CONFIG), why: error.to_string(), at }
+    })?;
     for server in &mut config.mcp_servers {
         server.login_folder = Some(folder.join(LOGINS));
     }
-    let sections = match serde_saphyr::from_str(text).map_err(malformed)? {
-        Value::Object(sections) => sections,
-        _ => Map::new(),
-    };
     Ok((config, sections))
 }

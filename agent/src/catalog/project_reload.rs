@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use abide_definitions::project_config::ProjectConfig;
 use abide_models::Models;
 use abide_tools::{
     BackendName, ConfiguredTools, McpError, McpServer, McpServerConfig, McpStatus,
@@ -14,7 +15,7 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::agents::{CONFIG, Catalog, Problem};
-use crate::catalog::project::{self, ProjectConfig, ProjectError, ProjectSource};
+use crate::catalog::project::{self, ProjectError, ProjectSource};
 use crate::catalog::shared_setting::SharedSetting;
 
 /// The sections whose changes a runtime cannot take over: what they configure is used by parts that live as long as the

@@ -1,9 +1,8 @@
 //! Reading the definition of an agent in one revision.
 
 use abide_client::{Abide, AgentRevision};
-use serde::Deserialize as _;
+use abide_definitions::agent::AgentDefinition;
 
-use crate::definition::agent::AgentDefinition;
 use crate::run::error::RuntimeError;
 
 /// The definition of an agent in a revision.
@@ -18,5 +17,5 @@ pub(crate) async fn definition(
     let unreadable =
         |why: String| RuntimeError::Definition { agent: agent.to_owned(), revision, why };
     let row = found.into_iter().next().ok_or_else(|| unreadable("it does not exist".to_owned()))?;
-    AgentDefinition::deserialize(row.definition.value()).map_err(|why| unreadable(why.to_string()))
+    AgentDefinition::from_json(&row.definition.value()).map_err(|why| unreadable(why.to_string()))
 }

@@ -1,9 +1,8 @@
 //! The prompts of a database, for definitions: `{store: NAME@VERSION}`.
 
 use abide_client::{Abide, PROMPT_VERSION_AT, Value, prompt_version};
+use abide_definitions::prompt_source::PromptStore;
 use tokio::runtime::Handle;
-
-use crate::definition::prompt_source::PromptStore;
 
 /// The prompts of a database. Agents are shared by all tenants, so these are the prompts without a scope: a tenant
 /// cannot change the instructions of an agent.

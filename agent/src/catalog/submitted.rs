@@ -2,13 +2,12 @@
 //! an agent does not include permission to run programs or read files on the runtime's machine.
 
 use abide_client::arguments::RegisterAgent;
-use serde::Deserialize as _;
+use abide_definitions::agent::{AgentDefinition, Subagent};
+use abide_definitions::error::DefinitionError;
+use abide_definitions::prompt_source::PromptSource;
 use serde_json::Value;
 
 use crate::catalog::agents::Catalog;
-use crate::definition::agent::{AgentDefinition, Subagent};
-use crate::definition::error::DefinitionError;
-use crate::definition::prompt_source::PromptSource;
 
 impl Catalog {
     /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use
@@ -18,8 +17,7 @@ impl Catalog {
     /// # Errors
     /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for fields that only the folder may use.
     pub fn posted(&self, definition: &Value) -> Result<Vec<RegisterAgent>, DefinitionError> {
-        let parsed = AgentDefinition::deserialize(definition);
-        let mut parsed = parsed.map_err(|why| DefinitionError::malformed(why.to_string(), None))?;
+        let mut parsed = AgentDefinition::from_json(definition)?;
         parsed.native = false;
         check_size(&parsed)?;
         check_reach(&parsed)?;

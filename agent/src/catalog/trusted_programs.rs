@@ -5,9 +5,8 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
+use abide_definitions::agent::AgentDefinition;
 use serde_json::json;
-
-use crate::definition::agent::AgentDefinition;
 
 /// The permitted pairs of agent and configuration since the runtime started. Old configurations stay permitted,
 /// because an active run keeps its revision when a file changes.

@@ -16,6 +16,7 @@ use abide_client::{
     AgentState, Call, ModelUsage, NewArchivedResult, NewMemory, NewRunEvent, NewSummary,
     RunEventKind,
 };
+use abide_definitions::profile_settings::{ContextPolicy, ContextSettings};
 use abide_models::{
     ModelMessage, ModelRequest, ModelResponse, RequestPurpose, Stop, TokenEstimate, answer_of,
 };
@@ -28,7 +29,6 @@ use crate::context::summary::{self, Fact, Repairs, Summary};
 use crate::context::transcript::{
     self, AssistantEntry, MEMORY, PARTIAL, REPAIR, ToolEntry, WARNING, data,
 };
-use crate::definition::profile_settings::{ContextPolicy, ContextSettings};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError, overtime};

@@ -1,50 +1,9 @@
 //! The replacement of a result, or of the arguments of a call, that a summary covers: by tool, as the
 //! profile says. The originals stay in the rows, and the model gets them with `get_tool_response`.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
+use abide_definitions::reduction_rules::{Reduction, ReductionRules, of};
 use serde_json::{Map, Value, json};
-
-use crate::definition::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
-
-/// The replacement of a covered text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reduction {
-    /// The text itself, as long as its message is shown.
-    KeepFull,
-    /// A marker and the outline of the text: the keys and short values of JSON, or the beginning and the end.
-    KeepStructured,
-    /// A marker.
-    #[default]
-    SummarizeArchive,
-    /// A marker. The request for the summary does not have the text either.
-    Drop,
-}
-
-/// Rules by the name of the tool, or by a prefix of it (`files_*`, `*`). The name counts first, then the longest prefix.
-/// Without a rule it is [`Reduction::SummarizeArchive`].
-pub type ReductionRules = BTreeMap<String, Reduction>;
-
-/// The rule for a tool.
-pub(crate) fn of(rules: &ReductionRules, tool: &str) -> Reduction {
-    let prefixes = rules.iter().filter_map(|(name, rule)| Some((name.strip_suffix('*')?, *rule)));
-    let longest = || {
-        let matching = prefixes.filter(|(prefix, _)| tool.starts_with(prefix));
-        matching.max_by_key(|(prefix, _)| prefix.len()).map(|(_, rule)| rule)
-    };
-    rules.get(tool).copied().or_else(longest).unwrap_or_default()
-}
-
-/// Why rules cannot be applied.
-pub(crate) fn check(rules: &ReductionRules) -> Result<(), String> {
-    let is_wrong = |name: &&String| name.is_empty() || name.trim_end_matches('*').contains('*');
-    match rules.keys().find(is_wrong) {
-        Some(name) => Err(format!("{name:?} is neither a tool name nor a prefix such as files_*")),
-        None => Ok(()),
-    }
-}
 
 /// Tools whose results are never reduced: what they return is the current state, or was just fetched.
 const NEVER_REDUCED: [&str; 3] = [RESPONSE, MANAGE_TODO_LIST, GET_TOOL_RESPONSE];

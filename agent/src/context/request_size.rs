@@ -2,9 +2,9 @@
 //! from an estimate for the family of the model. A request that exceeds the window is never sent.
 
 use abide_models::{ModelMessage, ModelRequest, TokenEstimate};
-use abide_tools::Truncation;
 
 use crate::context::transcript::{AssistantEntry, data};
+use crate::context::truncation::Truncation;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
 

@@ -4,12 +4,13 @@
 //! aborted, a placeholder result is added.
 
 use abide_client::{AgentState, Json, Run};
+use abide_definitions::profile_settings::ContextSettings;
+use abide_definitions::reduction_rules::ReductionRules;
 use abide_models::{ModelCall, ModelMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::context::reduction::{self, ReductionRules};
-use crate::definition::profile_settings::ContextSettings;
+use crate::context::reduction;
 
 /// The data of an assistant message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,10 +5,9 @@
 //! then, because a call belongs to a registered tool.
 
 use abide_client::{Abide, AgentRevision, Error, Tool};
-use serde::Deserialize as _;
+use abide_definitions::agent::{AgentDefinition, Subagent};
+use abide_definitions::agent_tool::AgentTool;
 
-use crate::definition::agent::{AgentDefinition, Subagent};
-use crate::definition::agent_tool::AgentTool;
 use crate::run::step::Failure;
 
 /// The agents that an agent can use.
@@ -63,7 +62,7 @@ async fn newest(abide: &Abide, name: &str) -> Result<Option<AgentDefinition>, Er
                AND r.revision = a.revision WHERE a.name = :name";
     let found: Vec<AgentRevision> = abide.sql(sql).param("name", name).fetch().await?;
     let definition = found.first().map(|found| found.definition.value());
-    Ok(definition.and_then(|definition| AgentDefinition::deserialize(definition).ok()))
+    Ok(definition.and_then(|definition| AgentDefinition::from_json(&definition).ok()))
 }
 
 /// Registers a tool, unless another tool has its name.

@@ -4,11 +4,11 @@
 
 use abide_client::arguments::CompleteToolCall;
 use abide_client::{Agent, Error, RunEventKind, ToolCall};
+use abide_definitions::agent_tool::{AgentToolKind, HAND_BACK, message};
 use abide_models::ToolSpec;
 use abide_tools::{Failure, Parameters, ToolDeclaration, ToolOutcome};
 use serde_json::{Value, json};
 
-use crate::definition::agent_tool::{AgentToolKind, HAND_BACK, message};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, run_event};
 use crate::run::step::{Step, StepError};

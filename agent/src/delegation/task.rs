@@ -9,12 +9,12 @@
 
 use abide_client::arguments::{AbortRun, StartChildRun};
 use abide_client::{Error, Run, RunStatus, ToolCall};
+use abide_definitions::agent_tool::{AgentToolKind, TASK};
 use abide_models::ToolSpec;
 use abide_tools::{Failure, Parameters, ToolDeclaration, ToolOutcome};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::definition::agent_tool::{AgentToolKind, TASK};
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::tools;

@@ -13,13 +13,13 @@ use abide_client::{
     AgentState, Call, Code, Error, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent,
     RunEventKind, Value as Cell,
 };
+use abide_definitions::profile_settings::{
+    MemoryRead, MemoryScope, MemoryScopeRule, MemorySettings,
+};
 use abide_models::{Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, Resolved, Usage};
 use serde_json::{Value, json};
 
 use crate::context::transcript::{MEMORY, MemoryEntry, data};
-use crate::definition::profile_settings::{
-    MemoryRead, MemoryScope, MemoryScopeRule, MemorySettings,
-};
 use crate::memory::block::{Fact, acceptable, block_of};
 use crate::memory::space::MemorySpace;
 use crate::middleware;

@@ -2,8 +2,8 @@
 
 use abide_client::arguments::SaveMemories;
 use abide_client::{Abide, Error, NewMemory};
+use abide_definitions::profile_settings::{MemoryScope, MemoryScopeRule, MemorySettings};
 
-use crate::definition::profile_settings::{MemoryScope, MemoryScopeRule, MemorySettings};
 use crate::run::context::RuntimeContext;
 
 /// Where an agent keeps its facts.

@@ -3,13 +3,13 @@
 
 use abide_client::arguments::{CompleteToolCall, ForgetMemories, SaveMemories};
 use abide_client::{Call, Code, Error, NewMemory, ToolCall};
+use abide_definitions::agent_tool::{FORGET_MEMORY, MEMORY_TOOLS, SAVE_MEMORY, SEARCH_MEMORIES};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::definition::agent_tool::{FORGET_MEMORY, MEMORY_TOOLS, SAVE_MEMORY, SEARCH_MEMORIES};
 use crate::memory;
 use crate::memory::block::Fact;
 use crate::memory::space::MemorySpace;

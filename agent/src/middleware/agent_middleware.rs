@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use abide_definitions::agent::AgentDefinition;
+use abide_definitions::error::DefinitionError;
+use abide_definitions::middleware::{CustomMiddleware, Middleware};
 use abide_models::{ModelRequest, ModelResponse};
 use abide_tools::{ToolContext, ToolOutcome};
 use serde_json::{Map, Value};
-
-use crate::definition::agent::AgentDefinition;
-use crate::definition::error::DefinitionError;
-use crate::definition::middleware::{CustomMiddleware, Middleware};
 
 /// Middleware in Rust. Definitions name it in `middleware`, and [`Catalog::middleware`](crate::Catalog::middleware)
 /// registers it.

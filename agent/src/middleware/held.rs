@@ -6,7 +6,8 @@
 //! is so if the longest match is shorter than the rest, or if a match cannot contain the white space or the line
 //! break before that position. A pattern of which neither is known clears the answer at its end.
 
-use crate::definition::guardrail::{Guardrail, GuardrailAt};
+use abide_definitions::guardrail::{Guardrail, GuardrailAt};
+
 use crate::middleware::pattern_reach::PatternReach;
 use crate::middleware::redactor::Redactor;
 

@@ -1,10 +1,10 @@
 //! Calls of middleware in Rust at its places in a run.
 
+use abide_definitions::middleware::{CustomMiddleware, Middleware};
 use abide_models::{ModelRequest, ModelResponse};
 use abide_tools::{Failure, ToolOutcome};
 use serde_json::{Map, Value};
 
-use crate::definition::middleware::{CustomMiddleware, Middleware};
 use crate::middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
 use crate::run::driver::Driver;
 use crate::tools::arguments::arguments_or_text;

@@ -5,11 +5,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use abide_client::{Error, Micros, RunStatus};
+use abide_definitions::middleware::{Middleware, Observability, ObservedAt};
 use abide_models::{ModelError, ModelErrorKind, ModelEvent, ModelResponse, ModelStream};
 use abide_tools::ToolOutcome;
 use futures_util::Stream;
 
-use crate::definition::middleware::{Middleware, Observability, ObservedAt};
 use crate::program::calls::ProgramCall;
 use crate::run::driver::Driver;
 use crate::trace::metrics::{AgentMetrics, Consumed, ModelLabels, ToolLabels};

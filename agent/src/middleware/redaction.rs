@@ -1,9 +1,9 @@
 //! Where personal data is redacted in a run: in what models receive, in answers, and in calls and their results.
 
+use abide_definitions::middleware::{Middleware, PiiAt};
 use abide_models::{ModelMessage, ModelRequest, ModelResponse};
 use abide_tools::ToolOutcome;
 
-use crate::definition::middleware::{Middleware, PiiAt};
 use crate::middleware::redactor::Redactor;
 use crate::run::driver::Driver;
 

@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use abide_definitions::middleware::{Pii, PiiAt, PiiKind};
 use regex::Regex;
 use serde_json::Value;
 
-use crate::definition::middleware::{Pii, PiiAt, PiiKind};
 use crate::middleware::pattern_reach::PatternReach;
 use crate::tools::arguments::arguments_or_text;
 

@@ -1,9 +1,9 @@
 //! The middleware `streaming`: what is published of an answer while it is made.
 
 use abide_client::{RunEventKind, ToolCall};
+use abide_definitions::middleware::{Middleware, Streaming};
 use serde_json::json;
 
-use crate::definition::middleware::{Middleware, Streaming};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::Step;

@@ -1,12 +1,12 @@
 //! The decision of a run's guardrails about a text. Rules that need no model decide first. A rule whose model cannot
 //! be asked fails the run, and a verdict that cannot be read denies: no text passes unchecked.
 
+use abide_definitions::agent::ModelChoice;
+use abide_definitions::guardrail::{Guardrail, GuardrailAt, VerdictRule};
 use abide_models::ModelError;
 use abide_models::{ModelMessage, ModelRequest, answer_of};
 use serde_json::{Value, json};
 
-use crate::definition::agent::ModelChoice;
-use crate::definition::guardrail::{Guardrail, GuardrailAt, VerdictRule};
 use crate::model::choice::{self, candidates};
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError, overtime};

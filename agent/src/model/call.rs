@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall, ToolCallStatus};
+use abide_definitions::agent_tool::{AgentTool, RESPONSE};
 use abide_models::{
     ModelCall, ModelError, ModelEvent, ModelMessage, ModelRequest, ModelResponse, StructuredOutput,
     ToolSpec,
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 
 use crate::context::request_size::{self, RequestSize};
 use crate::context::transcript::{self, AssistantEntry, CallResult, PARTIAL, RequestedCall};
-use crate::definition::agent_tool::{AgentTool, RESPONSE};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
 use crate::middleware::verdict;

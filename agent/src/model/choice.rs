@@ -1,14 +1,14 @@
 //! The models that a run asks, and what their answers consume.
 
 use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
+use abide_definitions::agent::ModelChoice;
+use abide_definitions::middleware::Middleware;
 use abide_models::{
     Chain, ModelProvider as _, ModelRequest, ModelResponse, ModelSelection, ModelStream, Price,
     StructuredOutput,
 };
 use serde_json::json;
 
-use crate::definition::agent::ModelChoice;
-use crate::definition::middleware::Middleware;
 use crate::middleware::observability;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;

@@ -4,13 +4,13 @@
 //! then the run fails. A mismatch is never reported as a structured answer.
 
 use abide_client::{AgentState, Call, DERIVED};
+use abide_definitions::agent_tool::RESPONSE;
 use abide_json_integers as integers;
 use abide_models::{ModelCall, StructuredOutput, ToolSpec};
 use abide_tools::Parameters;
 use serde_json::{Value, json};
 
 use crate::context::transcript::{REPAIR, RepairEntry, ToolEntry, data};
-use crate::definition::agent_tool::RESPONSE;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
 use crate::{model, run};

@@ -3,10 +3,10 @@
 //! the plan changes, including for another driver.
 
 use abide_client::AgentState;
+use abide_definitions::agent_tool::MANAGE_TODO_LIST;
+use abide_definitions::profile_settings::{PlanSettings, Replan};
 
 use crate::context::transcript::{AssistantEntry, ToolEntry, data};
-use crate::definition::agent_tool::MANAGE_TODO_LIST;
-use crate::definition::profile_settings::{PlanSettings, Replan};
 use crate::plan::todo_list::Plan;
 use crate::run::driver::Driver;
 

@@ -12,22 +12,14 @@ use std::fmt::Write as _;
 use abide_client::{
     Abide, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind, ToolCall,
 };
+use abide_definitions::agent_tool::MANAGE_TODO_LIST;
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::definition::agent_tool::MANAGE_TODO_LIST;
 use crate::run::lease::run_event;
-
-/// The part of the instructions about plans.
-pub(crate) const RULES: &str = "\
-## Plan
-
-Work that takes more than two steps has a plan: write it with manage_todo_list before you begin. Exactly one step is \
-in-progress while there is work to do: complete a step and start the next one in the same call. Update the plan right \
-after each step, and when it turns out to be wrong. Do not repeat the plan in what you say.";
 
 /// A plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::definition::error::NAME_CHARS;
+use abide_definitions::error::NAME_CHARS;
 
 /// A call that has ended, or that was open when its program ended.
 #[derive(Clone, Debug, PartialEq)]

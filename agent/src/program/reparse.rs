@@ -8,6 +8,7 @@ use abide_client::{
     Abide, CorrectedLine, CorrectedResult, Json, ModelUsage, NewRunEvent, Run, RunCorrection,
     RunEventKind, RunStatus, recorded_result,
 };
+use abide_definitions::agent::AgentDefinition;
 use abide_programs::{
     ErrorKind, Failure, Line, ProgramEvent, ProgramResult, StoredEnd, StoredLines,
 };
@@ -15,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use crate::catalog::agents::Catalog;
 use crate::catalog::revision;
-use crate::definition::agent::AgentDefinition;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::output::ProgramOutput;
 use crate::program::run::spent;

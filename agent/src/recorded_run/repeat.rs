@@ -10,6 +10,9 @@ use abide_client::arguments::{
     AbortRun, AppendMessage, CreateSession, DecideApproval, ResumeRun, SettleToolCall, StartRun,
 };
 use abide_client::{Abide, DERIVED, Decision, Outcome};
+use abide_definitions::agent::{AgentConfig, AgentDefinition, Subagent};
+use abide_definitions::agent_tool::{RESERVED, RESPONSE};
+use abide_definitions::middleware::Middleware;
 use abide_models::{
     Completeness, ConfigContext, Conversation, ModelError, ModelErrorKind, ModelEvent,
     ModelMessage, ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig,
@@ -21,9 +24,6 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::agents::Catalog;
-use crate::definition::agent::{AgentConfig, AgentDefinition, Subagent};
-use crate::definition::agent_tool::{RESERVED, RESPONSE};
-use crate::definition::middleware::Middleware;
 use crate::recorded_run::recording::{
     RecordedApproval, RecordedConversation, RecordedMessage, RecordedRun, RecordingError,
 };
@@ -290,7 +290,7 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
             Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
             named @ Subagent::Named(_) => named.clone(),
         });
-        let limits = crate::definition::agent::Limits {
+        let limits = abide_definitions::agent::Limits {
             // Prices and the clock are not those of the recording.
             cost_usd: None,
             wall_clock_seconds: None,

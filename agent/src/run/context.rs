@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use abide_client::{Abide, Error, Json, Scope};
+use abide_definitions::guardrail::GuardrailFunctions;
+use abide_definitions::middleware::Middleware;
+use abide_definitions::pause_rule::PauseCallback;
 use abide_models::Models;
 use abide_programs::Parsers;
 use abide_tools::{BackendName, Environment, ScopeLimiter, ScopePermit, ToolOutcome, Tools};
@@ -11,9 +14,6 @@ use serde_json::Value;
 
 use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
-use crate::definition::guardrail::GuardrailFunctions;
-use crate::definition::middleware::Middleware;
-use crate::definition::pause_rule::PauseCallback;
 use crate::middleware::agent_middleware::RegisteredMiddleware;
 use crate::run::lease::RunLease;
 use crate::run::settings::Settings;

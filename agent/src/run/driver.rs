@@ -10,6 +10,9 @@ use abide_client::{
     Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Pause, Run, RunEventKind, Scope,
     Seq, Session, ToolCall,
 };
+use abide_definitions::agent::AgentDefinition;
+use abide_definitions::guardrail::Guardrail;
+use abide_definitions::middleware::Middleware;
 use abide_models::ModelMessage;
 use abide_tools::{ScopePermit, ToolContext};
 use serde::de::DeserializeOwned;
@@ -19,9 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::summarized::SummarizedContext;
 use crate::context::transcript::{self, CallResult, HandoffEntry, RequestedCall};
-use crate::definition::agent::AgentDefinition;
-use crate::definition::guardrail::Guardrail;
-use crate::definition::middleware::Middleware;
 use crate::delegation::composition::Composition;
 use crate::memory::space::MemorySpace;
 use crate::run::context::RuntimeContext;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
 use abide_client::{Abide, Code, Run, Scope, Seq};
+use abide_definitions::agent::AgentDefinition;
+use abide_definitions::middleware::Middleware;
 use abide_tools::ScopePermit;
 use futures_util::FutureExt as _;
 use tokio::sync::OnceCell;
@@ -16,8 +18,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::revision::definition;
-use crate::definition::agent::AgentDefinition;
-use crate::definition::middleware::Middleware;
 use crate::delegation::composition::Composition;
 use crate::run::context::RuntimeContext;
 use crate::run::driver::Driver;

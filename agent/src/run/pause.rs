@@ -6,9 +6,9 @@
 
 use abide_client::arguments::RecordPause;
 use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
+use abide_definitions::pause_rule::{PausePoint, PauseRule};
 
 use crate::context::transcript::AssistantEntry;
-use crate::definition::pause_rule::{PausePoint, PauseRule};
 use crate::run::driver::Driver;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::Step;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use abide_client::arguments::RetireAgent;
 use abide_client::{Abide, Error, Subscription};
+use abide_definitions::agent::AgentDefinition;
+use abide_definitions::pause_rule::{PauseCallback, PausePoint};
 use abide_models::Models;
 use abide_tools::{Environment, McpServer, Sandbox, ScopeLimiter, ToolOutcome, Tools};
 use futures_util::StreamExt as _;
@@ -22,8 +24,6 @@ use crate::catalog::project::ProjectSource;
 use crate::catalog::project_reload::{FolderChange, FolderChanges, LiveProject, ProjectReload};
 use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
-use crate::definition::agent::AgentDefinition;
-use crate::definition::pause_rule::{PauseCallback, PausePoint};
 use crate::delegation::composition::Composition;
 use crate::remote_agent::cancel::RemoteCancels;
 use crate::run::context::RuntimeContext;
@@ -34,7 +34,7 @@ use crate::run::settings::Settings;
 use crate::tools::left_tasks::OrphanedTasks;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
-use crate::{definition, delegation, memory, plan, program, remote_agent, run, tools};
+use crate::{delegation, memory, plan, program, remote_agent, run, tools};
 
 /// Drives runs.
 pub struct Runtime {
@@ -222,7 +222,7 @@ impl Runtime {
             abide.call(declaration.manifest()).await?;
         }
         for declaration in [delegation::task::declaration(), delegation::handoff::declaration()] {
-            abide.call(definition::agent_tool::registration(declaration)).await?;
+            abide.call(abide_definitions::agent_tool::registration(declaration)).await?;
         }
         let catalog = Arc::clone(&self.catalog);
         // It reads files, and waits for stores of prompts.

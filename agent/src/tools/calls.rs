@@ -6,15 +6,16 @@ use abide_client::arguments::{
 use abide_client::{
     Call, Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
 };
-use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView, Truncation};
+use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
+use abide_definitions::middleware::{Middleware, ToolRetry};
+use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::transcript::{CallResult, RequestedCall};
-use crate::definition::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
-use crate::definition::middleware::{Middleware, ToolRetry};
+use crate::context::truncation::Truncation;
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
 use crate::plan::todo_list::{self, PlanUpdate};

@@ -2,13 +2,13 @@
 //! its call, by execution id or by the provider's id of the call. It reads rows of the same session only.
 
 use abide_client::{AgentState, ArchivedResult, Error, Json, ToolCall};
+use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::definition::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
 use crate::run::driver::Driver;
 
 /// The arguments of the tool.

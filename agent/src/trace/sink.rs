@@ -1,60 +1,16 @@
 //! Where traces go: a file, an OpenTelemetry collector, or any HTTP server. A sink that fails never fails a run.
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_definitions::project_config::TraceSink;
 use abide_tools::Environment;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::trace::names;
 use crate::trace::spans::Span;
-
-/// The configuration of traces: `traces` in `abide.yaml`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "traces: a map with log_data and sinks")]
-pub struct TraceConfig {
-    /// Whether spans have the texts of messages, the arguments of tools and their results.
-    pub log_data: bool,
-    /// Where the traces go.
-    pub sinks: Vec<TraceSink>,
-}
-
-/// One sink.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum TraceSink {
-    /// A file with one JSON object for each span.
-    File {
-        /// The file; relative to the folder.
-        path: PathBuf,
-    },
-    /// A collector that accepts OTLP over HTTP with JSON.
-    Otlp {
-        /// The address, such as `http://127.0.0.1:4318/v1/traces`.
-        url: String,
-        /// Headers of every request.
-        #[serde(default)]
-        headers: BTreeMap<String, String>,
-        /// Headers whose values are environment variables.
-        #[serde(default)]
-        headers_env: BTreeMap<String, String>,
-    },
-    /// A server that accepts the objects of the file sink as one JSON array.
-    Http {
-        /// The address.
-        url: String,
-        /// Headers of every request.
-        #[serde(default)]
-        headers: BTreeMap<String, String>,
-        /// Headers whose values are environment variables.
-        #[serde(default)]
-        headers_env: BTreeMap<String, String>,
-    },
-}
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,17 +29,17 @@ pub(crate) enum ReadySink {
     Http { client: reqwest::Client, url: String, headers: Vec<(String, String)>, is_otlp: bool },
 }
 
-impl TraceSink {
-    /// Opens the sink.
+impl ReadySink {
+    /// Opens a sink.
     ///
     /// # Errors
     /// Why it cannot be used, in one sentence.
-    pub(crate) fn ready(
-        &self,
+    pub(crate) fn open(
+        sink: &TraceSink,
         folder: &Path,
         environment: &Environment,
     ) -> Result<ReadySink, String> {
-        let (url, headers, headers_env, is_otlp) = match self {
+        let (url, headers, headers_env, is_otlp) = match sink {
             TraceSink::File { path } => return Ok(ReadySink::File(folder.join(path))),
             TraceSink::Otlp { url, headers, headers_env } => (url, headers, headers_env, true),
             TraceSink::Http { url, headers, headers_env } => (url, headers, headers_env, false),

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use abide_client::arguments::RecordTrace;
 use abide_client::{Abide, Error, TraceStatus};
+use abide_definitions::project_config::TraceConfig;
 use abide_tools::Environment;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::trace;
-use crate::trace::sink::{ReadySink, TraceConfig};
+use crate::trace::sink::ReadySink;
 
 /// Runs that have ended and wait for their trace to be sent. More of them are traced when the next runtime starts.
 const QUEUE: usize = 1_024;
@@ -40,7 +41,7 @@ impl Tracer {
         folder: &Path,
         environment: &Environment,
     ) -> Result<Option<Tracer>, String> {
-        let sinks = config.sinks.iter().map(|sink| sink.ready(folder, environment));
+        let sinks = config.sinks.iter().map(|sink| ReadySink::open(sink, folder, environment));
         let sinks: Vec<ReadySink> = sinks.collect::<Result<_, _>>()?;
         let log_data = config.log_data;
         Ok((!sinks.is_empty()).then_some(Tracer { log_data, sinks }))

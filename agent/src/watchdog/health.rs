@@ -7,6 +7,7 @@
 
 use abide_client::arguments::RecordHealth;
 use abide_client::{AgentState, Call, Error, HealthAction, Micros, NewHealth, RunHealth, Seq};
+use abide_definitions::profile_settings::WatchdogSettings;
 use abide_models::{ModelMessage, ModelRequest};
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use crate::context;
 use crate::context::transcript::{
     self, AssistantEntry, RequestedCall, WARNING, WarningEntry, data, is_answer,
 };
-use crate::definition::profile_settings::WatchdogSettings;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
 

@@ -39,7 +39,7 @@
 //! `registry` all tools, and those that an agent may use · `arguments` validation of a model's arguments · the kinds
 //! of tools: `function`, `http`, `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents ·
 //! `public_address` which addresses can be used · `webhook` requests to them that the server makes · `scope_limiter`
-//! how much runs at a time · `truncate` shortening of long results for the model.
+//! how much runs at a time.
 
 mod a2a;
 mod arguments;
@@ -64,7 +64,6 @@ mod subprocess;
 mod supervision;
 mod template;
 mod tool;
-mod truncate;
 mod webhook;
 
 pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
@@ -94,5 +93,4 @@ pub use sandbox::{
 pub use scope_limiter::{Concurrency, ScopeLimiter, ScopePermit};
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};
-pub use truncate::{TruncatedResult, Truncation};
 pub use webhook::WebhookClient;

@@ -74,15 +74,6 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         return Err(Error::new(item.sig.span(), "a reducer returns a Result<_, Abort>"));
     };
 
-    let takes = match arguments.as_slice() {
-        [] => "no arguments".to_owned(),
-        arguments => {
-            let names = arguments.iter().map(|argument| {
-                format!("{}{}", argument.name, if argument.inner.is_some() { "?" } else { "" })
-            });
-            names.collect::<Vec<_>>().join(", ")
-        }
-    };
     for parameter in &mut item.sig.inputs {
         if let FnArg::Typed(parameter) = parameter {
             let of_the_macro = |path: &syn::Path| path.is_ident("id") || path.is_ident("doc");
@@ -92,7 +83,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     let (name, visibility, doc) = (&item.sig.ident, &item.vis, doc_of(&item.attrs));
     let text = name.to_string();
     let module_doc = format!("The registered form of the reducer [`{text}`](fn@{text}).");
-    let (call, decode) = (call(name, &arguments, answer), decode(name, &takes));
+    let (call, decode) = (call(name, &arguments, answer), decode(name, &arguments));
     let definition = definition(name, &doc, answer);
     let typed = typed(name, visibility, &arguments);
     Ok(quote! {
@@ -122,8 +113,6 @@ fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> To
             .then(|| quote!(#[serde(skip_serializing_if = "::std::option::Option::is_none")]));
         quote! {
             #[doc = #doc]
-            // The schema describes the types only.
-            #[schemars(description = "")]
             #omitted
             #visibility #name: #kind,
         }
@@ -136,14 +125,7 @@ fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> To
         #[derive(Clone, Debug)]
         #default
         #[derive(::abide_schema::private::serde::Serialize)]
-        #[derive(::abide_schema::private::serde::Deserialize)]
-        #[derive(::abide_schema::private::schemars::JsonSchema)]
-        #[serde(crate = "::abide_schema::private::serde", deny_unknown_fields)]
-        #[schemars(
-            crate = "::abide_schema::private::schemars",
-            rename = "Arguments",
-            description = ""
-        )]
+        #[serde(crate = "::abide_schema::private::serde")]
         #visibility struct #name {
             #(#fields)*
         }
@@ -229,23 +211,39 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
     }
 }
 
-/// Generates the argument decoder, with the list of valid arguments for its refusal.
-fn decode(name: &Ident, takes: &str) -> TokenStream {
-    let (text, arguments) = (name.to_string(), arguments_name(name));
+/// Generates the declaration of the arguments, and their decoder.
+fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
+    let (text, decoded) = (name.to_string(), arguments_name(name));
+    let specs = arguments.iter().map(|Argument { name, kind, inner, .. }| {
+        let (name, optional) = (name.to_string(), inner.is_some());
+        quote! {
+            ::abide_schema::arguments::ArgumentSpec {
+                name: #name,
+                optional: #optional,
+                schema: ::abide_schema::private::schemars::SchemaGenerator::subschema_for::<#kind>,
+            }
+        }
+    });
+    let fields = arguments.iter().map(|Argument { name, inner, .. }| {
+        let text = name.to_string();
+        match inner {
+            None => quote!(#name: read.required(#text)?),
+            Some(_) => quote!(#name: read.optional(#text)?),
+        }
+    });
+    let read = if arguments.is_empty() { quote!(_) } else { quote!(read) };
     quote! {
+        const ARGUMENTS: &[::abide_schema::arguments::ArgumentSpec] = &[#(#specs),*];
+
         fn decode(
             arguments: &::abide_schema::private::serde_json::Value,
         ) -> ::std::result::Result<
             ::std::boxed::Box<dyn ::abide_schema::reducer::Call>,
             ::abide_schema::refusal::Refusal,
         > {
-            use ::abide_schema::private::serde::Deserialize as _;
-            match #arguments::deserialize(arguments) {
-                Ok(arguments) => Ok(::std::boxed::Box::new(arguments)),
-                Err(_) => Err(::abide_schema::argument_error::refusal::<#arguments>(
-                    #text, #takes, arguments,
-                )),
-            }
+            let #read =
+                ::abide_schema::arguments::ArgumentReader::new(#text, ARGUMENTS, arguments)?;
+            Ok(::std::boxed::Box::new(#decoded { #(#fields),* }))
         }
     }
 }
@@ -265,7 +263,7 @@ fn definition(name: &Ident, doc: &str, answer: &Type) -> TokenStream {
             ::abide_schema::reducer::Definition {
                 name: #text,
                 doc: #doc,
-                arguments: || ::abide_schema::private::schemars::schema_for!(#arguments).to_value(),
+                arguments: || ::abide_schema::arguments::schema(ARGUMENTS),
                 result: ::abide_schema::reducer::result_schema::<
                     <#answer as ::abide_schema::reducer::ReducerReturn>::Result,
                 >,

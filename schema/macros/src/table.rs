@@ -81,6 +81,11 @@ impl Column {
     /// Parses and removes the `#[column]` attributes of a field.
     fn parse(field: &mut Field) -> Result<Column> {
         let mut column = Column::default();
+        if let Some(serde) = field.attrs.iter().find(|it| it.path().is_ident("serde")) {
+            let what =
+                "a column has no `serde` attribute: a row in JSON has the names of its columns";
+            return Err(Error::new(serde.span(), what));
+        }
         for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("column"))
         {
             attribute.parse_nested_meta(|meta| {
@@ -133,15 +138,16 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let (without_rowid, shared) = (declaration.without_rowid, declaration.shared);
     let (indexes, constraints) = (declaration.indexes, declaration.constraints);
     let triggers = declaration.triggers;
-    let positions = 0..names.len();
+    let (cells, deserialize) = (cells(&names), deserialize(type_name, &names));
     Ok(quote! {
         #[derive(Clone, Debug, PartialEq)]
         #[derive(::abide_schema::private::serde::Serialize)]
-        #[derive(::abide_schema::private::serde::Deserialize)]
         #[derive(::abide_schema::private::schemars::JsonSchema)]
         #[serde(crate = "::abide_schema::private::serde")]
         #[schemars(crate = "::abide_schema::private::schemars")]
         #item
+
+        #deserialize
 
         impl ::abide_schema::table::Table for #type_name {
             const SPEC: &'static ::abide_schema::table::TableSpec =
@@ -157,19 +163,50 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
                     triggers: &[#(#triggers),*],
                 };
 
-            fn into_row(self) -> ::std::vec::Vec<::abide_schema::value::Value> {
-                ::std::vec![#(::abide_schema::table::Cell::into_value(self.#names)),*]
-            }
-
-            fn from_row(
-                row: &[::abide_schema::value::Value],
-            ) -> ::std::result::Result<Self, ::abide_schema::table::WrongCell> {
-                Ok(Self {
-                    #(#names: ::abide_schema::table::Cell::from_value(&row[#positions])?),*
-                })
-            }
+            #cells
         }
     })
+}
+
+/// Generates the conversions to and from cells.
+fn cells(names: &[Ident]) -> TokenStream {
+    let positions = 0..names.len();
+    quote! {
+        fn into_row(self) -> ::std::vec::Vec<::abide_schema::value::Value> {
+            ::std::vec![#(::abide_schema::table::Cell::into_value(self.#names)),*]
+        }
+
+        fn from_row(
+            row: &[::abide_schema::value::Value],
+        ) -> ::std::result::Result<Self, ::abide_schema::table::WrongCell> {
+            Ok(Self {
+                #(#names: ::abide_schema::table::Cell::from_value(&row[#positions])?),*
+            })
+        }
+    }
+}
+
+/// Generates `Deserialize`.
+fn deserialize(type_name: &Ident, columns: &[Ident]) -> TokenStream {
+    let positions = 0..columns.len();
+    quote! {
+        impl<'de> ::abide_schema::private::serde::Deserialize<'de> for #type_name {
+            fn deserialize<D: ::abide_schema::private::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> ::std::result::Result<Self, D::Error> {
+                // It does not depend on the deserializer, so it is compiled once.
+                fn read(
+                    mut row: ::abide_schema::row_reader::RowReader,
+                ) -> ::std::result::Result<#type_name, ::std::string::String> {
+                    Ok(#type_name { #(#columns: row.take(#positions)?),* })
+                }
+
+                let table = <Self as ::abide_schema::table::Table>::SPEC;
+                let row = ::abide_schema::row_reader::RowReader::deserialize(table, deserializer)?;
+                read(row).map_err(::abide_schema::private::serde::de::Error::custom)
+            }
+        }
+    }
 }
 
 fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {

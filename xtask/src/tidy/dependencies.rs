@@ -20,7 +20,7 @@ struct CrateRule {
     may_see: &'static [&'static str],
 }
 
-const CRATES: [CrateRule; 21] = [
+const CRATES: [CrateRule; 22] = [
     CrateRule { name: "abide-macros", may_see: &[] },
     CrateRule { name: "abide-json-integers", may_see: &[] },
     CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
@@ -43,11 +43,16 @@ const CRATES: [CrateRule; 21] = [
         name: "abide-agent",
         may_see: &[
             "abide-client",
+            "abide-definitions",
             "abide-json-integers",
             "abide-models",
             "abide-programs",
             "abide-tools",
         ],
+    },
+    CrateRule {
+        name: "abide-definitions",
+        may_see: &["abide-client", "abide-models", "abide-programs", "abide-tools"],
     },
     CrateRule {
         name: "abide-tools",
@@ -91,6 +96,7 @@ const EVERYTHING: &[&str] = &[
     "abide-models",
     "abide-server",
     "abide-programs",
+    "abide-definitions",
     "abide-agent",
     "abide",
 ];

@@ -1,12 +1,12 @@
 //! Which messages stay together, and what is reduced.
 
 use abide_client::{AgentState, Json, Micros, Seq};
+use abide_definitions::profile::Profile;
 use abide_models::ModelMessage;
 use serde_json::{Value, json};
 
 use super::groups;
 use crate::context::transcript::reduced_messages;
-use crate::definition::profile::Profile;
 
 /// Messages with the ids 1, 2, 3 …
 fn entries(all: &[(&str, &str, Value)]) -> Vec<AgentState> {

@@ -1,9 +1,9 @@
 //! The release of text while an answer arrives.
 
+use abide_definitions::guardrail::Guardrail;
 use expect_test::{Expect, expect};
 
 use super::{HeldAnswer, last_sentence_end};
-use crate::definition::guardrail::Guardrail;
 use crate::middleware::pattern_reach::PatternReach;
 
 fn rules(yaml: &str) -> Vec<Guardrail> {

@@ -1,9 +1,9 @@
 //! Redaction of whole texts and of parts.
 
+use abide_definitions::middleware::{Middleware, Pii, PiiAt};
 use serde_json::json;
 
 use super::Redactor;
-use crate::definition::middleware::{Middleware, Pii, PiiAt};
 use crate::middleware::held::HeldAnswer;
 
 fn pii(yaml: &str) -> Pii {

@@ -1,10 +1,10 @@
 //! On which occasions a plan is revised.
 
 use abide_client::{AgentState, Json, Micros, Seq};
+use abide_definitions::profile_settings::{PlanSettings, Replan};
 use serde_json::{Value, json};
 
 use super::{ReplanReason, occasion};
-use crate::definition::profile_settings::{PlanSettings, Replan};
 
 /// Messages: `a` is an answer, `+tool` a result and `-tool` a failure. The plan was written by event 3.
 fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {

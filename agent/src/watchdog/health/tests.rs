@@ -1,10 +1,10 @@
 //! The formulas, the thresholds, and which action follows.
 
 use abide_client::{AgentState, Json, Micros, Seq};
+use abide_definitions::profile_settings::Preset;
 use serde_json::json;
 
 use super::*;
-use crate::definition::profile_settings::Preset;
 
 fn balanced() -> WatchdogSettings {
     Preset::Balanced.settings().watchdog

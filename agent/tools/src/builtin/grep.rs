@@ -54,7 +54,8 @@ fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceE
         .map_err(|why| WorkspaceError::new(format!("the pattern is invalid: {why}")))?;
     let names = arguments.glob.as_deref().map(pattern).transpose()?;
     let around = arguments.context.unwrap_or(0).min(10);
-    let mut search = Search { regex, around, ..Search::default() };
+    let in_files = in_files(&arguments);
+    let mut search = Search { regex, in_files, around, ..Search::default() };
     let start = workspace.relative(arguments.path.as_deref().unwrap_or("."))?;
     if let Ok((file, real)) = workspace.open_file(&start) {
         search.file(&real.to_string_lossy(), &content(file, &real, FILE_BYTES)?);
@@ -81,8 +82,24 @@ fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceE
     Ok(search.outcome(&arguments.pattern))
 }
 
+/// The pattern over complete files: where it does not match, no line matches, and most files are searched in one pass.
+/// `None` for patterns that could match a line and not the file, because they name the limits of the text or set flags.
+fn in_files(arguments: &Grep) -> Option<Regex> {
+    let pattern = &arguments.pattern;
+    if ["(?", r"\A", r"\z"].iter().any(|part| pattern.contains(part)) {
+        return None;
+    }
+    RegexBuilder::new(pattern)
+        .case_insensitive(arguments.ignore_case == Some(true))
+        .multi_line(true)
+        .build()
+        .ok()
+}
+
 struct Search {
     regex: Regex,
+    /// See [`in_files`].
+    in_files: Option<Regex>,
     around: usize,
     lines: Vec<String>,
     matches: usize,
@@ -96,6 +113,7 @@ impl Default for Search {
     fn default() -> Search {
         Search {
             regex: Regex::new("").expect("the empty pattern is valid"),
+            in_files: None,
             around: 0,
             lines: Vec::new(),
             matches: 0,
@@ -114,9 +132,15 @@ impl Search {
         is_full
     }
 
+    /// Whether a line of a file can match.
+    fn is_in(&self, bytes: &[u8]) -> bool {
+        self.in_files.as_ref().is_none_or(|pattern| pattern.is_match(bytes))
+    }
+
     fn file(&mut self, name: &str, bytes: &[u8]) {
         self.bytes += bytes.len();
-        if bytes.iter().take(8 << 10).any(|byte| *byte == 0) {
+        let is_binary = bytes[..bytes.len().min(8 << 10)].contains(&0);
+        if is_binary || !self.is_in(bytes) {
             return;
         }
         let all: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
@@ -161,5 +185,40 @@ impl Search {
         let content = json!({"matches": self.matches, "files": self.files,
             "is_complete": !self.is_cut && self.skipped == 0});
         ToolOutcome { text, ..ToolOutcome::json(content) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A file that is left out has no line that matches.
+        #[test]
+        fn the_search_of_a_file_leaves_out_no_line(
+            parts in proptest::collection::vec(
+                prop::sample::select(vec![
+                    "a", "B", ".", "^", "$", r"\b", r"\B", r"\s", "[^a]", "(", ")", "|", "*", "?", r"\A", r"\z", "(?-m)",
+                    r"\r", r"\W", "a{2}",
+                ]),
+                1..6,
+            ),
+            text in "[abB \\r\\n]{0,12}",
+            ignore_case in any::<Option<bool>>(),
+        ) {
+            let pattern = parts.concat();
+            let lines =
+                RegexBuilder::new(&pattern).case_insensitive(ignore_case == Some(true)).build();
+            prop_assume!(lines.is_ok());
+            let lines = lines.expect("it is valid");
+            let arguments = Grep { pattern, path: None, glob: None, ignore_case, context: None };
+            let search = Search { in_files: in_files(&arguments), ..Search::default() };
+            let text = text.as_bytes();
+            if text.split(|byte| *byte == b'\n').any(|line| lines.is_match(line)) {
+                prop_assert!(search.is_in(text));
+            }
+        }
     }
 }

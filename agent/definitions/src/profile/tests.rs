@@ -5,9 +5,9 @@ use std::path::Path;
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use crate::definition::agent::AgentDefinition;
-use crate::definition::profile_settings::{LimitSettings, Preset};
-use crate::definition::prompt_source::PromptStores;
+use crate::agent::AgentDefinition;
+use crate::profile_settings::{LimitSettings, Preset};
+use crate::prompt_source::PromptStores;
 
 /// The resolved settings of a definition, or the error.
 fn check(definition: &str, settings: Expect) {

@@ -10,8 +10,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::catalog;
-use crate::definition::error::DefinitionError;
+use crate::error::DefinitionError;
+use crate::folder_texts;
 
 /// The source of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,11 +55,11 @@ pub trait PromptStore: Send + Sync {
 
 /// The stores that definitions can refer to.
 #[derive(Clone, Default)]
-pub(crate) struct PromptStores {
+pub struct PromptStores {
     /// For `store`.
-    pub(crate) store: Option<Arc<dyn PromptStore>>,
+    pub store: Option<Arc<dyn PromptStore>>,
     /// For `mlflow`.
-    pub(crate) mlflow: Option<Arc<dyn PromptStore>>,
+    pub mlflow: Option<Arc<dyn PromptStore>>,
 }
 
 impl PromptSource {
@@ -67,18 +67,14 @@ impl PromptSource {
     ///
     /// # Errors
     /// The template cannot be read, or its variables and the values do not match.
-    pub(crate) fn text(
-        &self,
-        folder: &Path,
-        stores: &PromptStores,
-    ) -> Result<String, DefinitionError> {
+    pub fn text(&self, folder: &Path, stores: &PromptStores) -> Result<String, DefinitionError> {
         let (origin, variables) = match self {
             PromptSource::Inline(text) => return Ok(text.clone()),
             PromptSource::Template { origin, variables } => (origin, variables),
         };
         let template = match origin {
             PromptOrigin::Text(text) => text.clone(),
-            PromptOrigin::File(file) => catalog::folder_texts::named(folder, "prompts", file)?,
+            PromptOrigin::File(file) => folder_texts::named(folder, "prompts", file)?,
             PromptOrigin::Store(name) => stored(stores.store.as_deref(), name, NO_STORE)?,
             PromptOrigin::Mlflow(name) => stored(stores.mlflow.as_deref(), name, NO_MLFLOW)?,
         };
@@ -89,12 +85,12 @@ impl PromptSource {
     }
 
     /// Whether it is in the table `prompts`.
-    pub(crate) fn is_stored(&self) -> bool {
+    pub fn is_stored(&self) -> bool {
         matches!(self, PromptSource::Template { origin: PromptOrigin::Store(_), .. })
     }
 
     /// The part that only the folder of the runtime may use, in words.
-    pub(crate) fn reach(&self) -> Option<&'static str> {
+    pub fn reach(&self) -> Option<&'static str> {
         match self {
             PromptSource::Template { origin: PromptOrigin::File(_), .. } => Some("a prompt file"),
             PromptSource::Template { origin: PromptOrigin::Mlflow(_), .. } => {

@@ -4,9 +4,10 @@ use std::fmt;
 
 use abide_client::nearest;
 use abide_tools::ToolsError;
+use serde::de::DeserializeOwned;
 
 /// Maximum length of a name, in characters.
-pub(crate) const NAME_CHARS: usize = 100;
+pub const NAME_CHARS: usize = 100;
 
 /// A place in a file. Both numbers begin with 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +143,7 @@ fn listed(names: &[String]) -> String {
 
 impl DefinitionError {
     /// A text that is not a definition.
-    pub(crate) fn malformed(why: impl Into<String>, at: Option<Position>) -> DefinitionError {
+    pub fn malformed(why: impl Into<String>, at: Option<Position>) -> DefinitionError {
         DefinitionError::Malformed { why: plain(&why.into()), at }
     }
 
@@ -235,7 +236,7 @@ impl DefinitionError {
     }
 
     /// The place of the error, if the parser reported it.
-    pub(crate) fn position(&self) -> Option<Position> {
+    pub fn position(&self) -> Option<Position> {
         match self {
             DefinitionError::Malformed { at, .. } => *at,
             _ => None,
@@ -243,7 +244,7 @@ impl DefinitionError {
     }
 
     /// The word of the definition that is wrong.
-    pub(crate) fn subject(&self) -> Option<&str> {
+    pub fn subject(&self) -> Option<&str> {
         match self {
             DefinitionError::Name(name)
             | DefinitionError::Subagent { name, .. }
@@ -329,20 +330,24 @@ fn of_program(code: &str) -> &'static str {
     }
 }
 
-/// The reason of a parser of YAML, and the place that it names at the end.
-pub(crate) fn position(error: &serde_saphyr::Error) -> (String, Option<Position>) {
+/// Parses YAML. JSON is valid YAML, too.
+pub(crate) fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, DefinitionError> {
+    serde_saphyr::from_str(text).map_err(|error| of_parser(&error))
+}
+
+/// The error of a parser of YAML, with the place that it names at the end.
+fn of_parser(error: &serde_saphyr::Error) -> DefinitionError {
     let why = error.without_snippet().to_string();
     let at = error.location().filter(|at| at.line() > 0);
     let Some(at) = at.map(|at| Position { line: at.line(), column: at.column() }) else {
-        return (why, None);
+        return DefinitionError::malformed(why, None);
     };
     let end = format!(" at line {}, column {}", at.line, at.column);
-    let why = why.strip_suffix(&end).map_or(why.clone(), str::to_owned);
-    (why, Some(at))
+    DefinitionError::malformed(why.strip_suffix(&end).unwrap_or(&why), Some(at))
 }
 
 /// A parser's reason in the terms of YAML and JSON.
-pub(crate) fn plain(why: &str) -> String {
+fn plain(why: &str) -> String {
     let terms = [
         ("expected mapping start", "expected a map of fields"),
         ("expected sequence start", "expected a list"),
@@ -368,7 +373,7 @@ pub(crate) fn plain(why: &str) -> String {
 
 /// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known
 /// names.
-pub(crate) fn misspelled(why: &str) -> Option<String> {
+fn misspelled(why: &str) -> Option<String> {
     let (_, rest) = why.split_once("unknown ")?;
     let wrong = rest.split('`').nth(1)?;
     let lists = ["expected one of ", "available: ", "expected "];

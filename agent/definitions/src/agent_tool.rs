@@ -36,7 +36,7 @@ pub struct AsHandoff {
 }
 
 /// Names that belong to the runtime.
-pub(crate) const RESERVED: [&str; 10] = [
+pub const RESERVED: [&str; 10] = [
     TASK,
     MANAGE_TODO_LIST,
     GET_TOOL_RESPONSE,
@@ -50,45 +50,48 @@ pub(crate) const RESERVED: [&str; 10] = [
 ];
 
 /// The tool that keeps the plan.
-pub(crate) const MANAGE_TODO_LIST: &str = "manage_todo_list";
+pub const MANAGE_TODO_LIST: &str = "manage_todo_list";
 
 /// The tool that fetches an archived result.
-pub(crate) const GET_TOOL_RESPONSE: &str = "get_tool_response";
+pub const GET_TOOL_RESPONSE: &str = "get_tool_response";
 
 /// The tool that delegates to an agent by its name.
-pub(crate) const TASK: &str = "task";
+pub const TASK: &str = "task";
 
 /// The hidden tool whose arguments are a structured answer.
-pub(crate) const RESPONSE: &str = "response";
+pub const RESPONSE: &str = "response";
 
 /// The tool that saves a fact.
-pub(crate) const SAVE_MEMORY: &str = "save_memory";
+pub const SAVE_MEMORY: &str = "save_memory";
 
 /// The tool that searches facts.
-pub(crate) const SEARCH_MEMORIES: &str = "search_memories";
+pub const SEARCH_MEMORIES: &str = "search_memories";
 
 /// The tool that deletes a fact.
-pub(crate) const FORGET_MEMORY: &str = "forget_memory";
+pub const FORGET_MEMORY: &str = "forget_memory";
 
 /// The tools of an agent with a memory.
-pub(crate) const MEMORY_TOOLS: [&str; 3] = [SAVE_MEMORY, SEARCH_MEMORIES, FORGET_MEMORY];
+pub const MEMORY_TOOLS: [&str; 3] = [SAVE_MEMORY, SEARCH_MEMORIES, FORGET_MEMORY];
 
 /// The tool that ends a handoff.
-pub(crate) const HAND_BACK: &str = "hand_back";
+pub const HAND_BACK: &str = "hand_back";
 
 /// A tool that stands for an agent.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct AgentTool {
-    pub(crate) name: String,
-    pub(crate) agent: String,
-    pub(crate) kind: AgentToolKind,
+pub struct AgentTool {
+    /// Its name.
+    pub name: String,
+    /// The agent.
+    pub agent: String,
+    /// The effect of a call.
+    pub kind: AgentToolKind,
     description: String,
     input: Value,
 }
 
 /// The effect of a call of such a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AgentToolKind {
+pub enum AgentToolKind {
     /// It starts a run of the agent in a session of its own.
     Delegates,
     /// The agent takes over the turn.
@@ -97,7 +100,7 @@ pub(crate) enum AgentToolKind {
 
 impl AgentTool {
     /// The tools that stand for an agent with this name and description.
-    pub(crate) fn of(
+    pub fn of(
         agent: &str,
         description: Option<&str>,
         as_tool: Option<&AsTool>,
@@ -130,7 +133,10 @@ impl AgentTool {
     }
 
     /// Checks the name and the schema.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// One sentence about the name or the schema.
+    pub fn check(&self) -> Result<(), String> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let name = &self.name;
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
@@ -149,7 +155,7 @@ impl AgentTool {
     }
 
     /// The tool as the model sees it.
-    pub(crate) fn spec(&self) -> ToolSpec {
+    pub fn spec(&self) -> ToolSpec {
         ToolSpec {
             name: self.name.clone(),
             description: self.description.clone(),
@@ -157,13 +163,17 @@ impl AgentTool {
         }
     }
 
-    /// The parsed arguments, or the error text for the model.
-    pub(crate) fn admit(&self, arguments: &str) -> Result<Value, String> {
+    /// The parsed arguments.
+    ///
+    /// # Errors
+    /// The error text for the model.
+    pub fn admit(&self, arguments: &str) -> Result<Value, String> {
         let fitted = Parameters::of(&self.input)?.fit_text(arguments);
         Ok(fitted.map_err(|mismatch| format!("{}: {mismatch}", self.name))?.arguments)
     }
 
-    pub(crate) fn registration(&self) -> RegisterTool {
+    /// The registration of the tool.
+    pub fn registration(&self) -> RegisterTool {
         let declaration = ToolDeclaration::new(&self.name, &self.description, self.input.clone());
         let mark = json!({"agent": self.agent});
         RegisterTool { annotations: mark.as_object().cloned(), ..registration(declaration) }
@@ -172,7 +182,7 @@ impl AgentTool {
 
 /// The registration of a tool that starts a run. The run has its own time limit, and each time that it waits for a
 /// decision is an attempt of the call.
-pub(crate) fn registration(mut declaration: ToolDeclaration) -> RegisterTool {
+pub fn registration(mut declaration: ToolDeclaration) -> RegisterTool {
     // A repeated call finds the existing run.
     declaration.effect = Effect::Idempotent;
     declaration.retry =
@@ -181,7 +191,7 @@ pub(crate) fn registration(mut declaration: ToolDeclaration) -> RegisterTool {
 }
 
 /// The schema of arguments with one optional message.
-pub(crate) fn message(description: &str) -> Value {
+pub fn message(description: &str) -> Value {
     json!({"type": "object", "additionalProperties": false,
         "properties": {"message": {"type": "string", "description": description}}})
 }

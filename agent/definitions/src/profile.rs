@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::definition::profile_settings::{
+use crate::profile_settings::{
     ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings,
     PlanOverrides, PlanSettings, Preset, WatchdogOverrides, WatchdogSettings,
 };

@@ -7,7 +7,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 
 use super::{AgentDefinition, AgentMode, DefinitionError};
-use crate::definition::prompt_source::{PromptSource, PromptStore, PromptStores};
+use crate::prompt_source::{PromptSource, PromptStore, PromptStores};
 
 /// Every field.
 const WHOLE: &str = r#"

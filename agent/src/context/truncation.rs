@@ -6,12 +6,12 @@ mod tests;
 
 /// How much of a result a model sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Truncation {
+pub(crate) struct Truncation {
     /// Maximum number of characters, including the marker.
-    pub max_chars: usize,
+    pub(crate) max_chars: usize,
     /// Optional maximum number of tokens, at four characters per token, as in the token budgets of agent
     /// definitions.
-    pub max_tokens: Option<usize>,
+    pub(crate) max_tokens: Option<usize>,
 }
 
 /// Assumed characters per token.
@@ -26,11 +26,11 @@ impl Default for Truncation {
 
 /// A result in the form that a model sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TruncatedResult {
+pub(crate) struct TruncatedResult {
     /// The text.
-    pub text: String,
+    pub(crate) text: String,
     /// Number of omitted bytes.
-    pub left_out: usize,
+    pub(crate) left_out: usize,
 }
 
 impl Truncation {
@@ -38,8 +38,7 @@ impl Truncation {
     ///
     /// JSON is cut between values if possible. If a single string makes up most of it, the cut is inside the
     /// string, never inside an escape, and the marker says so.
-    #[must_use]
-    pub fn apply(&self, text: &str, call_id: &str) -> TruncatedResult {
+    pub(crate) fn apply(&self, text: &str, call_id: &str) -> TruncatedResult {
         let by_tokens = self.max_tokens.map(|tokens| tokens.saturating_mul(TOKEN_CHARS));
         let budget = by_tokens.map_or(self.max_chars, |chars| chars.min(self.max_chars));
         let chars = text.chars().count();

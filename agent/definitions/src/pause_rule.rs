@@ -27,7 +27,7 @@ pub struct PauseRule {
 
 impl PauseRule {
     /// Checks that the conditions can hold.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let negative = |number: Option<i64>| number.is_some_and(|number| number < 0);
         if negative(self.iteration) || negative(self.tokens) {
             return Err("a number of pause is negative".to_owned());
@@ -40,7 +40,7 @@ impl PauseRule {
     }
 
     /// Why the run pauses, if the rule demands it.
-    pub(crate) fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
+    pub fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
         let calls = |name: &String| point.tools.contains(&name.as_str());
         let tokens = point.run.input_tokens + point.run.output_tokens;
         let holds = self.at == point.stage
@@ -71,7 +71,7 @@ type Callback = dyn Fn(&PausePoint<'_>) -> Option<String> + Send + Sync;
 
 /// The callback of a runtime; the default pauses nothing.
 #[derive(Clone, Default)]
-pub(crate) struct PauseCallback(Option<Arc<Callback>>);
+pub struct PauseCallback(Option<Arc<Callback>>);
 
 impl fmt::Debug for PauseCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,19 +80,20 @@ impl fmt::Debug for PauseCallback {
 }
 
 impl PauseCallback {
-    pub(crate) fn of(
+    /// Asks a function where each run could pause; its text is the reason.
+    pub fn of(
         callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> PauseCallback {
         PauseCallback(Some(Arc::new(callback)))
     }
 
     /// Whether there is one.
-    pub(crate) fn is_set(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
     /// Why the run pauses, if the callback demands it.
-    pub(crate) fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
+    pub fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
         let callback = self.0.as_ref()?;
         // `AssertUnwindSafe` is sound: the run pauses, and nothing else depends on the callback's state. A run that
         // was to be supervised must not go on because its supervision failed.

@@ -16,18 +16,24 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-pub use crate::definition::chosen_model::ModelChoice;
+pub use crate::chosen_model::ModelChoice;
 
-use crate::definition::agent_tool::{
-    AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESERVED, RESPONSE, TASK,
-};
-use crate::definition::error::{DefinitionError, NAME_CHARS, Position, position};
-use crate::definition::guardrail::GuardrailFunctions;
-use crate::definition::middleware::Middleware;
-use crate::definition::pause_rule::PauseRule;
-use crate::definition::profile::{Profile, ProfileSettings};
-use crate::definition::prompt_source::{PromptSource, PromptStores};
-use crate::{catalog, plan};
+use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESERVED, RESPONSE, TASK};
+use crate::error::{self, DefinitionError, NAME_CHARS, Position};
+use crate::folder_texts;
+use crate::guardrail::GuardrailFunctions;
+use crate::middleware::Middleware;
+use crate::pause_rule::PauseRule;
+use crate::profile::{Profile, ProfileSettings};
+use crate::prompt_source::{PromptSource, PromptStores};
+
+/// The part of the instructions about plans.
+const PLAN_RULES: &str = "\
+## Plan
+
+Work that takes more than two steps has a plan: write it with manage_todo_list before you begin. Exactly one step is \
+in-progress while there is work to do: complete a step and start the next one in the same call. Update the plan right \
+after each step, and when it turns out to be wrong. Do not repeat the plan in what you say.";
 
 /// An agent. Every field except the name is optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -134,11 +140,11 @@ pub enum Subagent {
 }
 
 /// Separates the name of an inline agent from that of its parent: `boss/helper`. No other name contains it.
-pub(crate) const OF_PARENT: char = '/';
+pub const OF_PARENT: char = '/';
 
 impl AgentDefinition {
     /// Whether its prompt, or that of an inline subagent, is in the table `prompts`.
-    pub(crate) fn uses_stored_prompt(&self) -> bool {
+    pub fn uses_stored_prompt(&self) -> bool {
         let of_inline = |subagent: &Subagent| match subagent {
             Subagent::Named(_) => false,
             Subagent::Inline(definition) => definition.uses_stored_prompt(),
@@ -287,12 +293,12 @@ impl AgentDefinition {
     }
 
     /// Whether the definition demands an approval of the calls of a tool.
-    pub(crate) fn asks_for(&self, tool: &str) -> bool {
+    pub fn asks_for(&self, tool: &str) -> bool {
         self.interrupt_on.get(tool).is_some_and(|permission| permission.0)
     }
 
     /// Whether the agent keeps a plan.
-    pub(crate) fn keeps_plan(&self) -> bool {
+    pub fn keeps_plan(&self) -> bool {
         self.settings().planning
     }
 
@@ -301,10 +307,16 @@ impl AgentDefinition {
     /// # Errors
     /// [`DefinitionError::Malformed`], with the place if it is known.
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
-        serde_saphyr::from_str(text).map_err(|error| {
-            let (why, at) = position(&error);
-            DefinitionError::malformed(why, at)
-        })
+        error::from_yaml(text)
+    }
+
+    /// Reads a definition in JSON: that of a revision, or of a request.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Malformed`].
+    pub fn from_json(definition: &Value) -> Result<AgentDefinition, DefinitionError> {
+        AgentDefinition::deserialize(definition)
+            .map_err(|why| DefinitionError::malformed(why.to_string(), None))
     }
 
     /// Parses Markdown with YAML front matter between two `---` lines. The text below is the system prompt. The
@@ -333,7 +345,7 @@ impl AgentDefinition {
     ///
     /// # Errors
     /// A text cannot be read, or the definition is invalid.
-    pub(crate) fn resolved(
+    pub fn resolved(
         mut self,
         folder: &Path,
         stores: &PromptStores,
@@ -345,17 +357,17 @@ impl AgentDefinition {
             parts.push(prompt.text(folder, stores)?);
         }
         for path in &self.memory {
-            parts.push(catalog::folder_texts::read(folder, path, &["md"])?);
+            parts.push(folder_texts::read(folder, path, &["md"])?);
         }
         for skill in &self.skills {
             parts.push(format!(
                 "## Skill: {skill}\n\n{}",
-                catalog::folder_texts::named(folder, "skills", skill)?
+                folder_texts::named(folder, "skills", skill)?
             ));
         }
         let settings = self.computed_settings();
         if settings.planning {
-            parts.push(plan::todo_list::RULES.to_owned());
+            parts.push(PLAN_RULES.to_owned());
         }
         self.settings = Some(settings);
         self.instructions = (!parts.is_empty()).then(|| parts.join("\n\n"));
@@ -372,7 +384,7 @@ impl AgentDefinition {
     }
 
     /// The definition with the middleware of all agents, including its inline subagents. It replaces the former middleware of all agents.
-    pub(crate) fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
+    pub fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
         let is_elsewhere = self.works_elsewhere().is_some();
         let applies = |it: &&Middleware| !is_elsewhere || it.applies_elsewhere();
         self.deployment_middleware = middleware.iter().filter(applies).cloned().collect();
@@ -388,7 +400,7 @@ impl AgentDefinition {
 
     /// The middleware that applies to its runs: that of all agents now, that of all agents when it was registered, and its
     /// own. So a definition that was registered in another way lifts nothing.
-    pub(crate) fn all_middleware<'a>(
+    pub fn all_middleware<'a>(
         &'a self,
         deployment: &'a [Middleware],
     ) -> impl Iterator<Item = &'a Middleware> {
@@ -401,7 +413,7 @@ impl AgentDefinition {
     ///
     /// # Errors
     /// [`DefinitionError::Contradiction`] if `config` has a model, too, or a part is empty.
-    pub(crate) fn expanded(mut self) -> Result<AgentDefinition, DefinitionError> {
+    pub fn expanded(mut self) -> Result<AgentDefinition, DefinitionError> {
         let Some(model) = self.model.take() else { return Ok(self) };
         if self.config.provider.is_some() || self.config.model.is_some() {
             let why = "model and config both name a model: remove one of them";
@@ -478,7 +490,7 @@ impl AgentDefinition {
     }
 
     /// The field that makes something else work instead of a model and tools.
-    pub(crate) fn works_elsewhere(&self) -> Option<&'static str> {
+    pub fn works_elsewhere(&self) -> Option<&'static str> {
         let fields = [("cli", self.cli.is_some()), ("a2a", self.a2a.is_some())];
         fields.into_iter().find_map(|(field, is_there)| is_there.then_some(field))
     }
@@ -525,10 +537,7 @@ impl AgentDefinition {
     }
 
     /// Checks that the guardrails in Rust exist.
-    pub(crate) fn check_guardrails(
-        &self,
-        functions: &GuardrailFunctions,
-    ) -> Result<(), DefinitionError> {
+    pub fn check_guardrails(&self, functions: &GuardrailFunctions) -> Result<(), DefinitionError> {
         let rules = self.middleware.iter().filter_map(Middleware::guardrail);
         let named = rules.filter_map(|rule| rule.check.as_deref());
         if let Some(name) = named.into_iter().find(|name| !functions.knows(name)) {
@@ -542,7 +551,7 @@ impl AgentDefinition {
     }
 
     /// Checks that the parsers in Rust exist, also those of inline subagents.
-    pub(crate) fn check_parsers(&self, parsers: &Parsers) -> Result<(), DefinitionError> {
+    pub fn check_parsers(&self, parsers: &Parsers) -> Result<(), DefinitionError> {
         for part in self.with_inline() {
             let parser = part.cli.as_ref().and_then(|cli| cli.parser.as_ref());
             if let Some(ParserChoice::Named(name)) = parser
@@ -556,7 +565,7 @@ impl AgentDefinition {
     }
 
     /// Checks that the definition and its inline subagents get the sandbox that they need.
-    pub(crate) fn check_sandbox(&self, there: Option<BackendName>) -> Result<(), DefinitionError> {
+    pub fn check_sandbox(&self, there: Option<BackendName>) -> Result<(), DefinitionError> {
         if let Some(wanted) = self.sandbox.filter(|wanted| Some(*wanted) != there) {
             let there = there.map(BackendName::as_str);
             return Err(DefinitionError::Sandbox { wanted: wanted.as_str(), there });
@@ -602,7 +611,7 @@ impl AgentDefinition {
 
     /// The agents that the definition registers, with their registered names: its inline subagents, each after
     /// its own, and then the agent itself.
-    pub(crate) fn with_inline(&self) -> Vec<AgentDefinition> {
+    pub fn with_inline(&self) -> Vec<AgentDefinition> {
         let mut all = Vec::new();
         for subagent in &self.subagents {
             if let Subagent::Inline(inline) = subagent {
@@ -615,7 +624,7 @@ impl AgentDefinition {
     }
 
     /// The registered names of the agents that it can delegate to.
-    pub(crate) fn delegates(&self) -> impl Iterator<Item = String> {
+    pub fn delegates(&self) -> impl Iterator<Item = String> {
         self.subagents.iter().map(|subagent| subagent.registered_name(&self.name))
     }
 
@@ -628,7 +637,7 @@ impl AgentDefinition {
     }
 
     /// Like [`AgentDefinition::check_tools`], if there are also these tools that stand for agents.
-    pub(crate) fn check_tools_with(
+    pub fn check_tools_with(
         &self,
         tools: &Tools,
         of_agents: &BTreeSet<String>,
@@ -675,7 +684,7 @@ impl AgentDefinition {
     }
 
     /// Checks that the tools which rules of its middleware name are available.
-    pub(crate) fn check_rules(&self, tools: &Tools) -> Result<(), DefinitionError> {
+    pub fn check_rules(&self, tools: &Tools) -> Result<(), DefinitionError> {
         let named = self.middleware.iter().filter_map(|it| match it {
             Middleware::ToolRetry(retry) => Some(&retry.tools),
             _ => None,
@@ -686,7 +695,7 @@ impl AgentDefinition {
     }
 
     /// The tools that stand for the agent.
-    pub(crate) fn agent_tools(&self) -> Vec<AgentTool> {
+    pub fn agent_tools(&self) -> Vec<AgentTool> {
         let description = self.description.as_deref();
         AgentTool::of(&self.name, description, self.as_tool.as_ref(), self.as_handoff.as_ref())
     }

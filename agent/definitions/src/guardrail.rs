@@ -118,27 +118,27 @@ impl From<Pattern> for String {
 
 impl Pattern {
     /// Where the first match begins, at this byte or after it. The text before it is context for `^` and `\b`.
-    pub(crate) fn find_from(&self, text: &str, start: usize) -> Option<usize> {
+    pub fn find_from(&self, text: &str, start: usize) -> Option<usize> {
         self.0.find_at(text, start).map(|found| found.start())
     }
 
     /// The compiled expression.
-    pub(crate) fn regex(&self) -> &Regex {
+    pub fn regex(&self) -> &Regex {
         &self.0
     }
 
     /// The pattern as it was written.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 }
 
 /// A rule in Rust. The error says why the text is denied; only the guardrail's message is shown.
-pub(crate) type GuardrailFunction = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+pub type GuardrailFunction = dyn Fn(&str) -> Result<(), String> + Send + Sync;
 
 /// The rules in Rust, by name.
 #[derive(Clone, Default)]
-pub(crate) struct GuardrailFunctions(BTreeMap<String, Arc<GuardrailFunction>>);
+pub struct GuardrailFunctions(BTreeMap<String, Arc<GuardrailFunction>>);
 
 impl fmt::Debug for GuardrailFunctions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,11 +147,13 @@ impl fmt::Debug for GuardrailFunctions {
 }
 
 impl GuardrailFunctions {
-    pub(crate) fn add(&mut self, name: String, function: Arc<GuardrailFunction>) {
+    /// Adds a function under a name.
+    pub fn add(&mut self, name: String, function: Arc<GuardrailFunction>) {
         self.0.insert(name, function);
     }
 
-    pub(crate) fn knows(&self, name: &str) -> bool {
+    /// Whether there is a function with this name.
+    pub fn knows(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
@@ -162,7 +164,10 @@ impl GuardrailFunctions {
 
 impl Guardrail {
     /// Checks that the rule has exactly one condition, and a valid one.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// One sentence about the rule.
+    pub fn check(&self) -> Result<(), String> {
         let given = [
             self.deny.is_some(),
             self.schema.is_some(),
@@ -182,7 +187,7 @@ impl Guardrail {
 
     /// Whether the rule denies a complete text. A rule that a model decides is not evaluated here. A rule that
     /// cannot be evaluated denies.
-    pub(crate) fn denies(&self, functions: &GuardrailFunctions, text: &str) -> bool {
+    pub fn denies(&self, functions: &GuardrailFunctions, text: &str) -> bool {
         if let Some(pattern) = &self.deny {
             return pattern.0.is_match(text);
         }

@@ -10,8 +10,8 @@ use serde::de::{IntoDeserializer as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::definition::chosen_model::ModelChoice;
-use crate::definition::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+use crate::chosen_model::ModelChoice;
+use crate::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 
 /// One entry of a definition's `middleware`: a name, or a map of the name and the settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,7 +172,7 @@ impl Middleware {
     }
 
     /// Its name.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         match self {
             Middleware::Guardrail(_) => "guardrail",
             Middleware::ToolSecurity(_) => "tool_security",
@@ -186,12 +186,12 @@ impl Middleware {
     }
 
     /// Whether it applies to an agent that is a program or a remote agent.
-    pub(crate) fn applies_elsewhere(&self) -> bool {
+    pub fn applies_elsewhere(&self) -> bool {
         matches!(self, Middleware::Observability(_))
     }
 
     /// The guardrail, if it is one.
-    pub(crate) fn guardrail(&self) -> Option<&Guardrail> {
+    pub fn guardrail(&self) -> Option<&Guardrail> {
         match self {
             Middleware::Guardrail(rule) => Some(rule),
             _ => None,
@@ -199,7 +199,7 @@ impl Middleware {
     }
 
     /// The redaction, if it is one.
-    pub(crate) fn pii(&self) -> Option<&Pii> {
+    pub fn pii(&self) -> Option<&Pii> {
         match self {
             Middleware::Pii(pii) => Some(pii),
             _ => None,
@@ -207,7 +207,7 @@ impl Middleware {
     }
 
     /// Checks the settings.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         match self {
             Middleware::Guardrail(rule) => rule.check(),
             Middleware::ToolRetry(ToolRetry { attempts: Some(max), .. })
@@ -351,7 +351,7 @@ impl AnySettings {
 }
 
 /// The error of a name that no middleware has.
-pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
+pub fn unknown(name: &str, known: &[&str]) -> String {
     let known = known.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
     format!("unknown middleware `{name}`; available: {known}")
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::definition::error::{DefinitionError, Position};
+use crate::error::{DefinitionError, Position};
 
 /// Maximum size of a text, in bytes.
 const MOST: u64 = 1 << 20;
@@ -18,11 +18,7 @@ const MOST: u64 = 1 << 20;
 ///
 /// # Errors
 /// [`DefinitionError::Missing`] with the reason.
-pub(crate) fn read(
-    folder: &Path,
-    path: &Path,
-    endings: &[&str],
-) -> Result<String, DefinitionError> {
+pub fn read(folder: &Path, path: &Path, endings: &[&str]) -> Result<String, DefinitionError> {
     let missing = |why: String| DefinitionError::Missing {
         what: folder.join(path).display().to_string(),
         why,
@@ -57,7 +53,7 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// [`DefinitionError::Missing`] with the reason.
-pub(crate) fn named(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
+pub fn named(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
     // It is a name, not a path.
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         let why = "the name must not contain a path".to_owned();
@@ -67,7 +63,7 @@ pub(crate) fn named(folder: &Path, below: &str, name: &str) -> Result<String, De
 }
 
 /// The first place of a word, outside of comments.
-pub(crate) fn position_of(text: &str, word: &str) -> Option<Position> {
+pub fn position_of(text: &str, word: &str) -> Option<Position> {
     let is_part = |c: char| c.is_alphanumeric() || "_-./*".contains(c);
     let place = |line: &str| {
         let line = line.split(" #").next().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::reduction::{self, Reduction, ReductionRules};
+use crate::reduction_rules::{self, Reduction, ReductionRules};
 
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct LimitSettings {
 impl LimitSettings {
     /// How many answers a model may give in a run, unless the definition says it: three for each call, some spare, and at
     /// least forty.
-    pub(crate) fn recursion_limit(&self) -> i64 {
+    pub fn recursion_limit(&self) -> i64 {
         self.tool_calls.saturating_mul(3).saturating_add(10).max(40)
     }
 }
@@ -73,7 +73,7 @@ macro_rules! settings {
         impl $name {
             /// These settings with changes.
             #[must_use]
-            pub(crate) fn with(self, changes: &$overrides) -> $name {
+            pub fn with(self, changes: &$overrides) -> $name {
                 $name { $($field: changes.$field.clone().unwrap_or(self.$field),)* }
             }
         }
@@ -151,7 +151,7 @@ pub enum Replan {
 
 impl PlanSettings {
     /// The settings of a preset: those that plan revise the plan after a failure.
-    pub(crate) fn of(preset: Preset) -> PlanSettings {
+    pub fn of(preset: Preset) -> PlanSettings {
         let replan = match preset {
             Preset::Fast => Replan::Never,
             Preset::Balanced | Preset::Deep | Preset::Research => Replan::OnFailure,
@@ -160,7 +160,7 @@ impl PlanSettings {
     }
 
     /// Why these numbers contradict each other.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         match self.replan_steps {
             0 => Err("`profile.plan.replan_steps` is 0; it must be at least 1".to_owned()),
             _ => Ok(()),
@@ -240,7 +240,7 @@ pub enum MemoryWrite {
 
 impl MemoryWrite {
     /// Whether a fact of a summary is saved.
-    pub(crate) fn takes(self, confidence: f64) -> bool {
+    pub fn takes(self, confidence: f64) -> bool {
         match self {
             MemoryWrite::Manual => false,
             MemoryWrite::AutoImportant => confidence >= IMPORTANT,
@@ -280,7 +280,7 @@ impl ContextSettings {
     /// The settings of a preset. The trigger is three quarters of the window: an answer and its results have to fit
     /// next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
     /// that is out of date.
-    pub(crate) fn of(preset: Preset) -> ContextSettings {
+    pub fn of(preset: Preset) -> ContextSettings {
         let (window, trigger, target, summary, chunk, last_answers) = match preset {
             Preset::Fast => (32, 24, 12_000, 1_500, 6, 8),
             Preset::Balanced => (96, 72, 32_000, 3_000, 12, 16),
@@ -307,12 +307,12 @@ impl ContextSettings {
     }
 
     /// Whether a long conversation is compacted.
-    pub(crate) fn compacts(&self) -> bool {
+    pub fn compacts(&self) -> bool {
         self.compaction && self.policy != ContextPolicy::Raw
     }
 
     /// Why these numbers contradict each other.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let ContextSettings {
             window_tokens: window,
             compact_above_tokens: trigger,
@@ -345,9 +345,9 @@ impl ContextSettings {
             "profile.context.last_answers is 0: the last answer always stays".to_owned()
         } else if self.tool_responses < 0 {
             "profile.context.tool_responses is negative".to_owned()
-        } else if let Err(why) = reduction::check(&self.reduce_results) {
+        } else if let Err(why) = reduction_rules::check(&self.reduce_results) {
             format!("profile.context.reduce_results: {why}")
-        } else if let Err(why) = reduction::check(&self.reduce_arguments) {
+        } else if let Err(why) = reduction_rules::check(&self.reduce_arguments) {
             format!("profile.context.reduce_arguments: {why}")
         } else {
             return Ok(());
@@ -361,7 +361,7 @@ const SUMMARY_TOKENS: u64 = 100;
 
 impl MemorySettings {
     /// Why these settings make no sense.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
         if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
             let name = &self.namespace;
@@ -378,7 +378,7 @@ impl MemorySettings {
     }
 
     /// The settings of a preset: about a fiftieth of its trigger, so that facts never crowd out the conversation.
-    pub(crate) fn of(preset: Preset) -> MemorySettings {
+    pub fn of(preset: Preset) -> MemorySettings {
         let budget_tokens = match preset {
             Preset::Fast => 500,
             Preset::Balanced => 1_500,
@@ -401,7 +401,7 @@ impl MemorySettings {
 
 impl WatchdogSettings {
     /// The settings of a preset. Thresholds of shares decrease, because a sign costs more in a longer run.
-    pub(crate) fn of(preset: Preset) -> WatchdogSettings {
+    pub fn of(preset: Preset) -> WatchdogSettings {
         let (token_drift, over_tooling, context_rot, warn_after) = match preset {
             Preset::Fast => (3_200, 0.7, 0.65, 6),
             Preset::Balanced => (7_600, 0.6, 0.55, 8),
@@ -422,7 +422,7 @@ impl WatchdogSettings {
     }
 
     /// Why these numbers make no sense.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         for (name, share) in
             [("over_tooling", self.over_tooling), ("context_rot", self.context_rot)]
         {

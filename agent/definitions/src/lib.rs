@@ -1,0 +1,22 @@
+//! Definitions of agents: what a file, a request or Rust code can say about an agent, and what it resolves to.
+//!
+//! This crate changes when a definition can say something else. Nothing here reads rows, asks a model or runs a tool.
+//!
+//! `agent` an agent · `agent_tool` tools that stand for agents · `chosen_model` the choice of a model · `error` why a
+//! definition is refused · `folder_texts` the files of a folder · `guardrail` rules for texts · `middleware` what
+//! surrounds requests and calls · `pause_rule` where a run pauses · `profile` named sets of numbers ·
+//! `profile_settings` the numbers · `project_config` `abide.yaml` · `prompt_source` where the system prompt is · `reduction_rules` what a summary replaces.
+
+pub mod agent;
+pub mod agent_tool;
+pub mod chosen_model;
+pub mod error;
+pub mod folder_texts;
+pub mod guardrail;
+pub mod middleware;
+pub mod pause_rule;
+pub mod profile;
+pub mod profile_settings;
+pub mod project_config;
+pub mod prompt_source;
+pub mod reduction_rules;
