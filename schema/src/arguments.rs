@@ -39,9 +39,11 @@ pub fn schema(arguments: &[ArgumentSpec]) -> JsonValue {
         "$schema": generator.settings().meta_schema,
         "title": "Arguments",
         "type": "object",
-        "properties": properties,
         "additionalProperties": false,
     });
+    if !properties.is_empty() {
+        schema["properties"] = JsonValue::Object(properties);
+    }
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
