@@ -46,6 +46,25 @@ fn a_cost_limit_needs_a_price() {
     run(&with).good();
 }
 
+/// A new agent with a mistake in its definition did not exist, and the hint was a query.
+#[test]
+fn a_run_of_a_broken_definition_is_explained() {
+    let ended = run(&project("", "descriptio: x\n"));
+    assert!(
+        ended.stderr.contains("there is no agent clerk")
+            && ended.stderr.contains("`abide agent check` shows why"),
+        "{ended:?}"
+    );
+}
+
+/// A model that was written with its provider had no place.
+#[test]
+fn an_unknown_model_has_a_place() {
+    let checked = project("", "model: script/scripte\n").run(&["agent", "check"]);
+    let line = ".abide/agents/clerk.yaml:1:15: no enabled provider has the model `scripte`";
+    assert!(checked.stdout.contains(line), "{checked:?}");
+}
+
 /// `*` was an unknown tool, also next to any other mistake.
 #[test]
 fn all_tools_can_be_none() {

@@ -30,7 +30,7 @@ pub struct Guardrail {
     /// A model decides whether the text is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictRule>,
-    /// The name of a Rust function that decides: see [`Catalog::guardrail`](crate::Catalog::guardrail).
+    /// The name of a Rust function that decides: see `Catalog::guardrail` in `abide-agent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
     /// The text to return instead.

@@ -31,7 +31,7 @@ pub enum Middleware {
     Observability(Observability),
     /// The part of an answer that is published while it is made.
     Streaming(Streaming),
-    /// Middleware in Rust, see [`AgentMiddleware`](crate::AgentMiddleware).
+    /// Middleware in Rust, see `AgentMiddleware` in `abide-agent`.
     Custom(CustomMiddleware),
 }
 

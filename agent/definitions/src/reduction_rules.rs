@@ -24,7 +24,7 @@ pub enum Reduction {
 pub type ReductionRules = BTreeMap<String, Reduction>;
 
 /// The rule for a tool.
-pub fn of(rules: &ReductionRules, tool: &str) -> Reduction {
+pub fn rule_for(rules: &ReductionRules, tool: &str) -> Reduction {
     let prefixes = rules.iter().filter_map(|(name, rule)| Some((name.strip_suffix('*')?, *rule)));
     let longest = || {
         let matching = prefixes.filter(|(prefix, _)| tool.starts_with(prefix));

@@ -2,7 +2,7 @@
 //! profile says. The originals stay in the rows, and the model gets them with `get_tool_response`.
 
 use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
-use abide_definitions::reduction_rules::{Reduction, ReductionRules, of};
+use abide_definitions::reduction_rules::{Reduction, ReductionRules, rule_for};
 use serde_json::{Map, Value, json};
 
 /// Tools whose results are never reduced: what they return is the current state, or was just fetched.
@@ -14,13 +14,13 @@ const SMALL_CHARS: usize = 200;
 /// The size of a text in characters, if the rules reduce it.
 pub(crate) fn reduced_chars(rules: &ReductionRules, tool: &str, text: &str) -> Option<usize> {
     let is_large = text.len() > SMALL_CHARS && text.chars().nth(SMALL_CHARS).is_some();
-    let may = !NEVER_REDUCED.contains(&tool) && of(rules, tool) != Reduction::KeepFull;
+    let may = !NEVER_REDUCED.contains(&tool) && rule_for(rules, tool) != Reduction::KeepFull;
     (may && is_large).then(|| text.chars().count())
 }
 
 /// Whether the request for a summary leaves a text out.
 pub(crate) fn drops(rules: &ReductionRules, tool: &str, text: &str) -> bool {
-    of(rules, tool) == Reduction::Drop && reduced_chars(rules, tool, text).is_some()
+    rule_for(rules, tool) == Reduction::Drop && reduced_chars(rules, tool, text).is_some()
 }
 
 /// The replacement of a result; `None` if it stays.
@@ -31,7 +31,7 @@ pub(crate) fn of_result(
     text: &str,
 ) -> Option<String> {
     let chars = reduced_chars(rules, tool, text)?;
-    let rule = of(rules, tool);
+    let rule = rule_for(rules, tool);
     let marker = marker(rule, call_id, "output", chars);
     if rule != Reduction::KeepStructured {
         return Some(marker);
@@ -48,7 +48,7 @@ pub(crate) fn of_arguments(
     text: &str,
 ) -> Option<String> {
     let chars = reduced_chars(rules, tool, text)?;
-    let rule = of(rules, tool);
+    let rule = rule_for(rules, tool);
     let mut reduced = Map::new();
     reduced.insert("archived".to_owned(), json!(marker(rule, call_id, "input", chars)));
     if rule == Reduction::KeepStructured {

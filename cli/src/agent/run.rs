@@ -67,12 +67,31 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     };
     let outcome =
         reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
-    if let Some(host) = host {
-        let abide = host.abide.clone();
-        host.close().await;
-        abide.close().await;
+    let Some(host) = host else { return outcome };
+    let has_errors = !host.loaded().errors.is_empty();
+    let abide = host.abide.clone();
+    host.close().await;
+    abide.close().await;
+    outcome.map_err(|failure| of_definitions(folder, has_errors, failure))
+}
+
+/// Adds that an agent may not exist because its definition cannot be used.
+fn of_definitions(folder: &Path, has_errors: bool, failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(refusal) if has_errors && is_unknown_agent(&refusal) => {
+            let of_folder = of_folder(folder);
+            Failure::Refused(refusal.hint(format!(
+                "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"
+            )))
+        }
+        failure => failure,
     }
-    outcome
+}
+
+/// Whether there is no such agent, and none with a similar name.
+fn is_unknown_agent(refusal: &Refusal) -> bool {
+    refusal.detail.starts_with("there is no agent ")
+        && !refusal.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"))
 }
 
 /// Starts or continues the run, and shows its events until it ends or waits.
@@ -102,11 +121,7 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
 /// Adds why a server does not have an agent, unless one has a similar name: a server without a folder of agents has none.
 pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
     match failure {
-        Failure::Refused(refusal)
-            if options.db.is_none()
-                && refusal.detail.starts_with("there is no agent ")
-                && !refusal.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean")) =>
-        {
+        Failure::Refused(refusal) if options.db.is_none() && is_unknown_agent(&refusal) => {
             let url = &options.url;
             Failure::Refused(refusal.hint(format!(
                 "`abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"

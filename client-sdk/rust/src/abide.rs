@@ -249,7 +249,11 @@ impl Abide {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => embedded.until_durable(seq).await,
-            Backend::Remote(_) => Ok(()),
+            Backend::Remote(_) => {
+                // Only the engine of this process knows it.
+                let _ = seq;
+                Ok(())
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 use serde_json::json;
 
-use super::{Reduction, ReductionRules, is_marker, of, of_arguments, of_result};
+use super::{Reduction, ReductionRules, is_marker, of_arguments, of_result, rule_for};
 
 fn rules(yaml: &str) -> ReductionRules {
     serde_saphyr::from_str(yaml).expect("they are rules")
@@ -89,12 +89,12 @@ fn the_most_specific_rule_counts() {
     let rules = rules(
         "{ \"*\": drop, \"files_*\": keep_full, \"files_big_*\": drop, files_big_map: keep_structured }",
     );
-    let rule = |tool: &str| of(&rules, tool);
+    let rule = |tool: &str| rule_for(&rules, tool);
     assert_eq!(rule("mail"), Reduction::Drop);
     assert_eq!(rule("files_read"), Reduction::KeepFull);
     assert_eq!(rule("files_big_read"), Reduction::Drop);
     assert_eq!(rule("files_big_map"), Reduction::KeepStructured);
-    assert_eq!(of(&ReductionRules::new(), "mail"), Reduction::SummarizeArchive);
+    assert_eq!(rule_for(&ReductionRules::new(), "mail"), Reduction::SummarizeArchive);
 }
 
 /// Providers require that arguments are a JSON object.
