@@ -4,7 +4,7 @@
 //! It changes when the vocabulary changes, or the contract between a reducer and its engine. It does not depend on
 //! SQLite, HTTP, threads or clocks, so every other crate can use it.
 //!
-//! In reading order: [`value`] a table cell · [`mod@table`] table declarations · [`row_reader`] rows in JSON ·
+//! In reading order: [`value`] a table cell · [`mod@table`] table declarations · [`row_values`] rows in JSON ·
 //! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`share`] shares of limits · [`event`] log
 //! records · [`refusal`] refusals · [`arguments`] arguments of reducers · [`wire`] the wire format · [`canonical`]
 //! canonical JSON · [`id`] ids · [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of
@@ -28,7 +28,7 @@ pub mod nearest;
 mod nullable;
 pub mod reducer;
 pub mod refusal;
-pub mod row_reader;
+pub mod row_values;
 pub mod seeded;
 pub mod share;
 pub mod table;

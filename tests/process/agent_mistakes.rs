@@ -49,12 +49,14 @@ fn a_cost_limit_needs_a_price() {
 /// A new agent with a mistake in its definition did not exist, and the hint was a query.
 #[test]
 fn a_run_of_a_broken_definition_is_explained() {
-    let ended = run(&project("", "descriptio: x\n"));
-    assert!(
-        ended.stderr.contains("there is no agent clerk")
-            && ended.stderr.contains("`abide agent check` shows why"),
-        "{ended:?}"
-    );
+    let project = project("", "descriptio: x\n");
+    for ended in [run(&project), project.run(&["agent", "chat", "clerk"])] {
+        assert!(
+            ended.stderr.contains("there is no agent clerk")
+                && ended.stderr.contains("`abide agent check` shows why"),
+            "{ended:?}"
+        );
+    }
 }
 
 /// A model that was written with its provider had no place.

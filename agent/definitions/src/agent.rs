@@ -537,6 +537,9 @@ impl AgentDefinition {
     }
 
     /// Checks that the guardrails in Rust exist.
+    ///
+    /// # Errors
+    /// One does not.
     pub fn check_guardrails(&self, functions: &GuardrailFunctions) -> Result<(), DefinitionError> {
         let rules = self.middleware.iter().filter_map(Middleware::guardrail);
         let named = rules.filter_map(|rule| rule.check.as_deref());
@@ -551,6 +554,9 @@ impl AgentDefinition {
     }
 
     /// Checks that the parsers in Rust exist, also those of inline subagents.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Parser`].
     pub fn check_parsers(&self, parsers: &Parsers) -> Result<(), DefinitionError> {
         for part in self.with_inline() {
             let parser = part.cli.as_ref().and_then(|cli| cli.parser.as_ref());
@@ -565,6 +571,9 @@ impl AgentDefinition {
     }
 
     /// Checks that the definition and its inline subagents get the sandbox that they need.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Sandbox`].
     pub fn check_sandbox(&self, there: Option<BackendName>) -> Result<(), DefinitionError> {
         if let Some(wanted) = self.sandbox.filter(|wanted| Some(*wanted) != there) {
             let there = there.map(BackendName::as_str);
@@ -637,6 +646,9 @@ impl AgentDefinition {
     }
 
     /// Like [`AgentDefinition::check_tools`], if there are also these tools that stand for agents.
+    ///
+    /// # Errors
+    /// Those of [`AgentDefinition::check_tools`].
     pub fn check_tools_with(
         &self,
         tools: &Tools,
@@ -684,6 +696,9 @@ impl AgentDefinition {
     }
 
     /// Checks that the tools which rules of its middleware name are available.
+    ///
+    /// # Errors
+    /// One is not.
     pub fn check_rules(&self, tools: &Tools) -> Result<(), DefinitionError> {
         let named = self.middleware.iter().filter_map(|it| match it {
             Middleware::ToolRetry(retry) => Some(&retry.tools),

@@ -207,6 +207,9 @@ impl Middleware {
     }
 
     /// Checks the settings.
+    ///
+    /// # Errors
+    /// One sentence about a setting.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Middleware::Guardrail(rule) => rule.check(),

@@ -27,6 +27,9 @@ pub struct PauseRule {
 
 impl PauseRule {
     /// Checks that the conditions can hold.
+    ///
+    /// # Errors
+    /// One sentence about a condition that cannot.
     pub fn check(&self) -> Result<(), String> {
         let negative = |number: Option<i64>| number.is_some_and(|number| number < 0);
         if negative(self.iteration) || negative(self.tokens) {

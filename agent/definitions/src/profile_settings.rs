@@ -159,7 +159,10 @@ impl PlanSettings {
         PlanSettings { replan, ..PlanSettings::default() }
     }
 
-    /// Why these numbers contradict each other.
+    /// Checks that these numbers do not contradict each other.
+    ///
+    /// # Errors
+    /// One sentence about two of them.
     pub fn check(&self) -> Result<(), String> {
         match self.replan_steps {
             0 => Err("`profile.plan.replan_steps` is 0; it must be at least 1".to_owned()),
@@ -311,7 +314,10 @@ impl ContextSettings {
         self.compaction && self.policy != ContextPolicy::Raw
     }
 
-    /// Why these numbers contradict each other.
+    /// Checks that these numbers do not contradict each other.
+    ///
+    /// # Errors
+    /// One sentence about two of them.
     pub fn check(&self) -> Result<(), String> {
         let ContextSettings {
             window_tokens: window,
@@ -360,7 +366,10 @@ impl ContextSettings {
 const SUMMARY_TOKENS: u64 = 100;
 
 impl MemorySettings {
-    /// Why these settings make no sense.
+    /// Checks these settings.
+    ///
+    /// # Errors
+    /// One sentence about a setting.
     pub fn check(&self) -> Result<(), String> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
         if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
@@ -421,7 +430,10 @@ impl WatchdogSettings {
         }
     }
 
-    /// Why these numbers make no sense.
+    /// Checks these numbers.
+    ///
+    /// # Errors
+    /// One sentence about a number.
     pub fn check(&self) -> Result<(), String> {
         for (name, share) in
             [("over_tooling", self.over_tooling), ("context_rot", self.context_rot)]

@@ -33,7 +33,10 @@ pub fn rule_for(rules: &ReductionRules, tool: &str) -> Reduction {
     rules.get(tool).copied().or_else(longest).unwrap_or_default()
 }
 
-/// Why rules cannot be applied.
+/// Checks that rules can be applied.
+///
+/// # Errors
+/// One sentence about a name that is neither that of a tool nor a prefix.
 pub fn check(rules: &ReductionRules) -> Result<(), String> {
     let is_wrong = |name: &&String| name.is_empty() || name.trim_end_matches('*').contains('*');
     match rules.keys().find(is_wrong) {

@@ -18,7 +18,7 @@ pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::{HintContext, of_locked, quoted};
 use super::host::{AgentHost, agents_file, check_folder_exists, open};
-use super::run::{ended, of_server, restarts, row, still_waits};
+use super::run::{ended, of_definitions, of_server, restarts, row, still_waits};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, check_file, connect};
@@ -93,8 +93,9 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
         Some(project) => Some(AgentHost::over(&options, project, abide.clone()).await?),
         None => None,
     };
-    let done = leave_or_converse(&options, folder, &abide, args).await;
+    let mut done = leave_or_converse(&options, folder, &abide, args).await;
     if let Some(host) = host {
+        done = done.map_err(|failure| of_definitions(&host, folder, failure));
         host.close().await;
     }
     abide.close().await;

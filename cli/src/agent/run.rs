@@ -68,17 +68,19 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     let outcome =
         reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
     let Some(host) = host else { return outcome };
-    let has_errors = !host.loaded().errors.is_empty();
+    let outcome = outcome.map_err(|failure| of_definitions(&host, folder, failure));
     let abide = host.abide.clone();
     host.close().await;
     abide.close().await;
-    outcome.map_err(|failure| of_definitions(folder, has_errors, failure))
+    outcome
 }
 
 /// Adds that an agent may not exist because its definition cannot be used.
-fn of_definitions(folder: &Path, has_errors: bool, failure: Failure) -> Failure {
+pub(super) fn of_definitions(host: &AgentHost, folder: &Path, failure: Failure) -> Failure {
     match failure {
-        Failure::Refused(refusal) if has_errors && is_unknown_agent(&refusal) => {
+        Failure::Refused(refusal)
+            if !host.loaded().errors.is_empty() && is_unknown_agent(&refusal) =>
+        {
             let of_folder = of_folder(folder);
             Failure::Refused(refusal.hint(format!(
                 "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"

@@ -33,7 +33,8 @@ use proc_macro::TokenStream;
 /// On the struct: `name`, `without_rowid`, `shared`, `index(columns…)`, `unique(columns…)`, each of these two
 /// optionally with `where = "condition"`, `constraint = "SQL"`, `trigger = SQL_CONST`. On a field:
 /// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`, `#[column(scope)]`.
-/// The database assigns a single integer key: insert 0.
+/// The database assigns a single integer key: insert 0. Attributes of `serde` are refused: a row in JSON has the names of
+/// its columns.
 #[proc_macro_attribute]
 pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(table::expand(arguments.into(), item.into()))

@@ -5,7 +5,7 @@ use quote::quote;
 use syn::meta::ParseNestedMeta;
 use syn::parse::Parser as _;
 use syn::spanned::Spanned as _;
-use syn::{Error, Expr, Field, Fields, Ident, ItemStruct, LitStr, Result};
+use syn::{Attribute, Error, Expr, Field, Fields, Ident, ItemStruct, LitStr, Result};
 
 use crate::doc::doc_of;
 
@@ -81,11 +81,7 @@ impl Column {
     /// Parses and removes the `#[column]` attributes of a field.
     fn parse(field: &mut Field) -> Result<Column> {
         let mut column = Column::default();
-        if let Some(serde) = field.attrs.iter().find(|it| it.path().is_ident("serde")) {
-            let what =
-                "a column has no `serde` attribute: a row in JSON has the names of its columns";
-            return Err(Error::new(serde.span(), what));
-        }
+        refuse_serde(&field.attrs)?;
         for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("column"))
         {
             attribute.parse_nested_meta(|meta| {
@@ -108,9 +104,22 @@ impl Column {
     }
 }
 
+/// Refuses attributes that change the JSON of a row, because rows are also read from their columns.
+fn refuse_serde(attributes: &[Attribute]) -> Result<()> {
+    match attributes.iter().find(|attribute| attribute.path().is_ident("serde")) {
+        Some(serde) => {
+            let why =
+                "a table has no `serde` attributes: a row in JSON has the names of its columns";
+            Err(Error::new(serde.span(), why))
+        }
+        None => Ok(()),
+    }
+}
+
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let declaration = Declaration::parse(arguments)?;
     let mut item: ItemStruct = syn::parse2(item)?;
+    refuse_serde(&item.attrs)?;
     let span = item.span();
     let Fields::Named(fields) = &mut item.fields else {
         return Err(Error::new(span, "a table needs named fields: they are its columns"));
@@ -196,13 +205,13 @@ fn deserialize(type_name: &Ident, columns: &[Ident]) -> TokenStream {
             ) -> ::std::result::Result<Self, D::Error> {
                 // It does not depend on the deserializer, so it is compiled once.
                 fn read(
-                    mut row: ::abide_schema::row_reader::RowReader,
+                    mut row: ::abide_schema::row_values::RowValues,
                 ) -> ::std::result::Result<#type_name, ::std::string::String> {
                     Ok(#type_name { #(#columns: row.take(#positions)?),* })
                 }
 
                 let table = <Self as ::abide_schema::table::Table>::SPEC;
-                let row = ::abide_schema::row_reader::RowReader::deserialize(table, deserializer)?;
+                let row = ::abide_schema::row_values::RowValues::deserialize(table, deserializer)?;
                 read(row).map_err(::abide_schema::private::serde::de::Error::custom)
             }
         }
@@ -227,4 +236,41 @@ fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
         unique: #unique,
         scope: #scope,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_of_serde_are_refused() {
+        let declared = |item| expand(quote!(name = "parts"), item).map(drop);
+        assert!(
+            declared(quote!(
+                struct Part {
+                    #[column(key)]
+                    id: String,
+                }
+            ))
+            .is_ok()
+        );
+        let of_struct = quote!(
+            #[serde(rename_all = "camelCase")]
+            struct Part {
+                #[column(key)]
+                id: String,
+            }
+        );
+        let of_column = quote!(
+            struct Part {
+                #[column(key)]
+                #[serde(rename = "Id")]
+                id: String,
+            }
+        );
+        for item in [of_struct, of_column] {
+            let why = declared(item).expect_err("it is refused").to_string();
+            assert!(why.starts_with("a table has no `serde` attributes"), "{why}");
+        }
+    }
 }

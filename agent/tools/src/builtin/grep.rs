@@ -2,6 +2,8 @@
 
 use abide_client::Effect;
 use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::Look;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -83,17 +85,19 @@ fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceE
 }
 
 /// The pattern over complete files: where it does not match, no line matches, and most files are searched in one pass.
-/// `None` for patterns that could match a line and not the file, because they name the limits of the text or set flags.
+/// `None` for patterns that could match a line and not the file.
 fn in_files(arguments: &Grep) -> Option<Regex> {
-    let pattern = &arguments.pattern;
-    if ["(?", r"\A", r"\z"].iter().any(|part| pattern.contains(part)) {
+    let ignores_case = arguments.ignore_case == Some(true);
+    let mut parser = ParserBuilder::new();
+    parser.case_insensitive(ignores_case).multi_line(true).utf8(false);
+    let looks = parser.build().parse(&arguments.pattern).ok()?.properties().look_set();
+    // They hold at the limits of the text, or depend on what follows a line.
+    if [Look::Start, Look::End, Look::StartCRLF, Look::EndCRLF].iter().any(|it| looks.contains(*it))
+    {
         return None;
     }
-    RegexBuilder::new(pattern)
-        .case_insensitive(arguments.ignore_case == Some(true))
-        .multi_line(true)
-        .build()
-        .ok()
+    let mut pattern = RegexBuilder::new(&arguments.pattern);
+    pattern.case_insensitive(ignores_case).multi_line(true).build().ok()
 }
 
 struct Search {
@@ -194,13 +198,29 @@ mod tests {
 
     use super::*;
 
+    /// One pass is possible unless the pattern depends on the limits of a text.
+    #[test]
+    fn most_patterns_search_files_in_one_pass() {
+        let is_possible = |pattern: &str| {
+            let pattern = pattern.to_owned();
+            let (path, glob, ignore_case, context) = (None, None, None, None);
+            in_files(&Grep { pattern, path, glob, ignore_case, context }).is_some()
+        };
+        for pattern in ["fn main", "^use ", r"\bid\b.*;$", "(?i)todo", "(?s)a.b", "a|b"] {
+            assert!(is_possible(pattern), "{pattern}");
+        }
+        for pattern in [r"\Ause", r"end\z", "(?-m)^use", "(?R)end$"] {
+            assert!(!is_possible(pattern), "{pattern}");
+        }
+    }
+
     proptest! {
         /// A file that is left out has no line that matches.
         #[test]
         fn the_search_of_a_file_leaves_out_no_line(
             parts in proptest::collection::vec(
                 prop::sample::select(vec![
-                    "a", "B", ".", "^", "$", r"\b", r"\B", r"\s", "[^a]", "(", ")", "|", "*", "?", r"\A", r"\z", "(?-m)",
+                    "a", "B", ".", "^", "$", r"\b", r"\B", r"\s", "[^a]", "(", ")", "|", "*", "?", r"\A", r"\z", "(?-m)", "(?i)", "(?R)", "(?s)",
                     r"\r", r"\W", "a{2}",
                 ]),
                 1..6,

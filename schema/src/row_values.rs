@@ -13,12 +13,12 @@ use crate::value::Value;
 
 /// The values of a row, in the order of the columns.
 #[derive(Clone, Debug)]
-pub struct RowReader {
+pub struct RowValues {
     columns: &'static [ColumnSpec],
     values: Vec<Option<JsonValue>>,
 }
 
-impl RowReader {
+impl RowValues {
     /// Reads an object with the names of the columns. It ignores other names.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl RowReader {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         table: &'static TableSpec,
         deserializer: D,
-    ) -> Result<RowReader, D::Error> {
+    ) -> Result<RowValues, D::Error> {
         deserializer.deserialize_map(RowVisitor(table))
     }
 
@@ -58,13 +58,13 @@ fn is_wire_form(kind: Kind, value: &JsonValue) -> bool {
 struct RowVisitor(&'static TableSpec);
 
 impl<'de> Visitor<'de> for RowVisitor {
-    type Value = RowReader;
+    type Value = RowValues;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a row of {}", self.0.name)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RowReader, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RowValues, A::Error> {
         let columns = self.0.columns;
         let mut values = vec![None; columns.len()];
         let mut next = 0;
@@ -77,7 +77,7 @@ impl<'de> Visitor<'de> for RowVisitor {
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        Ok(RowReader { columns, values })
+        Ok(RowValues { columns, values })
     }
 }
 
