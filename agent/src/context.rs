@@ -1,10 +1,11 @@
 //! The context of a model: the messages of a session, derived from rows for each request, and the replacement of those that no
 //! longer fit.
 //!
-//! `compaction` older messages are summarised · `reduction` results and arguments are archived · `request_size` tokens
+//! `checked_summary` a model's summary after the middleware · `compaction` older messages are summarised · `reduction` results and arguments are archived · `request_size` tokens
 //! of a request · `summarized` the newest summary · `summary` the form of a summary · `transcript` the messages ·
 //! `truncation` shortening of long results.
 
+pub(crate) mod checked_summary;
 pub(crate) mod compaction;
 pub(crate) mod reduction;
 pub(crate) mod request_size;

@@ -3,6 +3,7 @@
 
 mod approvals;
 mod chat;
+mod definitions;
 mod files;
 mod hint;
 mod host;
@@ -28,7 +29,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use self::hint::of_folder;
-pub(crate) use self::hint::where_to;
+pub(crate) use self::hint::{quoted, where_to};
 pub(crate) use self::host::{
     AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named, unusable,
 };
@@ -95,20 +96,20 @@ Examples:
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
   abide agent check                               # and the numbers of profiles; --db, --url: with stored prompts
-  abide --db agents.db agent memory list          # what the agents remember
-  abide --db agents.db agent run clerk \"Where is my parcel?\"
-  abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
-  abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
-  abide --db agents.db agent run clerk \"And the other one?\" --session order-7
+  abide agent memory list --db .abide/agents.db   # what the agents remember
+  abide agent run clerk \"Where is my parcel?\" --db .abide/agents.db
+  abide agent run clerk \"Pay it back.\" --id order-7 --db .abide/agents.db   # after a kill it continues
+  abide agent run clerk \"Hello\" --url http://127.0.0.1:7341                # with serve --agents
+  abide agent run clerk \"And the other one?\" --session order-7 --db .abide/agents.db
   abide agent abort order-7
   abide agent files chat_1f0c                     # which files its calls touched, with digests
   abide agent pause order-7 --at after_agent && abide agent resume order-7
-  abide --db agents.db agent export order-7 > order-7.json
-  abide --db other.db agent import order-7.json
-  abide --db agents.db agent fork order-7 --at 42 --id order-7b
-  abide --db agents.db agent record order-7 > tests/refund.jsonl
+  abide agent export order-7 --db .abide/agents.db > order-7.json
+  abide agent import order-7.json --db other.db
+  abide agent fork order-7 --at 42 --id order-7b --db .abide/agents.db
+  abide agent record order-7 --db .abide/agents.db > tests/refund.jsonl
   abide agent test tests
-  abide --db agents.db agent reparse order-7      # of an agent with cli, with a changed parser
+  abide agent reparse order-7 --db .abide/agents.db   # of an agent with cli, with a changed parser
 
 With --db this process drives the runs of the file; without it the server does. The prompt on stderr
 asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the
@@ -130,6 +131,10 @@ impl Agent {
 /// # Errors
 /// The folder, the file or the server cannot be used.
 pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
+    dispatch(options, args).await.map_err(hint::naming_commands)
+}
+
+async fn dispatch(options: &Options, args: Agent) -> Result<(), Failure> {
     match args.what {
         AgentCommand::List => list(options, &args.agents).await,
         AgentCommand::Check => check(options, &args.agents).await,

@@ -109,7 +109,8 @@ Exit codes:
   3  no server answers
   4  a file, or the demo, failed verification
   5  a run waits for a decision; stderr has the command that decides
-  130  Ctrl-C; stderr has the command that continues a run";
+  130  Ctrl-C; stderr has the command that continues a run
+  141  stdout was closed before a run ended; stderr has the command that continues it";
 
 impl Command {
     /// Whether it starts the programs of a folder of agents.

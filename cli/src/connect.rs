@@ -8,6 +8,7 @@ use abide_client::{Abide, Config, Error};
 use abide_engine::LockState;
 use abide_schema::{Code, Listing, Refusal};
 
+use crate::agent::{FOLDER, quoted};
 use crate::failure::Failure;
 use crate::global_options::Options;
 
@@ -73,10 +74,34 @@ fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure
         check_file(file)?;
     }
     check_folder(file)?;
-    if access == Access::Read {
-        return Ok(Abide::open_with(file, Config { timers: false, ..options.config() })?);
+    let config = match access {
+        Access::Read => Config { timers: false, ..options.config() },
+        Access::Create | Access::Write => options.config(),
+    };
+    Abide::open_with(file, config).map_err(|error| with_agents(file, error.into()))
+}
+
+/// The hint that starts a server for a file that another command has open has the agents of the file: without them the
+/// server would drive no run.
+fn with_agents(file: &Path, failure: Failure) -> Failure {
+    match (failure, agents_of(file)) {
+        (Failure::Refused(refusal), Some(folder)) if refusal.code == Code::FileLocked => {
+            let serve = format!("`abide serve --db {}", file.display());
+            let hint = refusal.hint.as_deref().unwrap_or_default();
+            let hint = hint.replace(
+                &format!("{serve}`"),
+                &format!("{serve} --agents {}`", quoted(&folder.display().to_string())),
+            );
+            Failure::Refused(refusal.hint(hint))
+        }
+        (failure, _) => failure,
     }
-    Ok(Abide::open_with(file, options.config())?)
+}
+
+/// The folder of agents that contains a database, or the default folder.
+fn agents_of(file: &Path) -> Option<&Path> {
+    let has_agents = |folder: &&Path| folder.join("abide.yaml").is_file();
+    file.parent().filter(has_agents).or_else(|| Some(Path::new(FOLDER)).filter(has_agents))
 }
 
 /// Refuses a file that does not exist or has no content: its path is probably mistyped.

@@ -12,6 +12,9 @@ use crate::printable::Printable;
 /// The exit code of a command that Ctrl-C has ended, as of one that SIGINT kills.
 pub(crate) const INTERRUPTED: u8 = 130;
 
+/// The exit code of a command that follows a run and whose output is closed, as of one that SIGPIPE kills.
+const OUTPUT_CLOSED: u8 = 141;
+
 /// The commands of hints that use the file or the server of the command that was refused.
 const COMMANDS: [&str; 6] = [
     "abide call ",
@@ -39,6 +42,8 @@ pub(crate) enum Failure {
     Run(String, Refusal),
     /// The reader of stdout has closed it (`abide events | head`).
     OutputClosed,
+    /// The reader of stdout has closed it before the end of a run; how to continue is printed already.
+    RunOutputClosed,
     /// The reason is printed already.
     Reported,
     /// Ctrl-C was pressed; how to continue is printed already.
@@ -61,6 +66,7 @@ impl Failure {
             Failure::Unverified(_) => 4,
             Failure::Waits(_) => 5,
             Failure::Interrupted => INTERRUPTED,
+            Failure::RunOutputClosed => OUTPUT_CLOSED,
         })
     }
 
@@ -110,7 +116,10 @@ impl Failure {
             | Failure::Unverified(refusal)
             | Failure::Run(_, refusal)
             | Failure::Waits(refusal) => Some(refusal),
-            Failure::OutputClosed | Failure::Reported | Failure::Interrupted => None,
+            Failure::OutputClosed
+            | Failure::RunOutputClosed
+            | Failure::Reported
+            | Failure::Interrupted => None,
         }
     }
 

@@ -4,7 +4,7 @@
 //! and is text otherwise, unless it begins as an object or a list: then its quotes are probably lost. The other two forms
 //! are explicit.
 
-use abide_schema::integers;
+use abide_schema::{Refusal, integers};
 use serde_json::{Map, Value as JsonValue};
 
 use crate::failure::Failure;
@@ -62,6 +62,8 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
     let detail = refusal.detail.clone();
     let named = detail.strip_prefix("parameter ").and_then(|rest| rest.split_once(' '));
     match named {
+        // The engine knows a given parameter that was probably meant.
+        Some((_, "is missing")) if is_meant(&refusal) => refusal.into(),
         Some((name, "is not given" | "is missing")) => {
             let name = name.trim_start_matches([':', '@', '$', '?']);
             let hint = format!("give it after the statement: `{name}=…`");
@@ -69,6 +71,11 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
         }
         _ => refusal.into(),
     }
+}
+
+/// Whether the hint of a refusal names what was probably meant.
+fn is_meant(refusal: &Refusal) -> bool {
+    refusal.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"))
 }
 
 /// Whether a text is one of the three forms, not the name of a file.

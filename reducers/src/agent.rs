@@ -304,6 +304,13 @@ pub(crate) fn time_limit(
     Ok(seconds.map(|seconds| began_at.plus_ms(seconds.saturating_mul(1_000))))
 }
 
+/// The refusal of a run of a retired agent.
+pub(crate) fn retired(name: &str) -> Refusal {
+    let detail = format!("agent {name} is retired and cannot start runs");
+    let hint = "use another agent, or restore its file; `register_agent` registers it again";
+    Refusal::new(Code::BadTransition, detail).hint(hint)
+}
+
 /// Loads an agent that can start a run: in its own session, or for a delegation.
 pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Result<Agent, Abort> {
     let agent = find(ctx, name)?;
@@ -315,9 +322,7 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
         false => (agent.mode.is_primary(), "own a session", "set mode to primary or all"),
     };
     if agent.retired_at.is_some() {
-        let detail = format!("agent {name} is retired and cannot start runs");
-        let hint = "use another agent, or restore its file; `register_agent` registers it again";
-        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+        return Err(retired(name).into());
     }
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);

@@ -13,6 +13,7 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
+use crate::run::{Run, RunStatus};
 use crate::tool::{ApprovalPolicy, Tool};
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
 use crate::{check, exchange, run, session};
@@ -159,7 +160,7 @@ pub fn decide_approval(
         return Ok(ReducerResult::Duplicate(approval.seq, approval));
     }
     if approval.status != ApprovalStatus::Pending {
-        return Err(decided(&approval).into());
+        return Err(decided(ctx, &approval)?.into());
     }
     if decision == Decision::Reject && approved_arguments.is_some() {
         let detail = "a rejection has no approved_arguments";
@@ -317,7 +318,13 @@ fn check_hash(approval: &Approval, arguments_hash: Option<&str>) -> Result<(), R
     }
 }
 
-fn decided(approval: &Approval) -> Refusal {
+/// The refusal of a decision on an approval that is no longer pending.
+fn decided(ctx: &mut Context<'_>, approval: &Approval) -> Result<Refusal, Abort> {
+    if approval.status == ApprovalStatus::Cancelled
+        && let Some(run) = run_of_cancellation(ctx, approval)?
+    {
+        return Ok(cancelled_with(approval, &run));
+    }
     let (id, status) = (&approval.id, approval.status);
     let detail = match (&approval.decided_by, approval.expires_at) {
         (Some(by), _) => format!("approval {id} was {status} by {by}"),
@@ -326,5 +333,33 @@ fn decided(approval: &Approval) -> Refusal {
         }
         _ => format!("approval {id} is {status}"),
     };
-    Refusal::new(Code::Conflict, detail)
+    Ok(Refusal::new(Code::Conflict, detail))
+}
+
+/// The run whose end or abort has cancelled a call, unless a policy hides it.
+fn run_of_cancellation(ctx: &mut Context<'_>, approval: &Approval) -> Result<Option<Run>, Abort> {
+    let last =
+        "WHERE session_id = ?1 AND created_at <= ?2 ORDER BY created_at DESC, id DESC LIMIT 1";
+    let params = [Value::from(&*approval.session_id), Value::from(approval.created_at.0)];
+    let run = ctx.find::<Run>(last, &params)?.into_iter().next();
+    let has_cancelled = |run: &Run| {
+        let requested = run.abort_requested_at.is_some_and(|at| at <= approval.updated_at);
+        run.status.is_terminal()
+            && run.status != RunStatus::Done
+            && (requested || run.seq <= approval.seq)
+    };
+    Ok(run.filter(has_cancelled))
+}
+
+/// The refusal of a decision on a call that was cancelled with its run.
+fn cancelled_with(approval: &Approval, run: &Run) -> Refusal {
+    let Run { id, status, .. } = run;
+    let why = run.error_message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let call = &approval.call_id;
+    let detail = format!("call {call} was cancelled, because run {id} has ended ({status}){why}");
+    let hint = match run.error_code.as_deref() == Some(run::stop::MOVED) {
+        true => "decide in the file in which the run continues",
+        false => "start another run in the session; a new call asks for a new approval",
+    };
+    Refusal::new(Code::Conflict, detail).hint(hint)
 }

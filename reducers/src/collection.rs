@@ -111,6 +111,9 @@ pub fn module() -> Module {
     Module::new("collection")
         .visible::<Collection>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<Entry>(RowVisibility::InScope)
+        // Messages of A2A clients, and what adapters of frameworks store.
+        .copied(("agent_state", "content"), &[("entries", "data")])
+        .copied(("agent_state", "data"), &[("entries", "data")])
         .reducer(write_entries::definition())
         .reducer(delete_entries::definition())
 }

@@ -3,8 +3,6 @@
 //! `serde` words its errors for programmers, and names the Rust types. Its words are fixed (`serde::de::Error`), so they
 //! are read here.
 
-use serde_json::Value as JsonValue;
-
 use crate::nearest::nearest;
 
 /// The most characters of a found text that an error repeats.
@@ -17,19 +15,6 @@ pub(crate) struct ArgumentError {
 }
 
 impl ArgumentError {
-    pub(crate) fn not_an_object(arguments: &JsonValue) -> ArgumentError {
-        let found = match arguments {
-            JsonValue::Null => "null",
-            JsonValue::Bool(true) => "true",
-            JsonValue::Bool(false) => "false",
-            JsonValue::Number(_) => "a number",
-            JsonValue::String(_) => "a string",
-            JsonValue::Array(_) | JsonValue::Object(_) => "an array",
-        };
-        let detail = format!("arguments: expected an object, found {found}");
-        ArgumentError { detail, hint: None }
-    }
-
     pub(crate) fn missing(path: &str) -> ArgumentError {
         ArgumentError { detail: format!("argument {path} is missing"), hint: None }
     }

@@ -360,6 +360,10 @@ pub const DENIAL_EVERY_MS: i64 = 10_000;
 /// Callers whose denied attempts are counted at a time. Those of further callers are not recorded meanwhile.
 pub const DENIED_CALLERS: usize = 4_096;
 
+/// Changed rows for which a call counts as one more in the caller's rate and quota. An ordinary call changes fewer than
+/// twenty; the fork of a session with 19,000 messages changes 20,000 rows, and counts as 200 calls.
+pub const ROWS_PER_CALL: u64 = 100;
+
 /// Callers with a rate limit or a quota that are tracked at a time.
 pub const LIMITED_CALLERS: usize = 100_000;
 

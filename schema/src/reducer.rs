@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::Value as JsonValue;
+use serde_json::{Map, Value as JsonValue};
 use sha2::{Digest as _, Sha256};
 
 pub use crate::caller::Caller;
@@ -605,7 +605,7 @@ pub struct Definition {
     /// The JSON Schema of its result.
     pub result: fn() -> JsonValue,
     /// Decodes arguments; missing, unknown or mistyped ones are `bad_arguments`.
-    pub decode: fn(&JsonValue) -> Result<Box<dyn Call>, Refusal>,
+    pub decode: fn(&Map<String, JsonValue>) -> Result<Box<dyn Call>, Refusal>,
 }
 
 impl fmt::Debug for Definition {

@@ -277,12 +277,23 @@ pub trait Table: Serialize + Sized + Send + 'static {
 
 /// A cell that its column's Rust type cannot hold.
 #[derive(Debug, thiserror::Error)]
-#[error("expected {expected}, found {found:?}")]
+#[error("expected {expected}, found {}", kind_of(found))]
 pub struct WrongCell {
     /// The expected type.
     pub expected: &'static str,
     /// The actual value.
     pub found: Value,
+}
+
+/// A value in the words of an error. Texts and bytes can be long and private, so that they are not repeated.
+fn kind_of(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Integer(integer) => format!("the integer {integer}"),
+        Value::Real(number) => format!("the number {number}"),
+        Value::Text(_) => "a text".to_owned(),
+        Value::Blob(_) => "bytes".to_owned(),
+    }
 }
 
 /// A Rust type that can be a column.
@@ -307,7 +318,7 @@ pub trait Cell: Sized {
 }
 
 macro_rules! cell {
-    ($type:ty, $kind:ident, $pattern:pat => $read:expr, $self:ident => $write:expr) => {
+    ($type:ty, $name:literal, $kind:ident, $pattern:pat => $read:expr, $self:ident => $write:expr) => {
         impl Cell for $type {
             const KIND: Kind = Kind::$kind;
 
@@ -318,22 +329,20 @@ macro_rules! cell {
             fn from_value(value: &Value) -> Result<Self, WrongCell> {
                 match value {
                     $pattern => Ok($read),
-                    other => {
-                        Err(WrongCell { expected: stringify!($type), found: other.clone() })
-                    }
+                    other => Err(WrongCell { expected: $name, found: other.clone() }),
                 }
             }
         }
     };
 }
 
-cell!(i64, Integer, Value::Integer(n) => *n, self => self);
-cell!(bool, Integer, Value::Integer(n @ (0 | 1)) => *n == 1, self => i64::from(self));
-cell!(f64, Real, Value::Real(x) => *x, self => self);
-cell!(String, Text, Value::Text(text) => text.clone(), self => self);
-cell!(Vec<u8>, Blob, Value::Blob(bytes) => bytes.clone(), self => self);
-cell!(Seq, Integer, Value::Integer(n) => Seq(*n), self => self.0);
-cell!(Micros, Integer, Value::Integer(n) => Micros(*n), self => self.0);
+cell!(i64, "an integer", Integer, Value::Integer(n) => *n, self => self);
+cell!(bool, "a Boolean", Integer, Value::Integer(n @ (0 | 1)) => *n == 1, self => i64::from(self));
+cell!(f64, "a number", Real, Value::Real(x) => *x, self => self);
+cell!(String, "a text", Text, Value::Text(text) => text.clone(), self => self);
+cell!(Vec<u8>, "bytes", Blob, Value::Blob(bytes) => bytes.clone(), self => self);
+cell!(Seq, "a seq", Integer, Value::Integer(n) => Seq(*n), self => self.0);
+cell!(Micros, "a time", Integer, Value::Integer(n) => Micros(*n), self => self.0);
 
 impl<T: Cell> Cell for Option<T> {
     const KIND: Kind = T::KIND;

@@ -9,7 +9,8 @@
 
 use std::collections::HashMap;
 
-use abide_schema::Caller;
+use abide_schema::caller::{CallLimits, RateLimit};
+use abide_schema::{Caller, Code};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::traffic::{Random, for_seeds};
@@ -287,4 +288,31 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
     let child = ask("start_child_run", child).await;
     assert_eq!(child["session_id"], call["call_id"]);
     output
+}
+
+/// A request of twelve bytes copies a session with thousands of messages. It counted as one call, so that a caller with five
+/// calls a second held the writer most of the time.
+#[test]
+fn a_fork_counts_by_the_rows_that_it_changes() {
+    run(async {
+        let world = World::new();
+        world.session("s").await;
+        for nth in 0..300 {
+            world.say("s", &nth.to_string()).await.unwrap();
+        }
+        let rate = Some(RateLimit { calls: 2, per_ms: 1_000 });
+        let ann = Caller::new("ann").limited(CallLimits { rate, ..CallLimits::default() });
+        let fork = async |id: &str| {
+            let args = json!({"session_id": "s", "id": id});
+            world.engine().call(&ann, "fork_session", &args, None).await
+        };
+        fork("f1").await.unwrap();
+        let refusal = fork("f2").await.unwrap_err();
+        // It has changed more than 300 rows, so that it counts as three calls at least.
+        assert_eq!(refusal.code, Code::RateLimited);
+        assert!(
+            refusal.retry_after_ms.is_some_and(|ms| (1_000..5_000).contains(&ms)),
+            "{refusal:?}"
+        );
+    });
 }

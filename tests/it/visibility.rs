@@ -522,5 +522,15 @@ fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
             let refusal = ask(world.engine(), &who, &sql, None).await.unwrap_err();
             assert_eq!(refusal.detail, format!("no such column: {column}"), "{sql}");
         }
+
+        // The entries of A2A and of adapters have texts of messages.
+        let who = caller("bob", "reader", &[], &[]);
+        world.call("set_role", json!({"name": "reader", "reducers": []})).await.unwrap();
+        ask(world.engine(), &who, "SELECT data FROM entries", None).await.unwrap();
+        let hides = json!({"table": "agent_state", "role": "reader", "hidden": ["content"]});
+        world.call("set_policy", hides).await.unwrap();
+        let refusal =
+            ask(world.engine(), &who, "SELECT data FROM entries", None).await.unwrap_err();
+        assert_eq!(refusal.detail, "no such column: data");
     });
 }

@@ -1,11 +1,14 @@
 //! Mistakes of a new user in a folder of agents: each is reported before a run, or the run ends with the way out.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 
 use expect_test::expect;
+use serde_json::json;
 
 use crate::agent::AgentFolder;
-use crate::program::ExitedProcess;
+use crate::program::{ExitedProcess, abide};
 use crate::project::Project;
 
 const MODELS: &str = "models:
@@ -46,17 +49,228 @@ fn a_cost_limit_needs_a_price() {
     run(&with).good();
 }
 
+/// The limits that `abide agent init` suggests had `cost_usd`, and the model has no price.
+#[test]
+fn the_suggested_settings_of_a_new_agent_work() {
+    let project = Project::init("answers:\n  - text: Hello.\n");
+    let path = project.path(".abide/agents/default.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let settings = ["limits:", "profile:", "a2a_exposed:", "mcp_exposed:"];
+    let all = settings.iter().fold(text, |text, setting| {
+        assert!(text.contains(&format!("\n# {setting}")), "{setting}");
+        text.replace(&format!("\n# {setting}"), &format!("\n{setting}"))
+    });
+    fs::write(path, all).unwrap();
+    project.run(&["agent", "check"]).good();
+    project.run_on_file(&["agent", "run", "default", "Hi"]).good();
+}
+
+/// The hint of a missing secret was the page about tools.
+#[test]
+fn a_missing_secret_of_a_tool_names_the_environment() {
+    let tool = "http_tools:
+  - name: shop
+    description: Shows orders.
+    url: https://shop.example.com/orders
+    headers: { authorization: { env: NO_SUCH_TOKEN } }
+";
+    let project = Project::configured(&format!("{MODELS} }}\n{tool}"), "answers: []\n");
+    let checked = project.run(&["agent", "check"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(
+        checked.stdout.contains("the environment variable NO_SUCH_TOKEN is not set"),
+        "{checked:?}"
+    );
+    let hint = "hint: set the environment variable before you start the program";
+    assert!(checked.stdout.contains(hint), "{checked:?}");
+}
+
 /// A new agent with a mistake in its definition did not exist, and the hint was a query.
 #[test]
 fn a_run_of_a_broken_definition_is_explained() {
     let project = project("", "descriptio: x\n");
     for ended in [run(&project), project.run(&["agent", "chat", "clerk"])] {
+        assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(
-            ended.stderr.contains("there is no agent clerk")
-                && ended.stderr.contains("`abide agent check` shows why"),
+            ended.stderr.contains(".abide/agents/clerk.yaml:1:1: unknown field `descriptio`")
+                && ended.stderr.contains("`abide agent check` lists all errors"),
             "{ended:?}"
         );
     }
+    let ended = project.run_on_file(&["agent", "run", "other", "Hi"]);
+    assert!(
+        ended.stderr.contains("there is no agent other")
+            && ended.stderr.contains("`abide agent check` shows why"),
+        "{ended:?}"
+    );
+}
+
+const PAYS: &str = "
+programs:
+  - name: pay
+    description: Pays.
+    parameters: { type: object, properties: { order: { type: string } }, required: [order] }
+    command: [sh, -c, 'echo paid', sh, '{order}']
+    effect: at_most_once
+";
+
+const PAYMENT: &str = "
+answers:
+  - { text: I pay., calls: [{ name: pay, arguments: { order: A-7 } }] }
+  - text: Paid.
+";
+
+/// A project whose agent can pay, with this definition.
+fn payer(agent: &str) -> Project {
+    let project = Project::configured(&format!("{MODELS} }}\n{PAYS}"), PAYMENT);
+    define(&project, agent);
+    project
+}
+
+fn define(project: &Project, agent: &str) {
+    fs::write(project.path(".abide/agents/clerk.yaml"), agent).unwrap();
+}
+
+/// The name of the tool in a new rule was misspelled. The run used the former revision, which pays without an approval.
+#[test]
+fn a_definition_with_an_error_starts_no_run() {
+    let project = payer("tools: [pay]\ninterrupt_on: { pay: true }\n");
+    let begin = |id: &str| project.run_on_file(&["agent", "run", "clerk", "Hi", "--id", id]);
+    assert_eq!(begin("r1").code, Some(5));
+    define(&project, "tools: [pay]\ninterrupt_on: { pays: true }\n");
+    let refused = begin("r2");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let error = "error: agent clerk starts no run, because its definition has an error: \
+                 .abide/agents/clerk.yaml:2:17: unknown tool pays; available: pay   [usage]\n  \
+                 hint: did you mean pay?\n        `abide agent check` lists all errors; \
+                 a former revision is kept for runs that are in progress\n";
+    assert!(refused.stderr.ends_with(error), "{refused:?}");
+    let chat = project.run(&["agent", "chat", "clerk"]);
+    assert_eq!(chat.code, Some(2), "{chat:?}");
+    assert_eq!(project.rows("SELECT id FROM runs"), json!([["r1"]]));
+
+    let warning = "warning: run r1 continues with revision 1 of agent clerk: \
+                   its current definition has an error\n";
+    for continued in [begin("r1"), project.run(&["agent", "chat", "clerk", "--session", "r1"])] {
+        assert_eq!(continued.code, Some(5), "{continued:?}");
+        assert!(continued.stderr.contains(warning), "{continued:?}");
+    }
+    // The name of the agent is not always that of the file.
+    fs::remove_file(project.path(".abide/agents/clerk.yaml")).unwrap();
+    fs::write(project.path(".abide/agents/other.yaml"), "name: clerk\ntols: [pay]\n").unwrap();
+    assert_eq!(begin("r2").code, Some(2));
+    // An error that does not prevent a run ends it.
+    fs::remove_file(project.path(".abide/agents/other.yaml")).unwrap();
+    define(&project, "model: script/nope\n");
+    let failed = begin("r2");
+    assert!(failed.code == Some(1) && failed.stderr.contains("[unknown_model]"), "{failed:?}");
+}
+
+/// The same command repeated the error of the run as if it were current, with the hint to remove its cause.
+#[test]
+fn a_run_that_has_ended_is_not_tried_again() {
+    let project = project("", "model: script/nope\n");
+    let begin =
+        |more: &[&str]| project.run_on_file(&[&["agent", "run", "clerk", "Hi"], more].concat());
+    assert_eq!(begin(&["--id", "k1"]).code, Some(1));
+    define(&project, "description: x\n");
+    let former = begin(&["--id", "k1"]);
+    assert_eq!(former.code, Some(1), "{former:?}");
+    assert!(former.stderr.starts_with("error: run k1 has ended at 2"), "{former:?}");
+    let hint = "[unknown_model]\n  hint: use another --id for a new run, \
+                or --session k1 in place of --id to go on in the session\n";
+    assert!(former.stderr.ends_with(hint), "{former:?}");
+    begin(&["--session", "k1"]).good();
+}
+
+/// The command ended with the code of success, and the run was in progress.
+#[test]
+fn a_closed_output_is_no_success() {
+    let project = project("", "description: x\n");
+    let words = "word ".repeat(10_000);
+    let answer = format!("token_ms: 10\nanswers:\n  - text: \"first\\n{words}\"\n");
+    fs::write(project.path(".abide/answers.yaml"), answer).unwrap();
+    let mut command = abide();
+    command.current_dir(project.folder()).args(["--db", ".abide/agents.db"]);
+    command.args(["agent", "run", "clerk", "Hi", "--id", "r1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((&*line, output.status.code()), ("first\n", Some(141)), "{output:?}");
+    let hint = "continue:  abide agent run --db .abide/agents.db --id r1 clerk Hi\n";
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), hint);
+    assert_eq!(project.rows("SELECT status FROM runs"), json!([["running"]]));
+}
+
+/// The answers were one line: `no ideano ideano idea`.
+#[test]
+fn each_attempt_at_a_structured_answer_is_a_line() {
+    let agent = "response_format: { type: object, properties: { x: { type: integer } } }\n";
+    let project = project("", agent);
+    let answers = "answers: [{ text: no idea }, { text: still none }, { text: '{\"x\": 1}' }]\n";
+    fs::write(project.path(".abide/answers.yaml"), answers).unwrap();
+    let ended = run(&project);
+    assert_eq!(ended.stdout, "no idea\nstill none\n{\"x\": 1}\n", "{ended:?}");
+}
+
+/// The hints named arguments of calls, and a decision on a call whose run has ended had none.
+#[test]
+fn hints_of_agent_commands_name_their_options() {
+    let project = payer("tools: [pay]\ninterrupt_on: { pay: true }\n");
+    let begin = |id: &str| project.run_on_file(&["agent", "run", "clerk", "Hi", "--id", id]);
+    assert_eq!(begin("moved").code, Some(5));
+    assert_eq!(begin("ended").code, Some(5));
+    let snapshot = project.run_on_file(&["agent", "export", "moved"]).good();
+    fs::write(project.path("moved.json"), snapshot).unwrap();
+    project.run_on_file(&["agent", "abort", "ended", "--reason", "too late"]).good();
+    let other = ["--db", "other.db", "agent", "import", "moved.json"];
+    assert_eq!(project.run(&other).code, Some(5));
+    let refused = |args: &[&str]| {
+        let refused = project.run_on_file(args);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        refused.stderr
+    };
+    let decide = |id: &str| {
+        refused(&["call", "decide_approval", &format!("call_id={id}~1.1"), "decision=approve"])
+    };
+    let output = [
+        project.run(&[&other[..], &["--id", "again"]].concat()).stderr,
+        refused(&["agent", "export", "ended"]),
+        refused(&["agent", "pause", "ended"]),
+        decide("ended"),
+    ]
+    .concat();
+    expect![[r#"
+        error: this snapshot was imported as run moved   [conflict]
+          hint: a snapshot continues once; export with `abide agent export --copy` to continue several times
+        error: run ended is aborted; only a run that waits can be exported   [bad_transition]
+          hint: `abide agent fork` copies the history of a session
+        error: run ended is aborted and cannot be paused   [bad_transition]
+          hint: `abide agent run --session SESSION` starts another run in the session
+        error: call ended~1.1 was cancelled, because run ended has ended (aborted): too late   [conflict]
+          hint: start another run in the session; a new call asks for a new approval
+    "#]].assert_eq(&output);
+    let moved = decide("moved");
+    assert!(
+        moved.contains("call moved~1.1 was cancelled, because run moved has ended (aborted): "),
+        "{moved}"
+    );
+    assert!(moved.contains("hint: decide in the file in which the run continues"), "{moved}");
+
+    fs::remove_dir_all(project.path(".abide")).unwrap();
+    let import = project.run(&["--db", "third.db", "agent", "import", "moved.json"]);
+    assert!(import.stderr.contains("there is no folder .abide   [not_found]"), "{import:?}");
+    assert!(!project.path("third.db").exists(), "it was created");
+}
+
+/// Nothing was printed.
+#[test]
+fn a_session_without_files_is_reported() {
+    let project = project("", "description: x\n");
+    project.run_on_file(&["agent", "run", "clerk", "Hi", "--id", "r1"]).good();
+    let files = project.run(&["agent", "files", "r1"]);
+    assert_eq!((files.code, &*files.stdout, &*files.stderr), (Some(0), "", "no files\n"));
 }
 
 /// A model that was written with its provider had no place.
@@ -171,8 +385,8 @@ fn a_folder_without_a_configuration_is_reported() {
     fs::remove_file(project.path(".abide/abide.yaml")).unwrap();
     let line = ".abide/abide.yaml does not exist, so there are no models and no tools: \
                 `abide agent init` creates it";
-    for output in [project.run(&["agent", "check"]), run(&project)] {
-        assert_eq!(output.code, Some(1), "{output:?}");
+    for (output, code) in [(project.run(&["agent", "check"]), 1), (run(&project), 2)] {
+        assert_eq!(output.code, Some(code), "{output:?}");
         assert!(output.stderr.contains(line), "{output:?}");
     }
 }

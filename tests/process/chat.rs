@@ -630,6 +630,10 @@ fn a_conversation_says_whose_session_it_is_and_how_to_share_a_file() {
     let hint =
         "abide serve --agents .abide  and  abide agent chat default --url http://127.0.0.1:7341\n";
     assert!(locked.stderr.ends_with(hint), "{locked:?}");
+    // The hint of other commands started a server that drives no agents.
+    let locked = project.run_on_file(&["sql", "SELECT 1"]);
+    let serve = "`abide serve --db .abide/agents.db --agents .abide`";
+    assert!(locked.stderr.contains(serve), "{locked:?}");
     terminal.kill();
 }
 

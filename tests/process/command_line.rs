@@ -287,3 +287,18 @@ fn a_call_without_a_name_lists_the_reducers() {
     assert!(listed.contains("\nappend_message "), "{listed}");
     assert!(!listed.contains("expire_run"), "only the engine calls it: {listed}");
 }
+
+/// A misspelled parameter was reported as a missing one, with the hint to give it.
+#[test]
+fn a_misspelled_parameter_is_named() {
+    let server = Server::start();
+    let sql = "SELECT id FROM sessions WHERE id = :sid AND title = :title";
+    let hint = "hint: did you mean :sid? the statement has no parameter sdi\n";
+    for command in ["sql", "watch"] {
+        let refused = server.run(&[command, sql, "title=x", "sdi=x"]);
+        assert!(refused.code == Some(1) && refused.stderr.ends_with(hint), "{refused:?}");
+        let missing = server.run(&[command, sql, "title=x"]);
+        let hint = "hint: give it after the statement: `sid=…`\n";
+        assert!(missing.stderr.ends_with(hint), "{missing:?}");
+    }
+}

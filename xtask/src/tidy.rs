@@ -67,6 +67,8 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));
     findings.extend(cycles::check(&sources));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
+    let packages = metadata.packages.iter().map(|package| package.name.as_str());
+    findings.extend(dependencies::check_packages(packages));
     findings.extend(features::check(&features::built(&metadata)));
     findings.extend(licences::check(&metadata));
 

@@ -3,6 +3,8 @@
 //! A definition is **resolved** before it is registered: the prompt, instruction files and skills are read and
 //! stored in `instructions`. A revision therefore contains the complete instructions and does not depend on files.
 
+mod check;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +12,7 @@ use std::path::{Path, PathBuf};
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
 use abide_programs::{CliConfig, ParserChoice, Parsers};
-use abide_tools::{A2aConfig, BackendName, Parameters, Selection, Tools};
+use abide_tools::{A2aConfig, BackendName, Selection, Tools};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -19,7 +21,7 @@ use serde_json::{Map, Value};
 pub use crate::chosen_model::ModelChoice;
 
 use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESERVED, RESPONSE, TASK};
-use crate::error::{self, DefinitionError, NAME_CHARS, Position};
+use crate::error::{self, DefinitionError, InvalidSetting, Position};
 use crate::folder_texts;
 use crate::guardrail::GuardrailFunctions;
 use crate::middleware::Middleware;
@@ -237,7 +239,7 @@ pub struct Limits {
     /// Maximum number of tool calls; the default is that of the profile, or 50.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<i64>,
-    /// Maximum number of concurrent tool calls; the default is that of the profile, or 5.
+    /// Maximum number of concurrent tool calls; the default is that of the profile, or 5. 0 counts as 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tools: Option<usize>,
     /// Maximum duration in seconds since the start of the run, including the time that it waits.
@@ -262,9 +264,6 @@ pub struct Limits {
     pub cost_usd: Option<f64>,
 }
 
-/// How deep inline subagents can be nested: as deep as runs can delegate.
-const INLINE_DEPTH: usize = 5;
-
 impl AgentDefinition {
     /// The settings that apply to its runs. For a definition that was registered before profiles existed, they are
     /// computed.
@@ -283,7 +282,7 @@ impl AgentDefinition {
         }
         settings.planning = self.planning.unwrap_or(settings.planning);
         // The program or the remote agent has its own context, plans and memory.
-        if self.works_elsewhere().is_some() {
+        if self.external_kind().is_some() {
             settings.planning = false;
             settings.context.compaction = false;
             settings.memory.enabled = false;
@@ -385,8 +384,8 @@ impl AgentDefinition {
 
     /// The definition with the middleware of all agents, including its inline subagents. It replaces the former middleware of all agents.
     pub fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
-        let is_elsewhere = self.works_elsewhere().is_some();
-        let applies = |it: &&Middleware| !is_elsewhere || it.applies_elsewhere();
+        let is_external = self.external_kind().is_some();
+        let applies = |it: &&Middleware| !is_external || it.applies_to_external();
         self.deployment_middleware = middleware.iter().filter(applies).cloned().collect();
         let subagents = self.subagents.into_iter().map(|subagent| match subagent {
             Subagent::Inline(inline) => {
@@ -412,12 +411,12 @@ impl AgentDefinition {
     /// The definition with `model` as a part of `config`.
     ///
     /// # Errors
-    /// [`DefinitionError::Contradiction`] if `config` has a model, too, or a part is empty.
+    /// [`DefinitionError::Setting`] if `config` has a model, too, or a part is empty.
     pub fn expanded(mut self) -> Result<AgentDefinition, DefinitionError> {
         let Some(model) = self.model.take() else { return Ok(self) };
         if self.config.provider.is_some() || self.config.model.is_some() {
-            let why = "model and config both name a model: remove one of them";
-            return Err(DefinitionError::Contradiction(why.to_owned()));
+            let why = "and config both name a model: remove one of them";
+            return Err(InvalidSetting::new("model", why).into());
         }
         match model.split_once('/') {
             Some((provider, name)) if !provider.is_empty() && !name.is_empty() => {
@@ -426,120 +425,16 @@ impl AgentDefinition {
                 Ok(self)
             }
             _ => {
-                let why = format!("model is {model:?}: write PROVIDER/MODEL");
-                Err(DefinitionError::Contradiction(why))
+                let why = format!("is {model:?}: write PROVIDER/MODEL");
+                Err(InvalidSetting::new("model", why).into())
             }
-        }
-    }
-
-    /// Checks the definition for contradictions.
-    fn check(&self) -> Result<(), DefinitionError> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        let length = self.name.chars().count();
-        if length == 0 || length > NAME_CHARS || !self.name.chars().all(fits) {
-            return Err(DefinitionError::Name(self.name.clone()));
-        }
-        let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
-        if let Some(kind) = self.works_elsewhere() {
-            self.check_elsewhere(kind)?;
-        }
-        if let Some(why) = self.pause.iter().find_map(|rule| rule.check().err()) {
-            return contradiction(&why);
-        }
-        if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
-            return contradiction(&why);
-        }
-        let settings = self.computed_settings();
-        let numbers = settings.context.check().and_then(|()| settings.watchdog.check());
-        let numbers = numbers.and_then(|()| settings.memory.check());
-        let numbers = numbers.and_then(|()| settings.plan.check());
-        if let Err(why) = numbers {
-            return contradiction(&why);
-        }
-        if self.limits.tool_calls.is_some_and(|max| max < 0) {
-            return contradiction("limits.tool_calls is negative");
-        }
-        for tool in self.agent_tools() {
-            if let Err(why) = tool.check() {
-                return contradiction(&why);
-            }
-            if !self.mode.is_subagent() {
-                return contradiction(
-                    "an agent with as_tool or as_handoff needs mode: subagent or all",
-                );
-            }
-        }
-        for (name, max) in [
-            ("delegation_seconds", self.limits.delegation_seconds),
-            ("descendants", self.limits.descendants),
-            ("delegation_depth", self.limits.delegation_depth),
-        ] {
-            if max.is_some_and(|max| max < 0) {
-                return contradiction(&format!("limits.{name} is negative"));
-            }
-        }
-        self.check_subagents()?;
-        if let Some(schema) = &self.response_format {
-            Parameters::of(schema).map_err(|why| {
-                DefinitionError::Contradiction(format!(
-                    "response_format is not a supported JSON Schema: {why}"
-                ))
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The field that makes something else work instead of a model and tools.
-    pub fn works_elsewhere(&self) -> Option<&'static str> {
-        let fields = [("cli", self.cli.is_some()), ("a2a", self.a2a.is_some())];
-        fields.into_iter().find_map(|(field, is_there)| is_there.then_some(field))
-    }
-
-    /// Checks a definition without a model: a program (`cli`) or a remote agent (`a2a`).
-    fn check_elsewhere(&self, field: &str) -> Result<(), DefinitionError> {
-        let who = if field == "cli" { "program" } else { "remote agent" };
-        let has_prompt =
-            self.system_prompt.is_some() || !self.memory.is_empty() || !self.skills.is_empty();
-        let problems = [
-            (
-                self.cli.is_some() && self.a2a.is_some(),
-                "has both cli and a2a: remove one".to_owned(),
-            ),
-            (
-                !(self.tools.is_empty() && self.subagents.is_empty()),
-                format!("uses the {who}'s tools: remove tools and subagents"),
-            ),
-            (self.planning == Some(true), format!("uses the {who}'s plans: remove planning")),
-            (
-                !self.middleware.iter().all(Middleware::applies_elsewhere),
-                "takes only the middleware observability, because its output cannot be held back"
-                    .to_owned(),
-            ),
-            (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
-            (self.as_handoff.is_some(), "cannot take over a turn: remove as_handoff".to_owned()),
-            (
-                field == "a2a" && has_prompt,
-                "uses the remote agent's instructions: remove system_prompt, memory and skills"
-                    .to_owned(),
-            ),
-        ];
-        if let Some((_, why)) = problems.into_iter().find(|(is_wrong, _)| *is_wrong) {
-            let why = format!("an agent with {field} {why}");
-            return Err(DefinitionError::Contradiction(why));
-        }
-        match self.cli.as_ref().map_or(Ok(()), CliConfig::check) {
-            Err((subject, why)) => {
-                let (why, subject) = (why.to_owned(), subject.to_owned());
-                Err(DefinitionError::Program { code: "bad_parser", why, subject })
-            }
-            Ok(()) => Ok(()),
         }
     }
 
     /// Checks that the guardrails in Rust exist.
     ///
     /// # Errors
-    /// One does not.
+    /// [`DefinitionError::Contradiction`] about the first function that does not exist.
     pub fn check_guardrails(&self, functions: &GuardrailFunctions) -> Result<(), DefinitionError> {
         let rules = self.middleware.iter().filter_map(Middleware::guardrail);
         let named = rules.filter_map(|rule| rule.check.as_deref());
@@ -583,39 +478,6 @@ impl AgentDefinition {
             Subagent::Inline(inline) => inline.check_sandbox(there),
             Subagent::Named(_) => Ok(()),
         })
-    }
-
-    /// Checks the names of the subagents: the model chooses among them by name, and only an inline agent has its
-    /// parent in its name.
-    fn check_subagents(&self) -> Result<(), DefinitionError> {
-        let contradiction = |why: String| Err(DefinitionError::Contradiction(why));
-        let mut names = BTreeSet::new();
-        for subagent in &self.subagents {
-            let name = subagent.name();
-            if !names.insert(name) {
-                return contradiction(format!("agent {} has two subagents {name}", self.name));
-            }
-            if let (Subagent::Named(_), Some((parent, _))) = (subagent, name.split_once(OF_PARENT))
-            {
-                let why =
-                    format!("{name} belongs to agent {parent}, and no other agent can use it");
-                return contradiction(why);
-            }
-        }
-        if self.inline_depth() > INLINE_DEPTH {
-            let why = format!("inline subagents are nested more than {INLINE_DEPTH} deep");
-            return contradiction(why);
-        }
-        Ok(())
-    }
-
-    /// How deep inline subagents are nested; 0 if there are none.
-    fn inline_depth(&self) -> usize {
-        let inline = self.subagents.iter().filter_map(|subagent| match subagent {
-            Subagent::Inline(inline) => Some(1 + inline.inline_depth()),
-            Subagent::Named(_) => None,
-        });
-        inline.max().unwrap_or(0)
     }
 
     /// The agents that the definition registers, with their registered names: its inline subagents, each after
@@ -698,7 +560,7 @@ impl AgentDefinition {
     /// Checks that the tools which rules of its middleware name are available.
     ///
     /// # Errors
-    /// One is not.
+    /// [`DefinitionError::Tools`] with the tools that are not available.
     pub fn check_rules(&self, tools: &Tools) -> Result<(), DefinitionError> {
         let named = self.middleware.iter().filter_map(|it| match it {
             Middleware::ToolRetry(retry) => Some(&retry.tools),

@@ -25,6 +25,23 @@ impl fmt::Display for Position {
     }
 }
 
+/// A setting whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} {why}")]
+pub struct InvalidSetting {
+    /// Its path in the definition, such as `profile.context.chunk_tokens`.
+    pub setting: String,
+    /// The rest of the sentence that begins with the path.
+    pub why: String,
+}
+
+impl InvalidSetting {
+    /// The error of a setting.
+    pub fn new(setting: &str, why: impl Into<String>) -> InvalidSetting {
+        InvalidSetting { setting: setting.to_owned(), why: why.into() }
+    }
+}
+
 /// Why a definition is refused, or cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -50,13 +67,23 @@ pub enum DefinitionError {
     /// Invalid name.
     #[error("invalid agent name {0:?}: letters, digits, . _ and -, at most {NAME_CHARS}")]
     Name(String),
-    /// A prompt, an instruction file or a skill cannot be read.
+    /// The file of a prompt, an instruction file or a skill cannot be read.
     #[error("{what} cannot be read: {why}")]
     Missing {
         /// The text that is missing.
         what: String,
         /// The reason.
         why: String,
+    },
+    /// A prompt cannot be read from its store.
+    #[error("prompt {name} cannot be read: {why}")]
+    Prompt {
+        /// The name, as the definition has it.
+        name: String,
+        /// The reason.
+        why: String,
+        /// How to correct it.
+        hint: &'static str,
     },
     /// The variables of its prompt and the given values do not match.
     #[error("{why}")]
@@ -69,9 +96,9 @@ pub enum DefinitionError {
     /// Unknown or duplicate tool names.
     #[error("{0}")]
     Tools(#[from] ToolsError),
-    /// It delegates to itself, directly or through other agents.
-    #[error("delegation cycle: {0}")]
-    Cycle(String),
+    /// It delegates to itself, directly or through other agents: their names in order, with the first one at the end.
+    #[error("delegation cycle: {}", .0.join(" → "))]
+    Cycle(Vec<String>),
     /// It needs a sandbox that is not configured.
     #[error(
         "sandbox {wanted} is not configured; this runtime has {}",
@@ -86,6 +113,9 @@ pub enum DefinitionError {
     /// Two parts of it contradict each other.
     #[error("{0}")]
     Contradiction(String),
+    /// A setting has a value that cannot be used.
+    #[error("{0}")]
+    Setting(#[from] InvalidSetting),
     /// It names middleware that does not exist.
     #[error("unknown middleware {name}; available: {}", listed(.known))]
     Middleware {
@@ -153,11 +183,11 @@ impl DefinitionError {
         match self {
             DefinitionError::Malformed { .. } => "malformed_definition",
             DefinitionError::Name(_) => "bad_agent_name",
-            DefinitionError::Missing { .. } => "missing_text",
+            DefinitionError::Missing { .. } | DefinitionError::Prompt { .. } => "missing_text",
             DefinitionError::Variables { .. } => "prompt_variables",
             DefinitionError::Tools(error) => error.code(),
             DefinitionError::Cycle(_) => "delegation_cycle",
-            DefinitionError::Contradiction(_) => "contradiction",
+            DefinitionError::Contradiction(_) | DefinitionError::Setting(_) => "contradiction",
             DefinitionError::Sandbox { .. } => "sandbox_unavailable",
             DefinitionError::Subagent { .. } => "unknown_subagent",
             DefinitionError::Middleware { .. } => "unknown_middleware",
@@ -178,7 +208,9 @@ impl DefinitionError {
             Some(meant.unwrap_or_else(|| otherwise.to_owned()))
         };
         let text = match self {
-            DefinitionError::Malformed { why, .. } => return misspelled(why),
+            DefinitionError::Malformed { why, .. } => {
+                return misspelled(why).or_else(|| of_type(why).map(str::to_owned));
+            }
             DefinitionError::Parser { name, known } => {
                 return or(Some(name), known, "Catalog::parser adds one in Rust");
             }
@@ -201,11 +233,11 @@ impl DefinitionError {
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
             }
-            DefinitionError::Contradiction(why) if why.starts_with("profile.") => {
-                "a number that the profile does not set is that of its preset: docs/agent-context.md lists them"
-            }
+            DefinitionError::Setting(InvalidSetting { setting, .. }) => of_setting(setting)?,
             DefinitionError::Cycle(_) => "remove one of these names from subagents",
-            DefinitionError::Config { code, .. } => return of_config(code).map(str::to_owned),
+            DefinitionError::Config { code, why, .. } => {
+                return of_config(code, why).map(str::to_owned);
+            }
             DefinitionError::Sandbox { .. } => {
                 "configure it in abide.yaml, or remove sandbox from the definition"
             }
@@ -214,16 +246,14 @@ impl DefinitionError {
                 let (parent, _) = name.split_once('/')?;
                 return Some(format!("an inline subagent is changed with its agent {parent}"));
             }
-            DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
-                "store it with `abide prompt put`, or write it into a file in prompts/"
-            }
+            DefinitionError::Prompt { hint, .. } => hint,
             DefinitionError::Variables { .. } => {
                 "give each variable a value in `system_prompt: { …, variables: { NAME: VALUE } }`"
             }
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
             }
-            DefinitionError::Program { code, .. } => of_program(code),
+            DefinitionError::Program { code, why, .. } => of_program(code, why),
             _ => return None,
         };
         Some(text.to_owned())
@@ -243,39 +273,36 @@ impl DefinitionError {
         }
     }
 
-    /// The word of the definition that is wrong.
-    pub fn subject(&self) -> Option<&str> {
-        match self {
+    /// The words of the definition that are wrong, in the order in which they are searched in the file.
+    pub(crate) fn subjects(&self) -> Vec<&str> {
+        let word = match self {
+            DefinitionError::Missing { what, .. } => {
+                let file = what.rsplit(['/', ' ']).next().unwrap_or(what);
+                return vec![file, file.strip_suffix(".md").unwrap_or(file)];
+            }
             DefinitionError::Name(name)
             | DefinitionError::Subagent { name, .. }
             | DefinitionError::Middleware { name, .. }
             | DefinitionError::Parser { name, .. }
-            | DefinitionError::Mode(name) => Some(name),
-            DefinitionError::Variables { prompt, .. } => Some(prompt),
-            DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
-                what.strip_prefix("prompt ")
-            }
-            DefinitionError::Missing { what, .. } => {
-                let file = what.rsplit(['/', ' ']).next().unwrap_or(what);
-                Some(file.strip_suffix(".md").unwrap_or(file))
-            }
+            | DefinitionError::Prompt { name, .. }
+            | DefinitionError::Mode(name) => Some(name.as_str()),
+            DefinitionError::Variables { prompt, .. } => Some(prompt.as_str()),
             DefinitionError::Tools(error) => match error {
                 ToolsError::Unknown { names, .. } => names.first().map(String::as_str),
                 ToolsError::Duplicate { name }
                 | ToolsError::Name { name }
                 | ToolsError::Schema { name, .. }
-                | ToolsError::Source { name } => Some(name),
+                | ToolsError::Source { name } => Some(name.as_str()),
                 _ => None,
             },
             DefinitionError::Model { wanted, .. } => wanted.as_deref(),
-            // `profile.context.chunk_tokens 0 is …`: the number can be that of the preset, and is then not in the file.
-            DefinitionError::Contradiction(why) => why.strip_prefix("profile.")?.split('.').next(),
-            DefinitionError::Sandbox { wanted, .. } => Some(wanted),
+            DefinitionError::Sandbox { wanted, .. } => Some(*wanted),
             DefinitionError::Config { subject, .. } | DefinitionError::Program { subject, .. } => {
-                Some(subject)
+                Some(subject.as_str())
             }
             _ => None,
-        }
+        };
+        word.into_iter().collect()
     }
 }
 
@@ -295,17 +322,52 @@ pub fn suggestion_for_run(code: &str, message: &str) -> Option<&'static str> {
 const PRICE_UNKNOWN: &str =
     "give the provider a `price` in abide.yaml (docs/models.md), or remove cost_usd";
 
+const SET_VARIABLE: &str = "set the environment variable before you start the program";
+
+/// Whether an environment variable is missing.
+fn needs_variable(why: &str) -> bool {
+    why.contains("environment variable")
+}
+
 /// How to provide the key of a model.
 fn key_missing(why: &str) -> &'static str {
-    match why.contains("environment variable") {
-        true => "set the environment variable before you start the program",
+    match needs_variable(why) {
+        true => SET_VARIABLE,
         false => "create the file with the key, or correct key_file in abide.yaml",
     }
 }
 
+/// How to correct a setting of a definition.
+fn of_setting(setting: &str) -> Option<&'static str> {
+    let text = match setting.split('.').next()? {
+        "profile" => {
+            "a setting that the profile does not change is that of its preset: docs/agent-context.md lists them"
+        }
+        "limits" | "config" => "correct the number, or remove the setting",
+        "model" => "name a provider and a model of abide.yaml, such as openai/gpt-4.1",
+        "response_format" => "write a JSON Schema, such as `{ type: object, properties: { … } }`",
+        "pause" => "docs/agent-runs.md describes the conditions of a pause",
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// How to write a value of the expected type.
+fn of_type(why: &str) -> Option<&'static str> {
+    let ways = [
+        ("expected a list", "write a list, such as `[NAME]`"),
+        ("expected a map of fields", "write a map, such as `{ NAME: VALUE }`"),
+        ("expected an integer", "write a whole number, such as 10"),
+        ("expected a number", "write a number, such as 0.5"),
+        ("expected true or false", "write true or false: yes, no, on and off are texts"),
+    ];
+    ways.into_iter().find(|(expected, _)| why.contains(expected)).map(|(_, way)| way)
+}
+
 /// How to correct a part of `abide.yaml`.
-fn of_config(code: &str) -> Option<&'static str> {
+fn of_config(code: &str, why: &str) -> Option<&'static str> {
     let text = match code {
+        _ if needs_variable(why) => SET_VARIABLE,
         code if code.contains("sandbox") => {
             "docs/sandboxes.md describes the backends and their settings"
         }
@@ -318,8 +380,10 @@ fn of_config(code: &str) -> Option<&'static str> {
 }
 
 /// How to correct the program of an agent.
-fn of_program(code: &str) -> &'static str {
+fn of_program(code: &str, why: &str) -> &'static str {
     match code {
+        _ if needs_variable(why) => SET_VARIABLE,
+        "contradiction" => "docs/a2a.md describes the settings of a remote agent",
         "no_terminal_rule" => {
             "set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format"
         }
@@ -330,9 +394,14 @@ fn of_program(code: &str) -> &'static str {
     }
 }
 
-/// Parses YAML. JSON is valid YAML, too.
+/// Parses YAML 1.2. JSON is valid YAML, too. By default the parser reads `NO` and `y` as booleans and `1_000` as a number,
+/// as YAML 1.1 does.
 pub(crate) fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, DefinitionError> {
-    serde_saphyr::from_str(text).map_err(|error| of_parser(&error))
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        underscored_numbers_as_strings: true,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| of_parser(&error))
 }
 
 /// The error of a parser of YAML, with the place that it names at the end.
@@ -358,6 +427,8 @@ fn plain(why: &str) -> String {
         ("invalid u32", "expected an integer that is not negative"),
         ("invalid usize", "expected an integer that is not negative"),
         ("invalid f64", "expected a number"),
+        ("invalid boolean (strict mode expects true/false)", "expected true or false"),
+        ("invalid boolean", "expected true or false"),
         ("invalid bool", "expected true or false"),
     ];
     let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
@@ -371,14 +442,26 @@ fn plain(why: &str) -> String {
     why.replace("`native`, ", "").replace("native, ", "")
 }
 
+/// The unknown name that an error quotes.
+pub(crate) fn unknown_name(why: &str) -> Option<&str> {
+    why.split_once("unknown ")?.1.split('`').nth(1)
+}
+
 /// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known
 /// names.
 fn misspelled(why: &str) -> Option<String> {
-    let (_, rest) = why.split_once("unknown ")?;
-    let wrong = rest.split('`').nth(1)?;
-    let lists = ["expected one of ", "available: ", "expected "];
-    let (_, known) = lists.iter().find_map(|before| rest.split_once(before))?;
+    let (wrong, known) = match why.split_once(" is not one of ") {
+        Some((wrong, known)) => (wrong.trim_matches('"'), known),
+        None => {
+            let (_, rest) = why.split_once("unknown ")?;
+            let lists = ["expected one of ", "available: ", "expected "];
+            let (_, known) = lists.iter().find_map(|before| rest.split_once(before))?;
+            (unknown_name(why)?, known)
+        }
+    };
     let known = known.split(" at line ").next().unwrap_or_default();
     let known = known.split(", ").map(|name| name.trim().trim_matches('`'));
-    nearest(wrong, known).map(|name| format!("did you mean {name}?"))
+    let begins = |name: &&str| wrong.len() > 2 && name.starts_with(wrong);
+    let meant = nearest(wrong, known.clone()).or_else(|| known.clone().find(begins));
+    meant.map(|name| format!("did you mean {name}?"))
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::error::{DefinitionError, Position};
+use crate::error::DefinitionError;
 
 /// Maximum size of a text, in bytes.
 const MOST: u64 = 1 << 20;
@@ -62,33 +62,6 @@ pub fn named(folder: &Path, below: &str, name: &str) -> Result<String, Definitio
     read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
 }
 
-/// The first place of a word, outside of comments; otherwise that of a word after a slash, such as the model of
-/// `provider/model`.
-pub fn position_of(text: &str, word: &str) -> Option<Position> {
-    let is_part = |c: char| c.is_alphanumeric() || "_-./*".contains(c);
-    let is_whole = |before: &str| !before.ends_with(is_part);
-    first_place(text, word, &|before, after| is_whole(before) && !after.starts_with(is_part))
-        .or_else(|| {
-            first_place(text, word, &|before, after| {
-                before.ends_with('/') && !after.starts_with(is_part)
-            })
-        })
-}
-
-/// The first place of a text whose surroundings in its line fit.
-fn first_place(text: &str, word: &str, fits: &dyn Fn(&str, &str) -> bool) -> Option<Position> {
-    let place = |line: &str| {
-        let line = line.split(" #").next().unwrap_or_default();
-        let mut found = line.match_indices(word).map(|(at, _)| at);
-        let at = found.find(|at| fits(&line[..*at], &line[at + word.len()..]))?;
-        Some(line[..at].chars().count())
-    };
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'));
-    let (line, column) = lines.filter_map(|(at, line)| Some((at, place(line)?))).next()?;
-    let number = |at: usize| u64::try_from(at + 1).unwrap_or(u64::MAX);
-    Some(Position { line: number(line), column: number(column) })
-}
-
 /// Opens a file without following symlinks. The path is already resolved, so a symlink in it was created
 /// afterwards.
 fn open(root: &Path, below: &Path) -> io::Result<File> {
@@ -113,20 +86,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-
-    #[test]
-    fn a_place_is_found_by_a_whole_word() {
-        let text = "# fly\nmodel: flying  # fly\ntools: [look,\n  fly, é, fl]\n";
-        let place = |word| position_of(text, word).map(|at| at.to_string());
-        assert_eq!(place("fly").as_deref(), Some("4:3"));
-        assert_eq!(place("look").as_deref(), Some("3:9"));
-        assert_eq!(place("fl").as_deref(), Some("4:11"), "characters, not bytes");
-        assert_eq!(place("noname"), None);
-        let model = position_of("tools: [a/small]\nmodel: a/small\n# small\n", "small");
-        assert_eq!(model.map(|at| at.to_string()).as_deref(), Some("1:11"), "after a slash");
-        let whole = position_of("model: a/small\nname: small\n", "small");
-        assert_eq!(whole.map(|at| at.to_string()).as_deref(), Some("2:7"), "the whole word first");
-    }
 
     /// Regression: `memory: ["abide.yaml"]` copied the provider's key into a row that every tenant could read, and
     /// symlinks were followed.

@@ -1,10 +1,10 @@
 //! Definitions of agents: what a file, a request or Rust code can say about an agent, and what it resolves to.
 //!
-//! This crate changes when a definition can say something else. Nothing here reads rows, asks a model or runs a tool.
+//! This crate changes when definitions get a field, or a field gets another meaning. Nothing here reads rows, asks a model or runs a tool.
 //!
 //! `agent` an agent · `agent_tool` tools that stand for agents · `chosen_model` the choice of a model · `error` why a
 //! definition is refused · `folder_texts` the files of a folder · `guardrail` rules for texts · `middleware` what
-//! surrounds requests and calls · `pause_rule` where a run pauses · `profile` named sets of numbers ·
+//! surrounds requests and calls · `pause_rule` where a run pauses · `place` the place of an error in its file · `profile` named sets of numbers ·
 //! `profile_settings` the numbers · `project_config` `abide.yaml` · `prompt_source` where the system prompt is · `reduction_rules` what a summary replaces.
 
 pub mod agent;
@@ -15,6 +15,7 @@ pub mod folder_texts;
 pub mod guardrail;
 pub mod middleware;
 pub mod pause_rule;
+mod place;
 pub mod profile;
 pub mod profile_settings;
 pub mod project_config;

@@ -186,7 +186,7 @@ impl Middleware {
     }
 
     /// Whether it applies to an agent that is a program or a remote agent.
-    pub fn applies_elsewhere(&self) -> bool {
+    pub fn applies_to_external(&self) -> bool {
         matches!(self, Middleware::Observability(_))
     }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use abide_client::{PauseStage, Run};
 use serde::{Deserialize, Serialize};
 
+use crate::error::InvalidSetting;
+
 /// A rule of a definition that pauses a run. All of its conditions must hold. Without a condition it pauses at every
 /// such stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,15 +31,15 @@ impl PauseRule {
     /// Checks that the conditions can hold.
     ///
     /// # Errors
-    /// One sentence about a condition that cannot.
-    pub fn check(&self) -> Result<(), String> {
+    /// The condition that can never hold.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         let negative = |number: Option<i64>| number.is_some_and(|number| number < 0);
         if negative(self.iteration) || negative(self.tokens) {
-            return Err("a number of pause is negative".to_owned());
+            return Err(InvalidSetting::new("pause", "has a negative number"));
         }
         if self.at == PauseStage::AfterLoop && !self.tools.is_empty() {
-            let why = "pause at after_loop has tools, but the last answer of a run has no calls";
-            return Err(why.to_owned());
+            let why = "has tools at after_loop, but the last answer of a run has no calls";
+            return Err(InvalidSetting::new("pause", why));
         }
         Ok(())
     }

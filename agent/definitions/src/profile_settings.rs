@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::InvalidSetting;
 use crate::reduction_rules::{self, Reduction, ReductionRules};
 
 /// A named set of settings.
@@ -162,10 +163,12 @@ impl PlanSettings {
     /// Checks that these numbers do not contradict each other.
     ///
     /// # Errors
-    /// One sentence about two of them.
-    pub fn check(&self) -> Result<(), String> {
+    /// The setting that cannot be used.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         match self.replan_steps {
-            0 => Err("`profile.plan.replan_steps` is 0; it must be at least 1".to_owned()),
+            0 => {
+                Err(InvalidSetting::new("profile.plan.replan_steps", "is 0; it must be at least 1"))
+            }
             _ => Ok(()),
         }
     }
@@ -317,8 +320,8 @@ impl ContextSettings {
     /// Checks that these numbers do not contradict each other.
     ///
     /// # Errors
-    /// One sentence about two of them.
-    pub fn check(&self) -> Result<(), String> {
+    /// The setting that cannot be used.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         let ContextSettings {
             window_tokens: window,
             compact_above_tokens: trigger,
@@ -326,39 +329,34 @@ impl ContextSettings {
             summary_token_limit: summary,
             ..
         } = self;
-        let why = if trigger > window {
-            format!("profile.context.compact_above_tokens {trigger} exceeds window_tokens {window}")
+        let (setting, why) = if trigger > window {
+            ("compact_above_tokens", format!("{trigger} exceeds window_tokens {window}"))
         } else if target >= trigger {
-            format!(
-                "profile.context.compact_to_tokens {target} is not below compact_above_tokens {trigger}"
-            )
+            let why = format!("{target} is not below compact_above_tokens {trigger}");
+            ("compact_to_tokens", why)
         } else if summary.saturating_mul(2) > *target {
-            format!(
-                "profile.context.summary_token_limit {summary} exceeds half of \
-                 compact_to_tokens {target}"
-            )
+            let why = format!("{summary} exceeds half of compact_to_tokens {target}");
+            ("summary_token_limit", why)
         } else if *summary < SUMMARY_TOKENS {
-            format!(
-                "`profile.context.summary_token_limit` is {summary}; it must be at least {SUMMARY_TOKENS}"
-            )
+            let why = format!("is {summary}; it must be at least {SUMMARY_TOKENS}");
+            ("summary_token_limit", why)
         } else if self.chunk_tokens < SUMMARY_TOKENS || self.chunk_tokens > *window {
             let chunk = self.chunk_tokens;
-            format!(
-                "`profile.context.chunk_tokens` is {chunk}; it must be from {SUMMARY_TOKENS} to \
-                 window_tokens {window}"
-            )
+            let why =
+                format!("is {chunk}; it must be from {SUMMARY_TOKENS} to window_tokens {window}");
+            ("chunk_tokens", why)
         } else if self.last_answers == 0 {
-            "profile.context.last_answers is 0: the last answer always stays".to_owned()
+            ("last_answers", "is 0: the last answer always stays".to_owned())
         } else if self.tool_responses < 0 {
-            "profile.context.tool_responses is negative".to_owned()
+            ("tool_responses", format!("is {}; it must be at least 0", self.tool_responses))
         } else if let Err(why) = reduction_rules::check(&self.reduce_results) {
-            format!("profile.context.reduce_results: {why}")
+            ("reduce_results", why)
         } else if let Err(why) = reduction_rules::check(&self.reduce_arguments) {
-            format!("profile.context.reduce_arguments: {why}")
+            ("reduce_arguments", why)
         } else {
             return Ok(());
         };
-        Err(why)
+        Err(InvalidSetting::new(&format!("profile.context.{setting}"), why))
     }
 }
 
@@ -369,18 +367,18 @@ impl MemorySettings {
     /// Checks these settings.
     ///
     /// # Errors
-    /// One sentence about a setting.
-    pub fn check(&self) -> Result<(), String> {
+    /// The setting that cannot be used.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
         if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
             let name = &self.namespace;
-            return Err(format!(
-                "profile.memory.namespace {name:?}: letters, digits, . _ - and /, at most 100"
-            ));
+            let why = format!("{name:?}: letters, digits, . _ - and /, at most 100");
+            return Err(InvalidSetting::new("profile.memory.namespace", why));
         }
         match &self.scope {
             MemoryScope::Keys(keys) if keys.is_empty() => {
-                Err("profile.memory.scope is an empty list: name keys of the scope".to_owned())
+                let why = "is an empty list: name keys of the scope";
+                Err(InvalidSetting::new("profile.memory.scope", why))
             }
             _ => Ok(()),
         }
@@ -433,13 +431,16 @@ impl WatchdogSettings {
     /// Checks these numbers.
     ///
     /// # Errors
-    /// One sentence about a number.
-    pub fn check(&self) -> Result<(), String> {
+    /// The setting that cannot be used.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let invalid = |name: &str, why: String| {
+            Err(InvalidSetting::new(&format!("profile.watchdog.{name}"), why))
+        };
         for (name, share) in
             [("over_tooling", self.over_tooling), ("context_rot", self.context_rot)]
         {
             if !share.is_finite() || share <= 0.0 {
-                return Err(format!("`profile.watchdog.{name}` is {share}; it must be above 0"));
+                return invalid(name, format!("is {share}; it must be above 0"));
             }
         }
         for (name, count, least) in [
@@ -449,17 +450,13 @@ impl WatchdogSettings {
             ("stop_after", self.stop_after, 0),
         ] {
             if count < least {
-                return Err(format!(
-                    "`profile.watchdog.{name}` is {count}; it must be at least {least}"
-                ));
+                return invalid(name, format!("is {count}; it must be at least {least}"));
             }
         }
         if self.stop_after_repeats > 0 && self.stop_after_repeats <= self.repeats {
             let (stop, warn) = (self.stop_after_repeats, self.repeats);
-            return Err(format!(
-                "profile.watchdog.stop_after_repeats {stop} is not above repeats {warn}: the \
-                 model is warned first"
-            ));
+            let why = format!("{stop} is not above repeats {warn}: the model is warned first");
+            return invalid("stop_after_repeats", why);
         }
         Ok(())
     }

@@ -75,8 +75,8 @@ impl PromptSource {
         let template = match origin {
             PromptOrigin::Text(text) => text.clone(),
             PromptOrigin::File(file) => folder_texts::named(folder, "prompts", file)?,
-            PromptOrigin::Store(name) => stored(stores.store.as_deref(), name, NO_STORE)?,
-            PromptOrigin::Mlflow(name) => stored(stores.mlflow.as_deref(), name, NO_MLFLOW)?,
+            PromptOrigin::Store(name) => stored(stores.store.as_deref(), name, &STORE)?,
+            PromptOrigin::Mlflow(name) => stored(stores.mlflow.as_deref(), name, &MLFLOW)?,
         };
         template::render(&template, variables).map_err(|why| DefinitionError::Variables {
             why: why.to_string(),
@@ -101,9 +101,27 @@ impl PromptSource {
     }
 }
 
-const NO_STORE: &str = "this command has no database; name it with --db or --url";
+/// Where prompts of an origin come from, and the hints for its failures.
+struct StoreKind {
+    /// Why there is no such store.
+    without: &'static str,
+    /// The hint if there is none.
+    configure: &'static str,
+    /// The hint if the store does not have the prompt.
+    add: &'static str,
+}
 
-const NO_MLFLOW: &str = "abide.yaml has no `prompts: { mlflow: { url: … } }`";
+const STORE: StoreKind = StoreKind {
+    without: "this command has no database",
+    configure: "name the database with --db or --url",
+    add: "store it with `abide prompt put`, or write it into a file in prompts/",
+};
+
+const MLFLOW: StoreKind = StoreKind {
+    without: "abide.yaml has no `prompts: { mlflow: { url: … } }`",
+    configure: "add the server to abide.yaml: docs/prompts.md describes it",
+    add: "check the prompt on the MLflow server, and prompts.mlflow in abide.yaml",
+};
 
 impl PromptOrigin {
     /// The name in the definition.
@@ -120,13 +138,13 @@ impl PromptOrigin {
 fn stored(
     store: Option<&dyn PromptStore>,
     name: &str,
-    without: &str,
+    kind: &StoreKind,
 ) -> Result<String, DefinitionError> {
-    let found = match store {
-        Some(store) => store.prompt(name),
-        None => Err(without.to_owned()),
+    let (found, hint) = match store {
+        Some(store) => (store.prompt(name), kind.add),
+        None => (Err(kind.without.to_owned()), kind.configure),
     };
-    found.map_err(|why| DefinitionError::Missing { what: format!("prompt {name}"), why })
+    found.map_err(|why| DefinitionError::Prompt { name: name.to_owned(), why, hint })
 }
 
 /// The fields of the map form.

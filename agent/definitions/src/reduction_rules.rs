@@ -36,11 +36,14 @@ pub fn rule_for(rules: &ReductionRules, tool: &str) -> Reduction {
 /// Checks that rules can be applied.
 ///
 /// # Errors
-/// One sentence about a name that is neither that of a tool nor a prefix.
+/// The end of a sentence about a setting: a name that is neither that of a tool nor a prefix.
 pub fn check(rules: &ReductionRules) -> Result<(), String> {
-    let is_wrong = |name: &&String| name.is_empty() || name.trim_end_matches('*').contains('*');
+    let is_wrong =
+        |name: &&String| name.is_empty() || name.strip_suffix('*').unwrap_or(name).contains('*');
     match rules.keys().find(is_wrong) {
-        Some(name) => Err(format!("{name:?} is neither a tool name nor a prefix such as files_*")),
+        Some(name) => {
+            Err(format!("has {name:?}, which is neither a tool name nor a prefix such as files_*"))
+        }
         None => Ok(()),
     }
 }

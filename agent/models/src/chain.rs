@@ -135,7 +135,7 @@ impl RequestState {
                         || ModelError::invalid_response("the stream ended without an answer");
                     match stream.next().await.unwrap_or_else(|| Err(early())) {
                         Ok(ModelEvent::Answer(answer)) => {
-                            return Some(Ok(ModelEvent::Answer(self.charged(answer))));
+                            return Some(Ok(ModelEvent::Answer(self.accepted(answer))));
                         }
                         Ok(event) => {
                             self.step = Step::Listen(stream);
@@ -156,11 +156,11 @@ impl RequestState {
         provider.stream(ModelRequest { model: model.clone(), ..self.request.clone() })
     }
 
-    /// Adds the cost to an answer, by the price of the candidate that answered.
-    fn charged(&self, answer: ModelResponse) -> ModelResponse {
+    /// Adds the cost to an answer, by the price of the candidate that answered. Its reason to stop becomes a code.
+    fn accepted(&self, answer: ModelResponse) -> ModelResponse {
         let price = self.chain.candidates[self.candidate].price;
         let cost_micros = price.and_then(|price| price.cost_micros(&answer.usage));
-        ModelResponse { cost_micros, ..answer }
+        ModelResponse { cost_micros, stop: answer.stop.with_codes(), ..answer }
     }
 
     /// Handles a failure: schedules another attempt, or returns the error.

@@ -17,7 +17,8 @@
 //! [`Replay`] and [`Script`].
 //!
 //! *Invariant:* model output is passed on unchanged. Call ids and argument texts are the provider's own, token
-//! counts are as reported, and missing values are not invented.
+//! counts are as reported, and missing values are not invented. Only the reason why a model stopped is a code, without
+//! free text.
 //!
 //! *Invariant:* a stream ends with exactly one [`ModelEvent::Answer`] or exactly one error. An answer without the
 //! provider's end marker is an error, regardless of the data received.

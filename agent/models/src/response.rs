@@ -93,8 +93,31 @@ pub enum Stop {
     Filtered,
     /// The model requested a tool that was not offered, such as one that runs at the provider.
     UnknownTool(String),
-    /// Another reason, in the provider's term.
+    /// Another reason, in the provider's term. From a [`crate::Chain`] it is a code.
     Other(String),
+}
+
+/// Maximum length of a code.
+const CODE_BYTES: usize = 64;
+
+impl Stop {
+    /// The reason with codes in place of the provider's texts: they are published, and no guardrail checks them.
+    pub(crate) fn with_codes(self) -> Stop {
+        match self {
+            Stop::Other(reason) => Stop::Other(code(&reason).unwrap_or_else(|| "other".to_owned())),
+            Stop::UnknownTool(tool) => {
+                Stop::UnknownTool(code(&tool).unwrap_or_else(|| "a tool".to_owned()))
+            }
+            stated => stated,
+        }
+    }
+}
+
+/// A text that looks like a code, in lower case with underscores; `None` for other texts.
+fn code(text: &str) -> Option<String> {
+    let code = text.to_ascii_lowercase().replace('-', "_");
+    let is_of_code = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
+    ((1..=CODE_BYTES).contains(&code.len()) && code.bytes().all(is_of_code)).then_some(code)
 }
 
 /// Token usage as reported by the provider. Nothing is estimated; a value is zero only if the provider reported
@@ -136,4 +159,33 @@ pub enum Completeness {
     /// Neither.
     #[default]
     Unavailable,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a provider's text was published as the `stop_reason` of a run.
+    #[test]
+    fn a_reason_is_a_code() {
+        let longest = "a".repeat(CODE_BYTES);
+        for (reason, code) in [
+            ("pause_turn", "pause_turn"),
+            ("MALFORMED_FUNCTION_CALL", "malformed_function_call"),
+            ("max-time-2", "max_time_2"),
+            (&longest, &longest),
+            (&format!("{longest}a"), "other"),
+            ("", "other"),
+            ("The password is swordfish.", "other"),
+            ("swordfish\n", "other"),
+            ("geändert", "other"),
+        ] {
+            let stop = Stop::Other(reason.to_owned()).with_codes();
+            assert_eq!(stop, Stop::Other(code.to_owned()), "{reason}");
+        }
+        let tool = |name: &str| Stop::UnknownTool(name.to_owned()).with_codes();
+        assert_eq!(tool("web_search_call"), Stop::UnknownTool("web_search_call".to_owned()));
+        assert_eq!(tool("It is swordfish."), Stop::UnknownTool("a tool".to_owned()));
+        assert_eq!(Stop::Length.with_codes(), Stop::Length);
+    }
 }

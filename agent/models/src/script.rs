@@ -131,8 +131,13 @@ impl Script {
     /// # Errors
     /// One sentence about the error.
     pub fn from_text(text: &str) -> Result<Self, String> {
+        // YAML 1.2, as for definitions: `no` and `1_000` are texts.
+        let options = serde_saphyr::options! {
+            strict_booleans: true,
+            underscored_numbers_as_strings: true,
+        };
         // One sentence with the place; the caller names the file.
-        let script = serde_saphyr::from_str(text);
+        let script = serde_saphyr::from_str_with_options(text, options);
         let script: Self = script.map_err(|error| error.without_snippet().to_string())?;
         Ok(script.named("script"))
     }

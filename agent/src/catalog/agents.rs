@@ -65,10 +65,8 @@ impl Problem {
     /// A problem of the file `abide.yaml` of a folder.
     pub(crate) fn of_config(folder: &Path, error: DefinitionError) -> Problem {
         let path = folder.join(CONFIG);
-        let at = error.position().or_else(|| {
-            let text = std::fs::read_to_string(&path).ok()?;
-            folder_texts::position_of(&text, error.subject()?)
-        });
+        let text = std::fs::read_to_string(&path).ok();
+        let at = text.map_or(error.position(), |text| error.place_in(&text));
         Problem { path, at, error }
     }
 }
@@ -299,18 +297,33 @@ impl Catalog {
                 }
             }
         }
-        refuse_cycles(&mut reading, found.into_values().collect());
+        self.refuse_cycles(&mut reading, found.into_values().collect());
         reading.problems.sort_by(|one, other| one.path.cmp(&other.path));
         reading
     }
 
+    /// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
+    fn refuse_cycles(&self, reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition>) {
+        let delegations = Delegations::of(&definitions);
+        for definition in definitions {
+            // Inline subagents count as well.
+            let cycle = names_of(&definition).iter().find_map(|name| delegations.cycle_of(name));
+            match (cycle, reading.sources.get(&definition.name).cloned()) {
+                (None, _) => reading.definitions.push(definition),
+                (Some(cycle), Some(path)) => {
+                    reading.files.remove(&path);
+                    reading.problems.push(self.problem(path, DefinitionError::Cycle(cycle)));
+                }
+                (Some(_), None) => {}
+            }
+        }
+    }
+
     /// The problem of a file, with the place that the error concerns.
     pub(crate) fn problem(&self, path: PathBuf, error: DefinitionError) -> Problem {
-        let at = error.position().or_else(|| {
-            let below = path.strip_prefix(&self.folder).unwrap_or(&path);
-            let text = folder_texts::read(&self.folder, below, &ENDINGS).ok()?;
-            error.subject().and_then(|subject| folder_texts::position_of(&text, subject))
-        });
+        let below = path.strip_prefix(&self.folder).unwrap_or(&path);
+        let text = folder_texts::read(&self.folder, below, &ENDINGS).ok();
+        let at = text.map_or(error.position(), |text| error.place_in(&text));
         Problem { path, at, error }
     }
 
@@ -471,25 +484,6 @@ fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
         Problem { path: path.to_path_buf(), at: None, error }
     };
     paths.iter().map(of).collect()
-}
-
-/// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
-fn refuse_cycles(reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition>) {
-    let delegations = Delegations::of(&definitions);
-    for definition in definitions {
-        // Inline subagents count as well.
-        let mut names = names_of(&definition).into_iter();
-        let cycle = names.find_map(|name| Some(delegations.cycle_of(&name)?.join(" → ")));
-        match (cycle, reading.sources.get(&definition.name).cloned()) {
-            (None, _) => reading.definitions.push(definition),
-            (Some(cycle), Some(path)) => {
-                reading.files.remove(&path);
-                let error = DefinitionError::Cycle(cycle);
-                reading.problems.push(Problem { path, at: None, error });
-            }
-            (Some(_), None) => {}
-        }
-    }
 }
 
 /// The agents that a definition creates.

@@ -16,6 +16,7 @@ use abide_client::{
     AgentState, Call, ModelUsage, NewArchivedResult, NewMemory, NewRunEvent, NewSummary,
     RunEventKind,
 };
+use abide_definitions::middleware::PiiAt;
 use abide_definitions::profile_settings::{ContextPolicy, ContextSettings};
 use abide_models::{
     ModelMessage, ModelRequest, ModelResponse, RequestPurpose, Stop, TokenEstimate, answer_of,
@@ -23,6 +24,7 @@ use abide_models::{
 use serde_json::json;
 
 use crate::context;
+use crate::context::checked_summary::{CheckedSummary, summary_so_far};
 use crate::context::request_size::RequestSize;
 use crate::context::summarized::SummarizedContext;
 use crate::context::summary::{self, Fact, Repairs, Summary};
@@ -190,9 +192,10 @@ async fn cover(
     let part = next_part(driver, context, goal_id, &settings, size);
     let through_id = part.last().map_or(goal_id, |entry| entry.id);
     let lines = lines(part, &settings, size);
-    let made = summarise(driver, context, &lines, &settings).await?;
+    let before = summary_so_far(driver, context);
+    let made = summarise(driver, &before, &lines, &settings).await?;
     let source_seq = part.last().map(|entry| entry.seq.0);
-    memory::facts::keep_facts(driver, made.new_facts(&context.summary, source_seq)).await?;
+    memory::facts::keep_facts(driver, made.new_facts(&before, source_seq)).await?;
     let folded_id = goal_folded_id.min(through_id);
     let covered: Vec<&AgentState> =
         driver.entries.iter().filter(|entry| entry.id <= folded_id).collect();
@@ -347,19 +350,20 @@ impl SummaryDraft {
     }
 }
 
-/// Asks the agent's model for the summary. If it gives none, one is made without a model.
+/// Asks the agent's model for the summary. If it gives none, or a guardrail denies it, one is made without a model.
 async fn summarise(
     driver: &Driver,
-    context: &SummarizedContext,
+    before: &Summary,
     lines: &[String],
     settings: &ContextSettings,
 ) -> Step<SummaryDraft> {
     let lines: Vec<String> =
         lines.iter().map(|it| middleware::redaction::for_model(driver, it)).collect();
-    let lines = &lines[..];
     let candidates = model::choice::of_agent(driver)?;
     let estimate = TokenEstimate::of_model(&candidates.model);
-    let request = request(&context.summary, lines, settings);
+    let mut shown = before.clone();
+    middleware::redaction::summary(driver, &mut shown, PiiAt::Request);
+    let request = request(&shown, &lines, settings);
     model::budget::reserve(driver, &request, candidates.price).await?;
     let stream = candidates.ask(driver, request).await?;
     let answer = tokio::select! {
@@ -375,14 +379,21 @@ async fn summarise(
             }
         },
     };
+    let size = (settings.summary_token_limit, estimate);
     let complete = answer.as_ref().filter(|answer| answer.stop == Stop::End);
-    let read = complete.and_then(|answer| Summary::of_answer(&answer.text));
-    let (mut summary, origin) = match read {
-        Some(summary) => (summary, "model"),
-        None => (Summary::fallback(&context.summary, lines), "fallback"),
+    let of_model = match complete {
+        Some(answer) => CheckedSummary::of_answer(driver, answer, before, size).await?,
+        None => None,
     };
-    let repairs = summary.repair(&context.summary);
-    summary.shorten(settings.summary_token_limit, estimate);
+    let (CheckedSummary { summary, repairs }, origin) = match of_model {
+        Some(summary) => (summary, "model"),
+        None => {
+            let lines: Vec<String> =
+                lines.iter().map(|it| middleware::redaction::as_answer(driver, it)).collect();
+            let summary = Summary::fallback(before, &lines);
+            (CheckedSummary::new(summary, before, size), "fallback")
+        }
+    };
     Ok(SummaryDraft { summary, repairs, origin, answer })
 }
 

@@ -38,6 +38,13 @@ pub(crate) struct Fact {
     pub(crate) confidence: f64,
 }
 
+impl Fact {
+    /// The fact as one line of text.
+    pub(crate) fn line(&self) -> String {
+        format!("{}: {}", self.key, self.value)
+    }
+}
+
 /// Models give numbers and booleans as facts, too.
 fn text_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Ok(match Value::deserialize(from)? {
@@ -186,6 +193,33 @@ impl Summary {
         }
     }
 
+    /// Each of its texts.
+    pub(crate) fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let facts = self.stable_facts.iter_mut().flat_map(|fact| [&mut fact.key, &mut fact.value]);
+        let lists =
+            [&mut self.active_goals, &mut self.open_questions, &mut self.discarded_obsolete];
+        facts.chain(lists.into_iter().flatten()).chain([&mut self.raw_summary])
+    }
+
+    /// Removes the items that are not to be kept. A fact is given as [`Fact::line`].
+    pub(crate) fn retain(&mut self, keeps: impl Fn(&str) -> bool) {
+        self.stable_facts.retain(|fact| keeps(&fact.line()));
+        self.active_goals.retain(|text| keeps(text));
+        self.open_questions.retain(|text| keeps(text));
+        self.discarded_obsolete.retain(|text| keeps(text));
+        if !keeps(&self.raw_summary) {
+            self.raw_summary.clear();
+        }
+    }
+
+    /// Its items, one per line.
+    pub(crate) fn items(&self) -> String {
+        let lists = [&self.active_goals, &self.open_questions, &self.discarded_obsolete];
+        let facts = self.stable_facts.iter().map(Fact::line);
+        let all = facts.chain(lists.into_iter().flatten().cloned());
+        all.chain([self.raw_summary.clone()]).collect::<Vec<_>>().join("\n")
+    }
+
     /// The text that the model reads.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(
@@ -197,8 +231,7 @@ impl Summary {
                 let _ = write!(text, "\n{title}:\n- {}\n", lines.join("\n- "));
             }
         };
-        let facts = self.stable_facts.iter().map(|fact| format!("{}: {}", fact.key, fact.value));
-        section("Facts", facts.collect());
+        section("Facts", self.stable_facts.iter().map(Fact::line).collect());
         section("Goals", self.active_goals.clone());
         section("Open questions", self.open_questions.clone());
         section("No longer valid", self.discarded_obsolete.clone());

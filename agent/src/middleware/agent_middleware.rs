@@ -40,10 +40,12 @@ pub trait AgentMiddleware: Send + Sync {
         Ok(())
     }
 
-    /// Called with a complete answer, before anything of it is recorded; it can change text, reasoning and calls.
+    /// Called with a complete answer, before anything of it is recorded; it can change text, reasoning and calls. A summary of
+    /// older messages is an answer whose text is JSON.
     ///
     /// # Errors
-    /// The sentence replaces the answer, and its calls do not run. The original is kept in `withheld_answers`.
+    /// The sentence replaces the answer, and its calls do not run. The original is kept in `withheld_answers`. A summary is
+    /// replaced by one that is made without a model.
     fn after_model(
         &self,
         _context: &MiddlewareContext<'_>,

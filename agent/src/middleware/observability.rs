@@ -103,8 +103,8 @@ type EndedRun = (RunStatus, Option<String>, i64, i64, Option<i64>, Option<Micros
 pub(crate) async fn run_ended(driver: &Driver) {
     let (of_runs, of_models) =
         (counts(driver, ObservedAt::Runs), counts(driver, ObservedAt::Models));
-    let is_elsewhere = driver.own.works_elsewhere().is_some();
-    if !(of_runs || of_models && is_elsewhere) {
+    let is_external = driver.own.external_kind().is_some();
+    if !(of_runs || of_models && is_external) {
         return;
     }
     let sql = "SELECT status, error_code, input_tokens, output_tokens, cost_micros, ended_at \
@@ -117,7 +117,7 @@ pub(crate) async fn run_ended(driver: &Driver) {
         return;
     };
     let (metrics, agent) = (&driver.shared.metrics, driver.own.name.clone());
-    if let Some(provider) = driver.own.works_elsewhere().filter(|_| of_models) {
+    if let Some(provider) = driver.own.external_kind().filter(|_| of_models) {
         let count = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
         let consumed = Consumed {
             input_tokens: count(input),

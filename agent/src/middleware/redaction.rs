@@ -4,6 +4,7 @@ use abide_definitions::middleware::{Middleware, PiiAt};
 use abide_models::{ModelMessage, ModelRequest, ModelResponse};
 use abide_tools::ToolOutcome;
 
+use crate::context::summary::Summary;
 use crate::middleware::redactor::Redactor;
 use crate::run::driver::Driver;
 
@@ -51,6 +52,19 @@ pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
 /// A text that another model than the agent's receives, redacted like a request.
 pub(crate) fn for_model(driver: &Driver, text: &str) -> String {
     of_run(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.text(text))
+}
+
+/// A text that is published in place of one of the model's, redacted like an answer.
+pub(crate) fn as_answer(driver: &Driver, text: &str) -> String {
+    of_answers(driver).map_or_else(|| text.to_owned(), |it| it.text(text))
+}
+
+/// Redacts each text of a summary, as a part of a request or of what a model answers.
+pub(crate) fn summary(driver: &Driver, summary: &mut Summary, place: PiiAt) {
+    let Some(redactor) = of_run(driver, place) else { return };
+    for text in summary.texts_mut() {
+        redactor.replace(text);
+    }
 }
 
 /// Redacts an answer: text and reasoning, and the arguments of its calls.

@@ -37,6 +37,13 @@ pub(crate) async fn rule_response(
     rule(driver, rules.filter(|rule| !calls_tools || rule.schema.is_none()), text).await
 }
 
+/// Whether the run's guardrails about answers allow a summary of older messages. A schema is about answers, so it does
+/// not apply.
+pub(crate) async fn allows_summary(driver: &Driver, text: &str) -> Step<bool> {
+    let beside_calls = true;
+    Ok(rule_response(driver, text, beside_calls).await?.denied.is_none())
+}
+
 async fn rule(
     driver: &Driver,
     rules: impl Iterator<Item = &Guardrail>,
@@ -56,12 +63,13 @@ async fn rule(
     Ok(GuardrailVerdict { denied: None })
 }
 
-/// Whether a pattern or a function denies the reasoning of an answer. Other rules are about the answer only.
-pub(crate) fn denies_reasoning(driver: &Driver, reasoning: &str) -> bool {
+/// Whether a pattern or a function for answers denies another text, such as reasoning. Other rules are about the
+/// answer only.
+pub(crate) fn denies_other(driver: &Driver, text: &str) -> bool {
     let mut rules = driver.guardrails().filter(|rule| {
         rule.at == GuardrailAt::Response && (rule.deny.is_some() || rule.check.is_some())
     });
-    !reasoning.is_empty() && rules.any(|rule| rule.denies(&driver.shared.guardrails, reasoning))
+    !text.is_empty() && rules.any(|rule| rule.denies(&driver.shared.guardrails, text))
 }
 
 /// Asks the model of a rule, and records the usage of its answer.

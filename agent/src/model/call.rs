@@ -342,12 +342,13 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
         Ok(refused) => refused,
         Err(message) => return withhold(driver, answer, events, &message).await,
     };
-    let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
+    let text = checked_text(&answer);
+    let ruling = verdict::rule_response(driver, &text, !answer.calls.is_empty()).await?;
     if let Some(message) = ruling.denied {
         return withhold(driver, answer, events, &message).await;
     }
     let mut withheld = None;
-    if verdict::denies_reasoning(driver, answer.reasoning.as_deref().unwrap_or_default()) {
+    if verdict::denies_other(driver, answer.reasoning.as_deref().unwrap_or_default()) {
         // The opaque data contains the reasoning, too.
         let (reasoning, carry) = (answer.reasoning.take(), answer.carry.take());
         withheld = Some(json!({"reasoning": reasoning, "carry": carry}));
@@ -393,6 +394,15 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     let claimed = record_answer(driver, (&events, &spent), answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
     Ok(claimed)
+}
+
+/// The text that guardrails check. An answer in calls of the tool `response` that do not match its schema is a part of it: the
+/// message with the error has values of it.
+fn checked_text(answer: &ModelResponse) -> String {
+    let responses = answer.calls.iter().filter(|call| call.name == RESPONSE);
+    let parts = responses.map(|call| call.arguments.as_str());
+    let parts = std::iter::once(answer.text.as_str()).filter(|text| !text.is_empty()).chain(parts);
+    parts.collect::<Vec<_>>().join("\n")
 }
 
 /// Records an answer and requests its calls. Returns the call that was claimed with its request.

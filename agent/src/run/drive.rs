@@ -39,9 +39,10 @@ impl Driver {
             StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
-                // The same request would be refused again, so the run fails with that error.
-                Some(code) => self.run_lease.failed(code.as_str(), error.to_string()),
-                None => return Err(error.into()),
+                Some(code) if ends_run(code) => {
+                    self.run_lease.failed(code.as_str(), error.to_string())
+                }
+                _ => return Err(error.into()),
             },
         };
         match self.abide.call(ended).await {
@@ -319,6 +320,12 @@ impl Driver {
 const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
      AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
 
+/// Whether a refused step ends its run, because it would be refused again. After other refusals, such as that of a full disk,
+/// the run is driven again later, as after a lost connection.
+fn ends_run(code: Code) -> bool {
+    !code.retryable()
+}
+
 /// Why the session is suspended, if it is.
 fn rests(session: &Session) -> Option<&'static str> {
     match session.status {
@@ -357,3 +364,6 @@ fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Val
     fields.insert("action_requests".to_owned(), json!(all));
     fields
 }
+
+#[cfg(test)]
+mod tests;

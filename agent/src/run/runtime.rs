@@ -2,7 +2,7 @@
 //! After a crash, the next runtime with the same name continues its runs immediately.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::agents::{Catalog, CatalogSnapshot, Problem, Signature};
+use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem, Signature, names_of};
 use crate::catalog::project::ProjectSource;
 use crate::catalog::project_reload::{FolderChange, FolderChanges, LiveProject, ProjectReload};
 use crate::catalog::shared_setting::SharedSetting;
@@ -45,6 +45,8 @@ pub struct Runtime {
     /// The last registration.
     registered: Mutex<RegisteredDefinitions>,
     problems: watch::Sender<Vec<Problem>>,
+    /// The problem of the file of each agent that it does not register.
+    unregistered: watch::Sender<BTreeMap<String, Problem>>,
     /// The configuration, if it is read again when it changes.
     project: tokio::sync::Mutex<Option<ProjectReload>>,
     /// The problem of the configuration at its last reading.
@@ -92,6 +94,7 @@ impl Runtime {
             recorded_outcomes: BTreeMap::new(),
         });
         let (problems, _) = watch::channel(Vec::new());
+        let (unregistered, _) = watch::channel(BTreeMap::new());
         let registered = Mutex::default();
         let tracer = Mutex::default();
         let prompts = AtomicI64::new(0);
@@ -103,6 +106,7 @@ impl Runtime {
             prompts,
             registered,
             problems,
+            unregistered,
             project,
             config_problem,
             on_change,
@@ -186,6 +190,13 @@ impl Runtime {
         self.problems.subscribe()
     }
 
+    /// The agents whose files were invalid at the last reading of the folder, with the problem of the file. A former
+    /// registration of such an agent stays in use.
+    #[must_use]
+    pub fn unregistered(&self) -> watch::Receiver<BTreeMap<String, Problem>> {
+        self.unregistered.subscribe()
+    }
+
     /// Permits the programs (`cli`) and remote agents (`a2a`) of a definition and its inline subagents. Those in the folder's
     /// definitions are permitted without this call. All others are not used by this runtime.
     pub fn trust(&self, definition: &AgentDefinition) {
@@ -228,6 +239,7 @@ impl Runtime {
         // It reads files, and waits for stores of prompts.
         let reading = tokio::task::spawn_blocking(move || catalog.reading());
         let reading = reading.await.map_err(|_| Error::Closed)?;
+        let unregistered = self.unregistered_by(&reading);
         let CatalogChanges { reading, gone, files, definitions } = self.changes(reading);
         reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
@@ -253,7 +265,25 @@ impl Runtime {
         let mut problems = reading.problems;
         problems.extend(self.config_problem().clone());
         self.problems.send_replace(problems.clone());
+        self.unregistered.send_replace(unregistered);
         Ok((problems, change))
+    }
+
+    /// The problem of the file of each agent that cannot be registered again.
+    fn unregistered_by(&self, reading: &CatalogSnapshot) -> BTreeMap<String, Problem> {
+        let registered = self.registered();
+        let config = self.catalog.folder().join(CONFIG);
+        let mut unregistered = BTreeMap::new();
+        for problem in reading.problems.iter().filter(|problem| problem.path != config) {
+            let before = registered.files.get(&problem.path).into_iter().flatten().cloned();
+            let parsed = reading.refused.iter().filter(|(path, _)| *path == problem.path);
+            let parsed = parsed.flat_map(|(_, definition)| names_of(definition));
+            for name in before.chain(parsed).chain(name_in(&problem.path)) {
+                unregistered.insert(name, problem.clone());
+            }
+        }
+        unregistered.retain(|name, _| !reading.files.values().any(|names| names.contains(name)));
+        unregistered
     }
 
     /// The folder's content, compared with the last registration.
@@ -521,6 +551,16 @@ struct CatalogChanges {
     files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The definitions that are registered now, by name.
     definitions: BTreeMap<String, AgentDefinition>,
+}
+
+/// The agent of a file that may be invalid: its top-level `name`, or the name of the file.
+fn name_in(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("name:"));
+    let named = named.map(|name| name.split(" #").next().unwrap_or_default().trim());
+    let named = named.map(|name| name.trim_matches(['"', '\'']));
+    let stem = || path.file_stem().and_then(|stem| stem.to_str());
+    named.filter(|name| !name.is_empty()).or_else(stem).map(str::to_owned)
 }
 
 /// Starts to cancel tasks that are no longer needed, unless that is in progress.

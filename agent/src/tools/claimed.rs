@@ -1,5 +1,7 @@
 //! A claimed call while its tool runs: the lease is renewed, and the outcome is stored.
 
+use std::convert::Infallible;
+
 use abide_client::arguments::{
     AcknowledgeCancel, CancelToolCall, CompleteToolCall, FailToolCall, HeartbeatToolCall,
 };
@@ -39,36 +41,39 @@ impl ClaimedCall<'_> {
         running: impl Future<Output = ToolOutcome>,
         cancel: &CancellationToken,
     ) -> ToolOutcome {
+        let too_late = async {
+            cancel.cancelled().await;
+            tokio::time::sleep(self.settings.grace).await;
+        };
+        // The tool runs on while a heartbeat waits for its answer.
+        tokio::select! {
+            outcome = running => outcome,
+            () = too_late => {
+                let text = format!("{} did not stop when it was asked to", self.call.tool_name);
+                ToolOutcome::failed(Failure::Lost, text)
+            }
+            never = self.renew(cancel) => match never {},
+        }
+    }
+
+    /// Renews the lease each third of it, and requests a stop when the call is no longer wanted.
+    async fn renew(self, cancel: &CancellationToken) -> Infallible {
         let lease = self.settings.lease;
         // Not `interval`: its first tick is due at once but waits for the timer, up to a millisecond, and a short tool would
         // wait for it.
         let period = lease / 3;
         let mut beat = tokio::time::interval_at(Instant::now() + period, period);
-        let mut running = std::pin::pin!(running);
-        let grace = self.settings.grace;
-        let mut too_late = std::pin::pin!(async {
-            cancel.cancelled().await;
-            tokio::time::sleep(grace).await;
-        });
         loop {
-            tokio::select! {
-                outcome = &mut running => return outcome,
-                () = &mut too_late => {
-                    let text = format!("{} did not stop when it was asked to", self.call.tool_name);
-                    return ToolOutcome::failed(Failure::Lost, text);
-                }
-                _ = beat.tick() => {
-                    let heartbeat =
-                        HeartbeatToolCall::new(&self.call.call_id, fencing_token(self.call))
-                            .lease_ms(millis(lease));
-                    match self.abide.call(heartbeat).await {
-                        Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
-                        Ok(_) => {}
-                        Err(error) if error.code().is_some() => cancel.cancel(),
-                        // The connection is down. The lease limits how long this can last.
-                        Err(_) => {}
-                    }
-                }
+            beat.tick().await;
+            let token = fencing_token(self.call);
+            let heartbeat =
+                HeartbeatToolCall::new(&self.call.call_id, token).lease_ms(millis(lease));
+            match self.abide.call(heartbeat).deadline(lease).await {
+                Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
+                Ok(_) => {}
+                // The same call may be accepted later; the lease limits how long this can last.
+                Err(error) if error.code().is_none_or(Code::retryable) => {}
+                Err(_) => cancel.cancel(),
             }
         }
     }
@@ -196,3 +201,6 @@ pub(crate) fn result_of(outcome: &ToolOutcome) -> Value {
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(ERROR_BYTES)]
 }
+
+#[cfg(test)]
+mod tests;

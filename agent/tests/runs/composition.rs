@@ -242,5 +242,5 @@ fn agent_check_reports_composition_errors() {
         h.yaml: an agent with cli cannot take over a turn: remove as_handoff
         i.yaml: an agent with cli takes only the middleware observability, because its output cannot be held back
         j.yaml: a guardrail has exactly one of deny, schema, verdict and check
-        k.yaml: limits.delegation_seconds is negative"#]].assert_eq(&lines.join("\n"));
+        k.yaml: limits.delegation_seconds is -1; it must be at least 1"#]].assert_eq(&lines.join("\n"));
 }

@@ -56,11 +56,11 @@ async fn middleware_of_all_agents_is_part_of_the_revision_and_reloads() {
     for (config, problem) in [
         (
             guarded().replace("name: guardrail", "name: gardrail"),
-            "problem: abide.yaml:8:5: unknown middleware `gardrail`; available: ",
+            "problem: abide.yaml:8:13: unknown middleware `gardrail`; available: ",
         ),
         (
             guarded().replace("deny: first", "dent: first"),
-            "problem: abide.yaml:8:5: unknown setting `dent` of the middleware guardrail, ",
+            "problem: abide.yaml:8:38: unknown setting `dent` of the middleware guardrail, ",
         ),
         (
             format!("{}  - audit\n", guarded()),

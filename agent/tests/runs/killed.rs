@@ -29,7 +29,7 @@ struct Scenario {
     pays: usize,
 }
 
-const SCENARIOS: [Scenario; 8] = [
+const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -133,6 +133,23 @@ const SCENARIOS: [Scenario; 8] = [
         )],
         pays: 1,
     },
+    Scenario {
+        name: "withholds a summary",
+        agents: &[(
+            "clerk",
+            "config: { provider: script }\ntools: [look]\nlimits: { tokens: 100000 }\nprofile: { context: { window_tokens: 900, compact_above_tokens: 350, \
+             compact_to_tokens: 260, summary_token_limit: 100, chunk_tokens: 140, last_answers: 1 }, memory: { enabled: false }, watchdog: { enabled: false } }\n\
+             middleware: [{ name: guardrail, at: response, message: No., verdict: { provider: judge, instructions: No passwords. } }]\n",
+        )],
+        scripts: &[
+            ("script", WITHHELD),
+            (
+                "judge",
+                "answers: [{ text: '{\"allow\": false}', usage: { input_tokens: 5, output_tokens: 2 } }]",
+            ),
+        ],
+        pays: 0,
+    },
 ];
 
 /// A model that saves and changes facts, and repeats itself until it is warned.
@@ -155,6 +172,16 @@ answers:
   - calls: [{ name: look, arguments: { order: "C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C" } }]
   - calls: [{ name: look, arguments: { order: "D" } }]
   - text: No.
+"#;
+
+/// Answers without text, which no guardrail checks, and a summary that one denies.
+const WITHHELD: &str = r#"
+summary: '{"stable_facts": [{"key": "word", "value": "swordfish", "confidence": 0.9}], "raw_summary": "It is swordfish."}'
+answers:
+  - calls: [{ name: look, arguments: { order: "A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A" } }]
+  - calls: [{ name: look, arguments: { order: "B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B" } }]
+  - calls: [{ name: look, arguments: { order: "C" } }]
+  - text: It is swordfish.
 "#;
 
 const SCRIPT: &str = r#"
@@ -342,6 +369,21 @@ fn at_every_step_of_a_compaction() {
     assert!(summaries.iter().any(|(_, continues)| *continues == 1), "one has several parts");
     let (killed, _) = kill_at_every_step(&SCENARIOS[5], Some(summaries[0].0 - 2));
     assert!(killed > 10, "killed only {killed} times");
+}
+
+/// A denied summary is not in a row or an event, even after a kill between the verdict and the summary that replaces it.
+#[test]
+fn at_every_step_of_a_summary_that_is_held_back() {
+    let folder = SCENARIOS[8].registered();
+    assert!(SCENARIOS[8].victim().finishes(folder.path(), None));
+    let first = victim::read(folder.path(), async |abide| {
+        let sql = "SELECT min(seq), min(origin), max(origin) FROM context_summaries";
+        let found: Vec<(i64, String, String)> = abide.sql(sql).fetch().await.expect("they exist");
+        assert_eq!((found[0].1.as_str(), found[0].2.as_str()), ("fallback", "fallback"));
+        found[0].0
+    });
+    let (killed, _) = kill_at_every_step(&SCENARIOS[8], Some(first - 3));
+    assert!(killed > 5, "killed only {killed} times");
 }
 
 /// The published part of a held-back answer does not contain the denied text, even after a kill.

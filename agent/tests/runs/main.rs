@@ -43,3 +43,4 @@ mod traces;
 mod victim;
 mod watchdog;
 mod withheld;
+mod withheld_summaries;

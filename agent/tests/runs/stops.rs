@@ -47,3 +47,17 @@ async fn another_stop_reason_is_kept() {
     assert_eq!(last.data["assistant_data"]["stop_reason"], "pause_turn");
     fixture.close().await;
 }
+
+/// Regression: a text of the provider was published in place of a code, and no guardrail had seen it.
+#[tokio::test]
+async fn a_stop_reason_that_is_not_a_code_is_not_published() {
+    let script = "answers: [{ text: So., stop: { other: It is swordfish. } }]";
+    let fixture = RuntimeFixture::of("", script).await;
+    let run = fixture.begin("Go on.").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["stop_reason"], "other");
+    let sql = "SELECT output || (SELECT group_concat(data) FROM agent_state) FROM runs";
+    let rows: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert!(!format!("{rendered}{rows:?}").contains("swordfish"), "{rendered}{rows:?}");
+    fixture.close().await;
+}

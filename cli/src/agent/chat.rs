@@ -16,9 +16,10 @@ use serde_json::json;
 
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
+use super::definitions::Definitions;
 use super::hint::{HintContext, of_locked, quoted};
 use super::host::{AgentHost, agents_file, check_folder_exists, open};
-use super::run::{ended, of_definitions, of_server, restarts, row, still_waits};
+use super::run::{ended, restarts, row, still_waits};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, check_file, connect};
@@ -93,9 +94,9 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
         Some(project) => Some(AgentHost::over(&options, project, abide.clone()).await?),
         None => None,
     };
-    let mut done = leave_or_converse(&options, folder, &abide, args).await;
+    let definitions = Definitions { options: &options, folder, host: host.as_ref() };
+    let done = leave_or_converse(definitions, &abide, args).await;
     if let Some(host) = host {
-        done = done.map_err(|failure| of_definitions(&host, folder, failure));
         host.close().await;
     }
     abide.close().await;
@@ -104,13 +105,14 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
 
 /// Converses until the input ends or Ctrl-C is pressed twice.
 async fn leave_or_converse(
-    options: &Options,
-    folder: &Path,
+    definitions: Definitions<'_>,
     abide: &Abide,
     args: Chat,
 ) -> Result<(), Failure> {
     let (input, interrupts) = Input::new()?;
+    let Definitions { options, folder, .. } = definitions;
     let mut conversation = Conversation {
+        definitions,
         options,
         folder,
         abide,
@@ -131,10 +133,14 @@ async fn leave_or_converse(
         () = interrupts.pressed_twice() => Ok(()),
     };
     conversation.farewell();
-    done
+    done.map_err(|failure| match failure {
+        Failure::OutputClosed => Failure::RunOutputClosed,
+        failure => failure,
+    })
 }
 
 struct Conversation<'a> {
+    definitions: Definitions<'a>,
     options: &'a Options,
     folder: &'a Path,
     abide: &'a Abide,
@@ -149,6 +155,10 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     async fn begin_and_converse(&mut self, session: Option<&str>) -> Result<(), Failure> {
+        if session.is_none() {
+            // Its error explains also why an agent does not exist.
+            self.definitions.check(&self.agent)?;
+        }
         self.check_agent().await?;
         if let Some(session) = session {
             self.resume(session).await?;
@@ -202,12 +212,12 @@ impl Conversation<'_> {
             return Ok(());
         }
         let detail = format!("there is no agent {}", self.agent);
+        let usual = || "`abide agent list` lists the agents".to_owned();
         let hint = match nearest(&self.agent, found.iter().map(String::as_str)) {
             Some(name) => format!("did you mean {name}?"),
-            None => "`abide agent list` lists the agents".to_owned(),
+            None => self.definitions.hint_for_unknown().unwrap_or_else(usual),
         };
-        let refusal = Refusal::new(Code::NotFound, detail).hint(hint);
-        Err(of_server(self.options, refusal.into()))
+        Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
     }
 
     /// Continues a session: shows its messages, and follows its active run.
@@ -231,8 +241,11 @@ impl Conversation<'_> {
             history::show(self.abide, &id, until, SHOWN).await?;
         }
         match active {
-            Some((run, _)) => self.follow_to_end(&run).await,
-            None => Ok(()),
+            Some((run, _)) => {
+                self.definitions.warn(&row(self.abide, &run).await?);
+                self.follow_to_end(&run).await
+            }
+            None => self.definitions.check(&self.agent),
         }
     }
 
@@ -264,7 +277,9 @@ impl Conversation<'_> {
             Err(failure) => Err(failure),
         };
         match done {
-            Err(failure @ (Failure::Refused(_) | Failure::Run(..))) if self.input.is_terminal() => {
+            Err(failure @ (Failure::Refused(_) | Failure::Run(..) | Failure::Usage(_)))
+                if self.input.is_terminal() =>
+            {
                 failure.print(self.options.json);
                 Ok(())
             }
@@ -274,6 +289,7 @@ impl Conversation<'_> {
 
     /// Starts a run; the first one also creates the session. Returns the id of the run.
     async fn start(&mut self, message: &str) -> Result<String, Failure> {
+        self.definitions.check(&self.agent)?;
         let run = |session: &str| StartRun::new(session).agent(&self.agent).input(message);
         if let Some(session) = &self.session {
             return Ok(self.abide.call(run(session)).await?.into_inner().id);

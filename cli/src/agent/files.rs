@@ -80,6 +80,9 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
             print_line(one_line(&format!("{action:<8}  {path}  {tool}  {call_id}  {digest}")))?;
         }
     }
+    if rows.is_empty() && !options.json {
+        note("no files");
+    }
     if is_cut || rows.iter().any(|(.., is_complete)| *is_complete == 0) {
         note(
             "the list is not complete: a command changed too many files, or there are too many rows",

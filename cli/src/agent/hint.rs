@@ -195,6 +195,31 @@ pub(crate) fn where_to(options: &Options) -> String {
     }
 }
 
+/// Parts of hints of reducers that name calls and their arguments, and the same parts on the command line.
+const COMMAND_HINTS: [(&str, &str); 4] = [
+    ("export with copy=true", "export with `abide agent export --copy`"),
+    ("fork_session copies the history", "`abide agent fork` copies the history"),
+    ("start_run starts another run", "`abide agent run --session SESSION` starts another run"),
+    (
+        "start a runtime that has them on this file, or register_tool, and import again",
+        "add them to abide.yaml of the agent folder, and import again",
+    ),
+];
+
+/// A refusal whose hint names the commands of `abide agent` in place of calls.
+pub(super) fn naming_commands(failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(mut refusal) => {
+            refusal.hint = refusal.hint.map(|hint| {
+                let parts = COMMAND_HINTS.into_iter();
+                parts.fold(hint, |hint, (call, command)| hint.replace(call, command))
+            });
+            Failure::Refused(refusal)
+        }
+        failure => failure,
+    }
+}
+
 /// How a conversation or a run uses a file that another command has open: both through a server. Other failures stay.
 pub(super) fn of_locked(
     options: &Options,
@@ -240,7 +265,7 @@ pub(super) fn asked(request: &Value) -> String {
 }
 
 /// An argument, quoted for a POSIX shell if necessary.
-pub(super) fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     // The shell expands a tilde at the start of a word, and after `:` and `=`.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
     let expands = word.starts_with('~') || word.contains(":~") || word.contains("=~");
@@ -274,7 +299,8 @@ mod tests {
             "abide call --db a.db resume_session session_id=s1\n  then: abide agent run"
         );
         let args = serde_json::json!({"session_id": "s1"});
-        assert!((definition.decode)(&args).is_ok(), "the reducer takes what the hint says");
+        let args = args.as_object().expect("it is an object");
+        assert!((definition.decode)(args).is_ok(), "the reducer takes what the hint says");
     }
 
     #[derive(clap::Parser)]

@@ -1,5 +1,6 @@
 //! The agents of a folder, and the runtime that drives their runs in this process.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use abide_client::Abide;
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -142,6 +144,8 @@ pub(crate) struct AgentHost {
     pub(super) abide: Abide,
     loaded: LoadedProject,
     registry: RegistryParts,
+    /// The problem of the file of each agent whose former registration stays in use.
+    unregistered: watch::Receiver<BTreeMap<String, Problem>>,
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
     /// Runs the calls of MCP clients, in the process that has the engine.
@@ -209,6 +213,11 @@ impl AgentHost {
         &self.loaded
     }
 
+    /// The problem that prevents the registration of an agent's own file, at the last reading of the folder.
+    pub(super) fn problem_of(&self, agent: &str) -> Option<Problem> {
+        self.unregistered.borrow().get(agent).cloned()
+    }
+
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
         let RegistryParts { catalog, tools, metrics, mcp, environment } = &self.registry;
@@ -270,6 +279,7 @@ impl AgentHost {
             None => runtime,
         };
         runtime.register().await?;
+        let unregistered = runtime.unregistered();
         for problem in &loaded.errors {
             tracing::warn!("{problem}");
         }
@@ -278,7 +288,7 @@ impl AgentHost {
         let runtime = tokio::spawn(async move { runtime.run(stopped).await });
         let stopped = stop.clone();
         let worker = worker.map(|worker| tokio::spawn(run_calls(worker, stopped)));
-        Ok(AgentHost { abide, loaded, registry, stop, runtime, worker })
+        Ok(AgentHost { abide, loaded, registry, unregistered, stop, runtime, worker })
     }
 
     /// Releases the runs. They continue when a driver opens the file again.

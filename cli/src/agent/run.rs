@@ -11,7 +11,8 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::approvals::{Decider, consent, decide, program_question};
-use super::hint::{HintContext, of_folder, of_locked};
+use super::definitions::Definitions;
+use super::hint::{HintContext, of_folder, of_locked, quoted};
 use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::silence::StallNotice;
 use super::view::View;
@@ -65,44 +66,54 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
         None => None,
     };
-    let outcome =
-        reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
+    let definitions = Definitions { options, folder, host: host.as_ref() };
+    let followed = follow(&definitions, &abide, args);
+    let outcome = reporting_reconnects(abide.link(), options, followed).await;
     let Some(host) = host else { return outcome };
-    let outcome = outcome.map_err(|failure| of_definitions(&host, folder, failure));
     let abide = host.abide.clone();
     host.close().await;
     abide.close().await;
     outcome
 }
 
-/// Adds that an agent may not exist because its definition cannot be used.
-pub(super) fn of_definitions(host: &AgentHost, folder: &Path, failure: Failure) -> Failure {
-    match failure {
-        Failure::Refused(refusal)
-            if !host.loaded().errors.is_empty() && is_unknown_agent(&refusal) =>
-        {
-            let of_folder = of_folder(folder);
-            Failure::Refused(refusal.hint(format!(
-                "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"
-            )))
-        }
-        failure => failure,
-    }
-}
-
-/// Whether there is no such agent, and none with a similar name.
-fn is_unknown_agent(refusal: &Refusal) -> bool {
-    refusal.detail.starts_with("there is no agent ")
-        && !refusal.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"))
-}
-
 /// Starts or continues the run, and shows its events until it ends or waits.
-async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
-    let run = begin(abide, &args).await.map_err(|failure| of_server(options, failure))?;
+async fn follow(definitions: &Definitions<'_>, abide: &Abide, args: Run) -> Result<(), Failure> {
+    let Definitions { options, folder, .. } = *definitions;
+    let run = match begin(definitions, abide, &args).await {
+        Ok(run) => run,
+        Err(failure) => {
+            let session = args.session.as_deref();
+            return Err(definitions.explain(abide, &args.name, session, failure).await);
+        }
+    };
     let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id)
         .in_session(args.session.as_deref())
         .approving(args.yes);
-    watch(options, abide, &run.id, &hint, args.yes).await
+    let watched = watch(options, abide, &run.id, &hint, args.yes).await;
+    watched.map_err(|failure| of_former(&run, args.session.is_some(), failure))
+}
+
+/// The failure of a run that had ended before the command: its cause may be gone, so its hint may be wrong.
+fn of_former(run: &Row, in_session: bool, failure: Failure) -> Failure {
+    match (failure, run.ended_at) {
+        (Failure::Run(code, _), Some(ended_at)) => {
+            let Row { id, session_id, .. } = run;
+            let message = run.error_message.as_deref().unwrap_or_default();
+            let detail = format!("run {id} has ended at {ended_at} without an answer: {message}");
+            let new = "use another --id for a new run";
+            let hint = match in_session {
+                true => format!("{new} of the session"),
+                false => {
+                    let session = quoted(session_id);
+                    format!(
+                        "{new}, or --session {session} in place of --id to go on in the session"
+                    )
+                }
+            };
+            Failure::Run(code, Refusal::new(Code::BadTransition, detail).hint(hint))
+        }
+        (failure, _) => failure,
+    }
 }
 
 /// Adds what else the command can use: a conversation without `--db` and `--url` is in a file.
@@ -114,19 +125,6 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
             Failure::Unreachable(refusal.hint(format!(
                 "`abide serve --agents {folder}` starts one; `abide agent run --db {}{of_folder} …` needs none",
                 file.display()
-            )))
-        }
-        failure => failure,
-    }
-}
-
-/// Adds why a server does not have an agent, unless one has a similar name: a server without a folder of agents has none.
-pub(super) fn of_server(options: &Options, failure: Failure) -> Failure {
-    match failure {
-        Failure::Refused(refusal) if options.db.is_none() && is_unknown_agent(&refusal) => {
-            let url = &options.url;
-            Failure::Refused(refusal.hint(format!(
-                "`abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
             )))
         }
         failure => failure,
@@ -147,11 +145,11 @@ pub(super) async fn watch(
 ) -> Result<(), Failure> {
     let watched = watch_events(options, abide, run_id, hint, yes);
     if !io::stdin().is_terminal() {
-        return watched.await;
+        return watched.await.map_err(|failure| of_closed_output(hint, failure));
     }
     let mut interrupts = signal(SignalKind::interrupt())?;
     tokio::select! {
-        done = watched => return done,
+        done = watched => return done.map_err(|failure| of_closed_output(hint, failure)),
         _ = interrupts.recv() => {}
     }
     note(format!("\ncontinue:  {}", hint.again()));
@@ -161,6 +159,17 @@ pub(super) async fn watch(
         std::process::exit(INTERRUPTED.into());
     });
     Err(Failure::Interrupted)
+}
+
+/// If the reader of stdout has closed it, prints the command that continues: the run may not have ended.
+fn of_closed_output(hint: &HintContext, failure: Failure) -> Failure {
+    match failure {
+        Failure::OutputClosed => {
+            note(format!("continue:  {}", hint.again()));
+            Failure::RunOutputClosed
+        }
+        failure => failure,
+    }
 }
 
 async fn watch_events(
@@ -203,7 +212,15 @@ pub(super) async fn restarts(abide: &Abide, id: &str) -> Result<Vec<(i64, i64)>,
 }
 
 /// A run in its own session, both with one id; the existing run if it was started before.
-async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
+async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Result<Row, Failure> {
+    let existing = match &args.id {
+        Some(id) => find(abide, id).await?,
+        None => None,
+    };
+    match existing {
+        Some(run) => definitions.warn(&run),
+        None => definitions.check(&args.name)?,
+    }
     let id = args.id.clone().unwrap_or_else(|| format!("run_{}", uuid::Uuid::new_v4().simple()));
     let session = CreateSession::new(&args.name).id(&id);
     let run = StartRun::new(args.session.as_ref().unwrap_or(&id)).id(&id).input(&args.input);
@@ -249,9 +266,14 @@ async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failur
 }
 
 pub(super) async fn row(abide: &Abide, id: &str) -> Result<Row, Failure> {
-    let runs = abide.sql("SELECT * FROM runs WHERE id = :id").param("id", id).fetch().await?;
     let missing = || Refusal::new(Code::NotFound, format!("there is no run {id}"));
-    runs.into_iter().next().ok_or_else(|| missing().into())
+    find(abide, id).await?.ok_or_else(|| missing().into())
+}
+
+/// A run, if it exists.
+async fn find(abide: &Abide, id: &str) -> Result<Option<Row>, Failure> {
+    let runs = abide.sql("SELECT * FROM runs WHERE id = :id").param("id", id).fetch().await?;
+    Ok(runs.into_iter().next())
 }
 
 pub(super) fn ended(event: &AgentEvent) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use abide_schema::{Code, Refusal, limits};
 use clap::Args;
 
 use super::hint::{HintContext, quoted};
-use super::host::{AgentHost, open};
+use super::host::{AgentHost, check_folder_exists, open};
 use super::run::watch;
 use crate::call::make;
 use crate::connect::{Access, connect};
@@ -138,7 +138,10 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
     // Read first: an unreadable snapshot creates no database file.
     let snapshot = read(&args.file)?;
     let project = match options.db {
-        Some(_) => Some(open(options, folder).await?),
+        Some(_) => {
+            check_folder_exists(folder)?;
+            Some(open(options, folder).await?)
+        }
         None => None,
     };
     let abide = connect(options, Access::Create).await?;

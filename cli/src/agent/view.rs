@@ -117,7 +117,8 @@ impl View {
             }
             RunEventKind::Usage => match usage(data) {
                 Some(line) => self.aside(&line),
-                None => Ok(()),
+                // The next answer begins a new line, even if it corrects this one.
+                None => self.line(),
             },
             // An external program may send only its final answer.
             RunEventKind::Done if !self.has_text => {

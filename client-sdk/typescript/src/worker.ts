@@ -26,8 +26,9 @@ export interface ServeOptions {
   concurrency?: number;
 }
 
+// With `seq`, a call that leaves and returns during a lost connection is a change.
 const PENDING =
-  "SELECT call_id FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
+  "SELECT call_id, seq FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
 
 /**
  * How soon to claim again when a limit of a tool holds its calls back: no change of a row shows when that

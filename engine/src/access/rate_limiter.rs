@@ -61,6 +61,29 @@ impl RateLimiter {
     }
 }
 
+impl RateLimiter {
+    /// Charges further calls for work that is done: the caller waits longer before its next call.
+    pub(crate) fn add(&self, caller: &Caller, calls: usize, now: Micros) {
+        let allowed = caller.limits();
+        if calls == 0 || (allowed.rate.is_none() && allowed.quota.is_none()) {
+            return;
+        }
+        let calls = i64::try_from(calls).unwrap_or(i64::MAX);
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        // The call itself was charged, so the caller is known, unless it was idle for a month since.
+        let Some(used) = callers.get_mut(caller.quota_key()) else { return };
+        if let Some(RateLimit { calls: max, per_ms }) = allowed.rate {
+            let taken_ns = i128::from(per_ms) * 1_000_000 * i128::from(calls) / i128::from(max);
+            used.paced_to_ns = used.paced_to_ns.max(i128::from(now.0) * 1_000) + taken_ns;
+        }
+        if let Some(RateLimit { per_ms, .. }) = allowed.quota {
+            let span = now.0.div_euclid(1_000).div_euclid(per_ms);
+            let so_far = if span == used.span { used.count } else { 0 };
+            (used.span, used.count) = (span, so_far.saturating_add(calls));
+        }
+    }
+}
+
 impl CallerUsage {
     fn pace(&mut self, rate: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
         let RateLimit { calls: max, per_ms } = rate;
@@ -92,7 +115,7 @@ impl CallerUsage {
         if calls > max {
             return Err(too_many(calls, quota));
         }
-        if so_far + calls > max {
+        if so_far.saturating_add(calls) > max {
             let detail = format!("the caller has used up its quota of {max} calls in {per_ms} ms");
             let after_ms = (span + 1) * per_ms - now_ms;
             let refusal = Refusal::new(Code::RateLimited, detail).hint(
@@ -163,6 +186,24 @@ mod tests {
         assert_eq!(ask(&all, &ann, 1, 62_000), None);
         assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::RateLimited, Some(1))));
         assert_eq!(ask(&all, &ann, 3, 120_000), None);
+    }
+
+    #[test]
+    fn a_call_that_changes_many_rows_delays_the_next_one() {
+        let (all, ann) = (RateLimiter::default(), caller(Some((5, 1_000)), None));
+        assert_eq!(ask(&all, &ann, 1, 0), None);
+        all.add(&ann, 200, Micros(0));
+        // The burst of five and its one second are used up, and 196 calls more.
+        assert_eq!(ask(&all, &ann, 1, 0), Some((Code::RateLimited, Some(39_401))));
+        assert_eq!(ask(&all, &ann, 1, 39_400), None);
+        let bob = Caller::new("bob").limited(CallLimits {
+            quota: Some(RateLimit { calls: 300, per_ms: 60_000 }),
+            ..CallLimits::default()
+        });
+        assert_eq!(ask(&all, &bob, 1, 0), None);
+        all.add(&bob, 300, Micros(0));
+        assert_eq!(ask(&all, &bob, 1, 1_000), Some((Code::RateLimited, Some(59_000))));
+        assert_eq!(ask(&all, &bob, 1, 60_000), None);
     }
 
     #[test]

@@ -72,14 +72,17 @@ impl Registry {
         arguments: &JsonValue,
     ) -> Result<PreparedCall, Refusal> {
         let definition = self.definitions.get(reducer).ok_or_else(|| self.unknown(reducer))?;
-        let none = JsonValue::Object(serde_json::Map::new());
-        let arguments = if arguments.is_null() { &none } else { arguments };
-        let Some(members) = arguments.as_object() else {
-            let detail = format!("{reducer}: the arguments are not a JSON object");
-            return Err(Refusal::new(Code::BadArguments, detail)
-                .hint("arguments are named: {\"session_id\": \"…\"}"));
+        let none = serde_json::Map::new();
+        let members = match arguments {
+            JsonValue::Object(members) => members,
+            JsonValue::Null => &none,
+            _ => {
+                let detail = format!("{reducer}: the arguments are not a JSON object");
+                return Err(Refusal::new(Code::BadArguments, detail)
+                    .hint("arguments are named: {\"session_id\": \"…\"}"));
+            }
         };
-        let call = (definition.decode)(arguments)?;
+        let call = (definition.decode)(members)?;
         let arguments = CanonicalArguments::of(members);
         if arguments.text.len() > limits::CALL_BYTES {
             let (bytes, max) = (arguments.text.len(), limits::CALL_BYTES);

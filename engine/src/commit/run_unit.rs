@@ -135,6 +135,7 @@ impl Executor {
         let deferred = RefCell::default();
         let store = &self.transaction.store;
         let (begun, begun_bytes) = (store.steps(), store.bytes_read());
+        let begun_rows = self.transaction.rows_changed();
         let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {
             let store = &self.transaction.store;
@@ -173,7 +174,8 @@ impl Executor {
             let last = unit.calls.len() - 1;
             remembered.map_err(|abort| fail(abort, &unit.calls[last], last, unit))?;
         }
-        Ok(UnitResult { calls, duplicate: false })
+        let rows_changed = self.transaction.rows_changed() - begun_rows;
+        Ok(UnitResult { calls, duplicate: false, rows_changed })
     }
 
     /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
@@ -217,7 +219,7 @@ impl Executor {
             let result = result.map_err(UnitFailure::Store)?;
             calls.push(CallOutcome { seq, result, duplicate: true, refusal });
         }
-        Ok(Some(UnitResult { calls, duplicate: true }))
+        Ok(Some(UnitResult { calls, duplicate: true, rows_changed: 0 }))
     }
 
     /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events

@@ -27,6 +27,8 @@ pub(crate) struct OpenTransaction {
     credentials: CredentialChecker,
     /// Set during a call once it has written something.
     wrote: bool,
+    /// Rows that calls have changed so far, also in transactions that were rolled back.
+    rows_changed: u64,
     /// Validates policies.
     policy_validator: Option<Arc<PolicyValidator>>,
     /// The last events of module versions with older rules.
@@ -46,6 +48,7 @@ impl OpenTransaction {
             row_policies,
             credentials,
             wrote: false,
+            rows_changed: 0,
             policy_validator: None,
             former,
         }
@@ -64,6 +67,11 @@ impl OpenTransaction {
     /// Whether the last call has written anything.
     pub(crate) fn wrote(&self) -> bool {
         self.wrote
+    }
+
+    /// Rows that calls have changed since the start: the difference is the work of the calls between.
+    pub(crate) fn rows_changed(&self) -> u64 {
+        self.rows_changed
     }
 
     /// Stores the event of a call with these arguments.
@@ -139,6 +147,7 @@ impl OpenTransaction {
         write: RowWrite,
     ) {
         self.wrote = true;
+        self.rows_changed += 1;
         self.row_policies.note(table);
         self.credentials.note(table);
         self.overlay.change(table, key, before, after, write);

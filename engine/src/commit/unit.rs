@@ -91,6 +91,8 @@ pub(crate) struct UnitResult {
     pub(crate) calls: Vec<CallOutcome>,
     /// Whether an earlier request had the same id, and this one is a retry.
     pub(crate) duplicate: bool,
+    /// The number of changes of rows that its calls have made.
+    pub(crate) rows_changed: u64,
 }
 
 impl UnitResult {

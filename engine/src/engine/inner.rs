@@ -64,7 +64,7 @@ impl Inner {
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
         let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.text.len();
-        let weight = calls.iter().map(weigh).sum();
+        let (weight, count) = (calls.iter().map(weigh).sum(), calls.len());
         let (reply, answer) = oneshot::channel();
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
@@ -73,6 +73,7 @@ impl Inner {
         let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
         self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
+        self.rate_limiter.add(caller, further_calls(done.rows_changed, count), self.clock.now());
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
             Some(refusal) => Err(refusal.clone()),
@@ -125,6 +126,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// How many calls a unit counts as in addition to its own, by the rows that it has changed.
+fn further_calls(rows_changed: u64, calls: usize) -> usize {
+    let worth = usize::try_from(rows_changed / limits::ROWS_PER_CALL).unwrap_or(usize::MAX);
+    worth.saturating_sub(calls)
 }
 
 /// The refusal of jobs that do not fit into the queue of the writer.

@@ -57,6 +57,40 @@ pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult
     QueryResult { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }
 }
 
+/// If a parameter is missing and a given one is not in the statement, that one is probably misspelled.
+pub(crate) fn with_unused_parameter<'a>(
+    refusal: Refusal,
+    sql: &str,
+    given: impl IntoIterator<Item = &'a String>,
+) -> Refusal {
+    let missing = refusal.detail.strip_prefix("parameter ");
+    let missing = missing.and_then(|rest| rest.strip_suffix(" is missing"));
+    let Some(missing) = missing.filter(|_| refusal.code == Code::BadArguments) else {
+        return refusal;
+    };
+    let given = given.into_iter().map(|name| bare_name(name));
+    let unused: Vec<&str> = given.filter(|name| !may_name(sql, name)).collect();
+    let bare = bare_name(missing);
+    let Some(name) = nearest(bare, unused.iter().copied()).or(unused.first().copied()) else {
+        return refusal;
+    };
+    let sigil = match bare.starts_with(|c: char| c.is_ascii_digit()) {
+        true => "?",
+        false => ":",
+    };
+    let missing = if bare == missing { format!("{sigil}{bare}") } else { missing.to_owned() };
+    refusal.hint(format!("did you mean {missing}? the statement has no parameter {name}"))
+}
+
+/// Whether a statement may have a parameter of this name: also if a string or a comment contains it.
+fn may_name(sql: &str, name: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    sql.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&sql[..at], &sql[at + name.len()..]);
+        before.ends_with([':', '@', '$', '?']) && !after.starts_with(is_part)
+    })
+}
+
 /// The hint for a misspelled table is its name.
 pub(crate) fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
     let tables = layout.live_tables();
@@ -97,7 +131,9 @@ pub(crate) fn run(
         })
     };
     let found = state.query(sql, &mut bind, limits_of(abide_live::operations(sql)));
-    let found = found.map_err(|refusal| with_nearest_table(refusal, layout))?;
+    let found = found.map_err(|refusal| {
+        with_unused_parameter(with_nearest_table(refusal, layout), sql, params.keys())
+    })?;
     if let Some(name) = unused.first() {
         return Err(Refusal::new(
             Code::BadArguments,

@@ -91,8 +91,9 @@ impl QueryService {
     ) -> Result<Explanation, Refusal> {
         let principal = self.policies.principal(caller);
         let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
-        let (sql, params) = (sql.to_owned(), params.clone());
         let layout = self.layout.clone();
+        let (statement, given) = (sql, params);
+        let (sql, params) = (sql.to_owned(), params.clone());
         let explain = move |_: &mut Reader| {
             let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
             match principal {
@@ -101,7 +102,10 @@ impl QueryService {
             }
         };
         let explained = self.read_for(caller, explain).await;
-        explained.map_err(|refusal| query::with_nearest_table(refusal, &layout))
+        explained.map_err(|refusal| {
+            let refusal = query::with_nearest_table(refusal, &layout);
+            query::with_unused_parameter(refusal, statement, given.keys())
+        })
     }
 
     /// A query of a restricted caller: planned like a live query, so that it can access only
@@ -115,6 +119,7 @@ impl QueryService {
         as_of: Option<Seq>,
     ) -> Result<QueryResult, Refusal> {
         query::prepare(sql, params)?;
+        let given = params;
         let params: Map<String, JsonValue> = params
             .iter()
             .map(|(name, value)| (bare_name(name).to_owned(), value.clone()))
@@ -133,7 +138,9 @@ impl QueryService {
             };
             match self.read_for(caller, read).await {
                 Ok(answer) => break answer,
-                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                Err(QueryFailure::Refused(refusal)) => {
+                    return Err(query::with_unused_parameter(refusal, sql, given.keys()));
+                }
                 Err(QueryFailure::Outdated) => {
                     let now = self.policies.principal(caller);
                     principal =
@@ -187,6 +194,8 @@ impl QueryService {
             }
         };
         if let Some(known) = self.planner.bind_known(sql, params, principal.as_ref()) {
+            let known =
+                known.map_err(|refusal| query::with_unused_parameter(refusal, sql, params.keys()));
             let binding = known?;
             if let Some(verdict) = binding.verdict() {
                 let verdict = verdict.clone();
@@ -197,6 +206,7 @@ impl QueryService {
             }
         }
         let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
+        let (statement, given) = (sql, params);
         let (sql, params) = (sql.to_owned(), params.clone());
         let layout = self.layout.clone();
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
@@ -211,7 +221,10 @@ impl QueryService {
             }
         };
         let planned = self.read_for(caller, plan).await;
-        planned.map_err(|refusal| query::with_nearest_table(refusal, &layout))
+        planned.map_err(|refusal| {
+            let refusal = query::with_nearest_table(refusal, &layout);
+            query::with_unused_parameter(refusal, statement, given.keys())
+        })
     }
 
     /// Returns when a state is durable.

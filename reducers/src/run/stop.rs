@@ -109,7 +109,7 @@ pub(crate) fn stop(
 }
 
 /// The code of a run that was exported and continues elsewhere.
-const MOVED: &str = "moved";
+pub(crate) const MOVED: &str = "moved";
 
 /// Ends a waiting run that continues elsewhere. The caller handles the runs that it delegated.
 pub(crate) fn end_moved(ctx: &mut Context<'_>, mut run: Run, why: &str) -> Result<(), Abort> {

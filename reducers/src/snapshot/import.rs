@@ -154,9 +154,7 @@ fn revisions(
         check::name("an agent", &source.name)?;
         let agent = agent::find(ctx, &source.name)?;
         if agent.retired_at.is_some() {
-            let detail = format!("agent {} is retired and cannot start runs", agent.name);
-            let hint = "register it again";
-            return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+            return Err(agent::retired(&agent.name).into());
         }
         revisions.insert(source.name.clone(), agent.revision);
         if !any_definition {
@@ -181,7 +179,9 @@ fn check_definition(
     let source: Vec<&Map<String, JsonValue>> =
         source.filter_map(|it| it.definition.as_ref()).collect();
     let (Some(own), false) = (own, source.is_empty()) else {
-        let detail = format!("whether agent {name} is defined here as at the origin is not known");
+        let detail = format!(
+            "the definition of agent {name} at the origin cannot be compared with the one in this file"
+        );
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     };
     let own = own.definition.value();

@@ -2,6 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens as _, quote};
+use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
 use syn::{Error, FnArg, GenericArgument, Ident, ItemFn, Pat, PathArguments, Result, ReturnType};
@@ -215,7 +216,7 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
 fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
     let (text, decoded) = (name.to_string(), arguments_name(name));
     let specs = arguments.iter().map(|Argument { name, kind, inner, .. }| {
-        let (name, optional) = (name.to_string(), inner.is_some());
+        let (name, optional) = (name.unraw().to_string(), inner.is_some());
         quote! {
             ::abide_schema::arguments::ArgumentSpec {
                 name: #name,
@@ -225,7 +226,7 @@ fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
         }
     });
     let fields = arguments.iter().map(|Argument { name, inner, .. }| {
-        let text = name.to_string();
+        let text = name.unraw().to_string();
         match inner {
             None => quote!(#name: read.required(#text)?),
             Some(_) => quote!(#name: read.optional(#text)?),
@@ -236,7 +237,10 @@ fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
         const ARGUMENTS: &[::abide_schema::arguments::ArgumentSpec] = &[#(#specs),*];
 
         fn decode(
-            arguments: &::abide_schema::private::serde_json::Value,
+            arguments: &::abide_schema::private::serde_json::Map<
+                ::std::string::String,
+                ::abide_schema::private::serde_json::Value,
+            >,
         ) -> ::std::result::Result<
             ::std::boxed::Box<dyn ::abide_schema::reducer::Call>,
             ::abide_schema::refusal::Refusal,
@@ -304,6 +308,19 @@ mod tests {
 
     fn refusal(options: TokenStream, item: TokenStream) -> String {
         expand(options, item).expect_err("it is refused").to_string()
+    }
+
+    /// Callers name the argument `type`, as `serde` does in the struct for callers.
+    #[test]
+    fn an_argument_can_have_the_name_of_a_keyword() {
+        let item = quote!(
+            pub fn ship(ctx: &mut Context<'_>, r#type: String) -> Result<Parcel, Abort> {
+                todo()
+            }
+        );
+        let expanded = expand(quote!(), item).expect("it is accepted").to_string();
+        assert!(expanded.contains(r#"name : "type""#), "{expanded}");
+        assert!(expanded.contains(r#"read . required ("type")"#), "{expanded}");
     }
 
     #[test]

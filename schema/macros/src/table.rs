@@ -2,6 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
+use syn::ext::IdentExt as _;
 use syn::meta::ParseNestedMeta;
 use syn::parse::Parser as _;
 use syn::spanned::Spanned as _;
@@ -58,7 +59,7 @@ fn index_of(meta: &ParseNestedMeta<'_>, unique: bool) -> Result<TokenStream> {
             let text: LitStr = inner.value()?.parse()?;
             condition = quote!(Some(#text));
         } else {
-            columns.push(inner.path.require_ident()?.to_string());
+            columns.push(inner.path.require_ident()?.unraw().to_string());
         }
         Ok(())
     })?;
@@ -219,7 +220,7 @@ fn deserialize(type_name: &Ident, columns: &[Ident]) -> TokenStream {
 }
 
 fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
-    let (name, doc, field_type) = (name.to_string(), doc_of(&field.attrs), &field.ty);
+    let (name, doc, field_type) = (name.unraw().to_string(), doc_of(&field.attrs), &field.ty);
     let (unique, scope) = (column.unique, column.scope);
     let references = match &column.references {
         Some(target) => quote!(Some(#target)),

@@ -23,6 +23,8 @@ struct CredentialCache {
     tokens: HashMap<String, Arc<TokenEntry>>,
     /// Unknown ids. Separate from known tokens, so that made-up ids cannot evict them.
     unknown: HashSet<String>,
+    /// Ids of tokens that were known at an earlier state.
+    former: HashSet<String>,
 }
 
 impl CredentialCache {
@@ -35,6 +37,7 @@ impl CredentialCache {
                 self.tokens.insert(id.to_owned(), Arc::clone(entry));
             }
             None => {
+                self.former.remove(id);
                 if self.unknown.len() >= limits::UNKNOWN_TOKENS {
                     self.unknown.clear();
                 }
@@ -54,6 +57,9 @@ pub(crate) struct CredentialStore {
     /// Limits lookups of uncached tokens: one at a time, and a bounded number of waiters. Made-up tokens
     /// use one reader at most, and do not delay cached tokens.
     lookups: Arc<LookupSlots>,
+    /// The same for tokens that were known before a table changed: otherwise a change by any tenant's admin would put the
+    /// callers of all tenants into one queue with made-up tokens.
+    renewals: Arc<LookupSlots>,
 }
 
 /// See [`CredentialStore`].
@@ -92,8 +98,8 @@ impl CredentialStore {
     pub(crate) fn of(engine: &Engine) -> Option<CredentialStore> {
         let spec = engine.credential_queries()?;
         let (changed, known) = (engine.watch_tables(spec.tables), Arc::default());
-        let lookups = Arc::new(LookupSlots::new());
-        Some(CredentialStore { engine: engine.clone(), spec, changed, known, lookups })
+        let (lookups, renewals) = (Arc::new(LookupSlots::new()), Arc::new(LookupSlots::new()));
+        Some(CredentialStore { engine: engine.clone(), spec, changed, known, lookups, renewals })
     }
 
     /// The state of the tables; it differs for different contents.
@@ -127,12 +133,14 @@ impl CredentialStore {
         if let Some(remembered) = self.remembered(self.state(), id) {
             return Ok(remembered);
         }
-        let (waiting, credential_queries, id) = (self.lookups.wait()?, self.clone(), id.to_owned());
+        let is_former = self.at(self.state()).former.contains(id);
+        let slots = Arc::clone(if is_former { &self.renewals } else { &self.lookups });
+        let (waiting, credential_queries, id) = (slots.wait()?, self.clone(), id.to_owned());
         // In a separate task: a caller can abandon its future (in a `select!`), and would otherwise keep the
         // lookup turn and block all others.
         let lookup = tokio::spawn(async move {
             let _waiting = waiting;
-            credential_queries.look_up(&id).await
+            credential_queries.look_up(&id, &slots).await
         });
         lookup.await.unwrap_or_else(|why| {
             tracing::error!(%why, "a token lookup failed");
@@ -141,8 +149,12 @@ impl CredentialStore {
     }
 
     /// Queries the database, when it is this lookup's turn.
-    async fn look_up(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
-        let _turn = self.lookups.permit.acquire().await.ok();
+    async fn look_up(
+        &self,
+        id: &str,
+        slots: &LookupSlots,
+    ) -> Result<Option<Arc<TokenEntry>>, Refusal> {
+        let _turn = slots.permit.acquire().await.ok();
         // The previous lookup may have been for the same id.
         let state = self.state();
         if let Some(remembered) = self.remembered(state, id) {
@@ -200,7 +212,12 @@ impl CredentialStore {
     fn at(&self, state: Seq) -> MutexGuard<'_, CredentialCache> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.state != state {
-            *known = CredentialCache { state, ..CredentialCache::default() };
+            let CredentialCache { tokens, mut former, .. } = std::mem::take(&mut *known);
+            if former.len() + tokens.len() > limits::KNOWN_TOKENS {
+                former.clear();
+            }
+            former.extend(tokens.into_keys());
+            *known = CredentialCache { state, former, ..CredentialCache::default() };
         }
         known
     }
@@ -251,6 +268,35 @@ mod tests {
                 tokio::time::timeout(patience, credential_queries.token(&another)).await;
             assert!(looked_up.expect("it has its turn").expect("it is asked").is_none());
         }
+        engine.close();
+    }
+
+    /// A change of any identity dropped all cached tokens, and their lookups then waited with those of made-up tokens, or
+    /// were refused.
+    #[tokio::test]
+    async fn made_up_tokens_do_not_delay_former_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::new(abide_reducers::modules());
+        let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
+        let identity = json!({"id": "ann", "role": "app"});
+        engine
+            .call(&Caller::local(), "create_identity", &identity, None)
+            .await
+            .expect("it is made");
+        token(&engine, "token001").await;
+        let store = CredentialStore::of(&engine).expect("there is one");
+        assert!(store.token("token001").await.expect("it is asked").is_some());
+        let identity = json!({"id": "bob", "role": "app"});
+        engine
+            .call(&Caller::local(), "create_identity", &identity, None)
+            .await
+            .expect("it is made");
+        let waiting: Vec<_> =
+            (0..limits::TOKEN_LOOKUPS).map(|_| store.lookups.wait().expect("a place")).collect();
+        let refusal = store.token("made-up").await.expect_err("all places are taken");
+        assert_eq!(refusal.code, Code::Overloaded);
+        assert!(store.token("token001").await.expect("it has its own queue").is_some());
+        drop(waiting);
         engine.close();
     }
 

@@ -65,10 +65,14 @@ pub(super) async fn create(
     let key = idempotency_key(&headers)?;
     let name = definition.get("name").and_then(JsonValue::as_str).unwrap_or_default();
     let expected = match find(&app.engine, &by, name).await {
-        Ok((_, agent)) if !agent["retired_at"].is_null() => agent["revision"].as_i64(),
-        _ => None,
+        Ok((_, agent)) => {
+            let newest = agent["revision"].as_i64().unwrap_or_default();
+            let is_retired = !agent["retired_at"].is_null();
+            ExpectedRevision { revision: if is_retired { newest } else { 0 }, newest }
+        }
+        Err(_) => ExpectedRevision { revision: 0, newest: 0 },
     };
-    let name = register(&app, &by, definition.into(), expected.unwrap_or_default(), key).await?;
+    let name = register(&app, &by, definition.into(), expected, key).await?;
     let (_, agent) = find(&app.engine, &by, &name).await?;
     let mut response = answered(StatusCode::CREATED, &agent);
     if let Ok(place) = format!("/agents/{name}").parse() {
@@ -103,7 +107,8 @@ pub(super) async fn change(
             .into());
     }
     let newest = agent["revision"].as_i64().unwrap_or_default();
-    let expected = if_match(&headers)?.unwrap_or(newest);
+    let revision = if_match(&headers)?.unwrap_or(newest);
+    let expected = ExpectedRevision { revision, newest };
     merge(&mut definition, patch.into());
     register(&app, &by, definition, expected, key).await?;
     let (_, agent) = find(&app.engine, &by, &name).await?;
@@ -177,12 +182,21 @@ async fn read(
     content.envelope(EXAMPLE_BODY)
 }
 
+/// The revision that a registration replaces.
+#[derive(Clone, Copy)]
+struct ExpectedRevision {
+    /// It is 0 for a new agent.
+    revision: i64,
+    /// The newest revision: an earlier attempt of the same request may have made it.
+    newest: i64,
+}
+
 /// Checks and registers a definition; returns its name.
 async fn register(
     app: &AppState,
     by: &Caller,
     definition: JsonValue,
-    expected: i64,
+    expected: ExpectedRevision,
     key: Option<&str>,
 ) -> Result<String, Refusal> {
     let Some(agents) = app.agents.clone() else {
@@ -205,15 +219,22 @@ async fn register(
     let Some(own) = registrations.last_mut() else {
         return Err(Refusal::new(Code::Internal, "the definition contains no agent"));
     };
-    own["expected_revision"] = json!(expected);
+    own["expected_revision"] = json!(expected.revision);
     let name = own["name"].as_str().unwrap_or_default().to_owned();
     // Inline agents that the definition no longer has.
     let mut gone = inline_of(&app.engine, by, &name).await?;
     gone.retain(|old| registrations.iter().all(|new| new["name"] != **old));
     let call = |args| BatchCall { reducer: "register_agent".to_owned(), args };
+    let own = registrations.len() - 1;
     let calls = registrations.into_iter().map(call);
-    let calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
-    app.engine.batch(by, &calls, key).await.map_err(Refusal::outside_batch)?;
+    let mut calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
+    let mut registered = app.engine.batch(by, &calls, key).await;
+    if registered.as_ref().is_err_and(|refusal| refusal.code == Code::RequestIdConflict) {
+        // A retry of the request that has made the newest revision: it replaced the revision before.
+        calls[own].args["expected_revision"] = json!(expected.newest - 1);
+        registered = app.engine.batch(by, &calls, key).await;
+    }
+    registered.map_err(Refusal::outside_batch)?;
     Ok(name)
 }
 

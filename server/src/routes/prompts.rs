@@ -134,7 +134,7 @@ pub(super) async fn get(
     name: Result<Path<String>, PathRejection>,
     query: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let name = path(name, "prompt")?;
+    let name = path(name, "name of the prompt")?;
     let at = named(query, "?at=VERSION or ?at=LABEL")?.at;
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
     Ok(as_json(json!({"seq": seq, "prompt": prompt}).to_string()))
@@ -149,7 +149,7 @@ pub(super) async fn put(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"text": "…", "labels": ["production"]}, the last optional"#;
-    let args = arguments(&content, shape, "name", &path(name, "prompt")?).await?;
+    let args = arguments(&content, shape, "name", &path(name, "name of the prompt")?).await?;
     let route = ReducerRoute { reducer: "put_prompt", result: "prompt", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -170,7 +170,7 @@ pub(super) async fn render(
     name: Result<Path<String>, PathRejection>,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let name = path(name, "prompt")?;
+    let name = path(name, "name of the prompt")?;
     let RenderBody { at, variables } = match content.value_in_turn().await? {
         JsonValue::Null => RenderBody::default(),
         _ => {

@@ -73,7 +73,7 @@ pub(super) async fn start(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let agent = path(agent, "agent")?;
+    let agent = path(agent, "name of the agent")?;
     let waits_not = |given: Option<JsonValue>| match given {
         None => Ok(()),
         Some(_) => {
@@ -196,7 +196,7 @@ pub(super) async fn get(
     by: CallerExtension,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
+    let id = path(id, "id of the run")?;
     let (seq, run) = find(&app.engine, &by, &id).await?;
     Ok(as_json(json!({"seq": seq, "run": run}).to_string()))
 }
@@ -225,7 +225,7 @@ pub(super) async fn abort(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
+    let id = path(id, "id of the run")?;
     let reason = abort_reason(&content).await?;
     let key = idempotency_key(&headers)?;
     let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
@@ -266,8 +266,8 @@ fn segment(id: &str) -> String {
 
 pub(super) fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
     let refused = |_| {
-        Refusal::new(Code::NotFound, format!("the {what}'s name is not UTF-8"))
-            .hint("percent-encode the name as UTF-8")
+        Refusal::new(Code::NotFound, format!("the {what} is not UTF-8"))
+            .hint("percent-encode it as UTF-8")
     };
     id.map(|Path(id)| id).map_err(refused)
 }

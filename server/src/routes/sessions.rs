@@ -68,7 +68,7 @@ pub(super) async fn get(
     id: Result<Path<String>, PathRejection>,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let id = path(id, "session")?;
+    let id = path(id, "id of the session")?;
     let Query(StateQuery { at, last }) =
         query.map_err(|why| query_string::invalid(Code::BadArguments, &why).hint(state_hint()))?;
     let last = last.unwrap_or(LAST);
@@ -108,7 +108,7 @@ pub(super) async fn checkpoints(
     id: Result<Path<String>, PathRejection>,
     query: Result<Query<CheckpointsQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
+    let id = path(id, "id of the run")?;
     let Query(CheckpointsQuery { after }) = query.map_err(|why| {
         let hint = "omit it, or send ?after= with next of the previous page";
         query_string::invalid(Code::BadArguments, &why).hint(hint)
@@ -145,7 +145,7 @@ pub(super) async fn abort(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let id = path(id, "session")?;
+    let id = path(id, "id of the session")?;
     let reason = abort_reason(&content).await?;
     if idempotency_key(&headers)?.is_some() {
         // The active run can be another one when the request is repeated, so there is no first answer to repeat.
@@ -181,10 +181,29 @@ pub(super) async fn fork(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"at": 42, "id": "…"}, or nothing"#;
-    let args = arguments(&content, shape, "session_id", &path(id, "session")?).await?;
+    let id = path(id, "id of the session")?;
+    let args = arguments(&content, shape, "session_id", &id).await?;
+    if let Some(at) = args["at"].as_i64() {
+        check_begun(&app.engine, &by, &id, at).await?;
+    }
     let route =
         ReducerRoute { reducer: "fork_session", result: "fork", status: StatusCode::CREATED };
     route.answer(&app, &by, &headers, &content, args).await
+}
+
+/// Refuses an event before the session: the fork would be empty.
+async fn check_begun(engine: &Engine, by: &Caller, id: &str, at: i64) -> Result<(), Refusal> {
+    let sql = "SELECT min(seq) AS first FROM events WHERE session_id = :id";
+    for stored in stored_ids(by, id) {
+        let (_, found) = rows(engine, by, sql, [("id", json!(stored))], None, &[]).await?;
+        let first = found.first().and_then(|row| row["first"].as_i64());
+        if let Some(first) = first.filter(|first| (1..*first).contains(&at)) {
+            let detail = format!("session {id} begins at event {first}, after event {at}");
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint_query("SELECT seq, reducer FROM events WHERE session_id = :id"));
+        }
+    }
+    Ok(())
 }
 
 async fn session(
@@ -201,5 +220,5 @@ async fn session(
         }
     }
     Err(Refusal::new(Code::NotFound, format!("there is no session {id}"))
-        .hint_query("SELECT id, status FROM sessions"))
+        .hint_query("SELECT id, agent, status FROM sessions"))
 }

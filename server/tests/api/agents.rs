@@ -156,6 +156,32 @@ async fn an_agent_is_retired_with_its_inline_agents_and_can_be_posted_again() {
     assert_eq!(twice.status, 409, "an agent that is not retired is not replaced");
 }
 
+/// The route adds the newest revision to the call. A retry found another one, and was refused as another request.
+#[tokio::test]
+async fn a_retry_of_a_registration_changes_nothing() {
+    let server = server().await;
+    let send = async |method: &str, path: &str, body: &str, key: &str| {
+        let request = server.request(method, path).header("idempotency-key", key).body(body);
+        let answer = request.send().await;
+        let revision = answer.json()["revision"].take();
+        (answer.status, revision)
+    };
+    let clerk = r#"{"name": "clerk", "description": "a"}"#;
+    let patch = r#"{"description": "b"}"#;
+    for _ in 0..2 {
+        assert_eq!(send("POST", "/agents", clerk, "create").await, (201, json!(1)));
+    }
+    for _ in 0..2 {
+        assert_eq!(send("PATCH", "/agents/clerk", patch, "change").await, (200, json!(2)));
+    }
+    let other = r#"{"description": "c"}"#;
+    assert_eq!(send("PATCH", "/agents/clerk", other, "change").await.0, 409);
+    assert_eq!(server.request("DELETE", "/agents/clerk").send().await.status, 200);
+    for _ in 0..2 {
+        assert_eq!(send("POST", "/agents", clerk, "again").await, (201, json!(3)));
+    }
+}
+
 #[tokio::test]
 async fn invalid_definitions_are_refused_and_leave_nothing() {
     let server = server().await;

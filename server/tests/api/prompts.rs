@@ -84,7 +84,7 @@ async fn wrong_requests_for_prompts_are_refused() {
         404 not_found: there is no prompt mail/greeting with the version or the label 3 (GET /v1/prompts lists them)
         422 bad_arguments: invalid query string: version: unknown field `version`, expected `at` (omit it, or send ?at=VERSION or ?at=LABEL)
         404 not_found: there is no prompt none (GET /v1/prompts lists them)
-        404 not_found: the prompt's name is not UTF-8 (percent-encode the name as UTF-8)
+        404 not_found: the name of the prompt is not UTF-8 (percent-encode it as UTF-8)
         422 bad_arguments: the prompt needs a value for name (give each variable of the prompt a string, and no other keys)
         400 bad_request: the body has an unexpected form: invalid type: integer `1`, expected a string at line 1 column 24 (send a body like {"variables": {"name": "…"}, "at": "production"})
         422 bad_arguments: the prompt has no variable x; it has name (give each variable of the prompt a string, and no other keys)

@@ -646,7 +646,7 @@ fn a_run_that_waits_ends_at_the_limit_of_its_agent() {
             ("cancelled")
             (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{}") (2, "status", "{\"status\":\"idle\"}") (2, "error", "{\"code\":\"execution_timeout\",\"message\":\"the run has reached its time limit\"}")
             (8, "system", "s1", "{\"deadline_at\":1795269660000000,\"id\":\"r1\"}")
-            refused conflict: approval ap#1 is cancelled
+            refused conflict: call r1~1 was cancelled, because run r1 has ended (failed): the run has reached its time limit (hint: start another run in the session; a new call asks for a new approval)
             seq 9 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             the same up to 9
         "#]],

@@ -424,3 +424,9 @@ fn files_that_import_each_other_are_found() {
     let user = ("a/src/tree.rs", "mod twig;\nuse twig::Twig;\npub struct Tree(Box<Twig>);\n");
     assert_ne!(cycles(&[root, user, child]), "");
 }
+
+#[test]
+fn packages_that_must_not_come_back_are_found() {
+    let found = dependencies::check_packages(["serde", "icu_normalizer"].into_iter());
+    assert!(lines(&found).starts_with("icu_normalizer"), "{}", lines(&found));
+}

@@ -7,6 +7,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 
 use super::{AgentDefinition, AgentMode, DefinitionError};
+use crate::project_config::ProjectConfig;
 use crate::prompt_source::{PromptSource, PromptStore, PromptStores};
 
 /// Every field.
@@ -202,4 +203,141 @@ fn a_pattern_that_needs_much_memory_is_refused() {
             "malformed_definition: a pattern needs more than 1048576 bytes; use a shorter repetition"
         ],
     );
+}
+
+/// `NO` in a list of countries became `false`, `required: [x, y]` was refused because `y` was `true`, and `1_000` was a
+/// number.
+#[test]
+fn only_true_and_false_are_booleans() {
+    let text = "
+name: a
+hidden: true
+tools: [yes, on]
+limits: { tool_calls: 1_000 }
+response_format:
+  type: object
+  properties: { x: {}, y: {}, n: { enum: [DE, NO, no, off, 1_000, 0x1F] } }
+  required: [x, y]
+  additionalProperties: False
+";
+    let read = AgentDefinition::from_yaml(text).expect("it is valid");
+    assert_eq!(
+        (read.tools, read.limits.tool_calls),
+        (vec!["yes".into(), "on".into()], Some(1_000))
+    );
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "x": {}, "y": {}, "n": { "enum": ["DE", "NO", "no", "off", "1_000", 31] },
+        },
+        "required": ["x", "y"],
+        "additionalProperties": false,
+    });
+    assert_eq!(read.response_format, Some(schema));
+    let (_, sections) = ProjectConfig::from_yaml("http_tools: []\nmcp: { tools: [y, no] }\n")
+        .expect("it is a configuration");
+    assert_eq!(json!(sections), json!({"http_tools": [], "mcp": {"tools": ["y", "no"]}}));
+    check_refused("name: a\nhidden: yes", expect!["malformed_definition: expected true or false"]);
+}
+
+/// Limits that end each run before its first answer passed the check.
+#[test]
+fn numbers_that_no_run_can_work_with_are_refused() {
+    let refused = |field: &str| {
+        let error = AgentDefinition::from_yaml(&format!("name: a\n{field}"))
+            .and_then(|it| it.resolved(Path::new("nowhere"), &PromptStores::default()))
+            .err();
+        let shown = error.map_or("valid".to_owned(), |error| format!("{}: {error}", error.code()));
+        format!("{field}: {shown}\n")
+    };
+    let limits = [
+        "tool_calls: -1",
+        "tool_calls: 0",
+        "descendants: -1",
+        "descendants: 0",
+        "delegation_depth: -1",
+        "delegation_depth: 0",
+        "delegation_seconds: 0",
+        "wall_clock_seconds: -5",
+        "wall_clock_seconds: 0",
+        "tokens: -1",
+        "tokens: 0",
+        "cost_usd: -0.5",
+        "cost_usd: 0",
+        "cost_usd: .nan",
+        "cost_usd: .inf",
+    ];
+    let config = ["recursion_limit: 0", "recursion_limit: -3", "max_tokens: 0", "temperature: -1"];
+    let of = |section: &str, field: &str| refused(&format!("{section}: {{ {field} }}"));
+    let lines = limits.iter().map(|field| of("limits", field));
+    let lines: String = lines.chain(config.iter().map(|field| of("config", field))).collect();
+    expect![[r#"
+        limits: { tool_calls: -1 }: contradiction: limits.tool_calls is -1; it must be at least 0
+        limits: { tool_calls: 0 }: valid
+        limits: { descendants: -1 }: contradiction: limits.descendants is -1; it must be at least 0
+        limits: { descendants: 0 }: valid
+        limits: { delegation_depth: -1 }: contradiction: limits.delegation_depth is -1; it must be at least 0
+        limits: { delegation_depth: 0 }: valid
+        limits: { delegation_seconds: 0 }: contradiction: limits.delegation_seconds is 0; it must be at least 1
+        limits: { wall_clock_seconds: -5 }: contradiction: limits.wall_clock_seconds is -5; it must be at least 1
+        limits: { wall_clock_seconds: 0 }: contradiction: limits.wall_clock_seconds is 0; it must be at least 1
+        limits: { tokens: -1 }: contradiction: limits.tokens is -1; it must be at least 1
+        limits: { tokens: 0 }: contradiction: limits.tokens is 0; it must be at least 1
+        limits: { cost_usd: -0.5 }: contradiction: limits.cost_usd is -0.5; it must be finite and above 0
+        limits: { cost_usd: 0 }: contradiction: limits.cost_usd is 0; it must be finite and above 0
+        limits: { cost_usd: .nan }: contradiction: limits.cost_usd is NaN; it must be finite and above 0
+        limits: { cost_usd: .inf }: contradiction: limits.cost_usd is inf; it must be finite and above 0
+        config: { recursion_limit: 0 }: contradiction: config.recursion_limit is 0; it must be at least 1
+        config: { recursion_limit: -3 }: contradiction: config.recursion_limit is -3; it must be at least 1
+        config: { max_tokens: 0 }: contradiction: config.max_tokens is 0; it must be at least 1
+        config: { temperature: -1 }: contradiction: config.temperature is -1; it must be finite and at least 0
+    "#]].assert_eq(&lines);
+}
+
+/// Each prompt had the hint of a prompt in the database.
+#[test]
+fn a_missing_prompt_has_the_hint_of_its_origin() {
+    let stores = PromptStores { store: Some(Arc::new(Shelf)), mlflow: Some(Arc::new(Shelf)) };
+    let hint = |origin: &str, stores: &PromptStores| {
+        let text = format!("name: a\nsystem_prompt: {{ {origin} }}");
+        let error = AgentDefinition::from_yaml(&text)
+            .and_then(|it| it.resolved(Path::new("nowhere"), stores))
+            .expect_err(&text);
+        let hint = error.suggestion().unwrap_or_default();
+        format!("{origin}: {error} [{}]\n  hint: {hint}\n", error.code())
+    };
+    let without = PromptStores::default();
+    let lines = [
+        hint("store: hello@1", &without),
+        hint("store: hello@1", &stores),
+        hint("mlflow: hello@1", &without),
+        hint("mlflow: hello@1", &stores),
+        hint("file: hello", &without),
+    ];
+    expect![[r#"
+        store: hello@1: prompt hello@1 cannot be read: this command has no database [missing_text]
+          hint: name the database with --db or --url
+        store: hello@1: prompt hello@1 cannot be read: unknown prompt [missing_text]
+          hint: store it with `abide prompt put`, or write it into a file in prompts/
+        mlflow: hello@1: prompt hello@1 cannot be read: abide.yaml has no `prompts: { mlflow: { url: … } }` [missing_text]
+          hint: add the server to abide.yaml: docs/prompts.md describes it
+        mlflow: hello@1: prompt hello@1 cannot be read: unknown prompt [missing_text]
+          hint: check the prompt on the MLflow server, and prompts.mlflow in abide.yaml
+        file: hello: nowhere/prompts/hello.md cannot be read: No such file or directory (os error 2) [missing_text]
+          hint: create the file in the agent folder, or correct its name
+    "#]].assert_eq(&lines.concat());
+}
+
+/// The hint of a missing variable was the page about tools.
+#[test]
+fn a_missing_variable_has_a_hint() {
+    let of_config = |code| {
+        let why = "tool shop: the environment variable SHOP_TOKEN is not set".to_owned();
+        DefinitionError::Config { code, why, subject: "shop".to_owned() }
+    };
+    for code in ["bad_tool_config", "bad_provider_config", "bad_trace_config"] {
+        let hint = of_config(code).suggestion();
+        let expected = "set the environment variable before you start the program";
+        assert_eq!(hint.as_deref(), Some(expected), "{code}");
+    }
 }

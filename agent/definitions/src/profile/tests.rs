@@ -178,11 +178,11 @@ fn numbers_that_contradict_each_other_are_refused() {
     );
     check(
         "profile: { context: { summary_token_limit: 1 } }",
-        expect!["`profile.context.summary_token_limit` is 1; it must be at least 100"],
+        expect!["profile.context.summary_token_limit is 1; it must be at least 100"],
     );
     check(
         "profile: { context: { chunk_tokens: 0 } }",
-        expect!["`profile.context.chunk_tokens` is 0; it must be from 100 to window_tokens 96000"],
+        expect!["profile.context.chunk_tokens is 0; it must be from 100 to window_tokens 96000"],
     );
     check(
         "profile: { context: { last_answers: 0 } }",
@@ -190,7 +190,7 @@ fn numbers_that_contradict_each_other_are_refused() {
     );
     check(
         "profile: { watchdog: { context_rot: 0 } }",
-        expect!["`profile.watchdog.context_rot` is 0; it must be above 0"],
+        expect!["profile.watchdog.context_rot is 0; it must be above 0"],
     );
 }
 
@@ -248,7 +248,7 @@ fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
     );
     check(
         "profile: { watchdog: { repeats: 1 } }",
-        expect!["`profile.watchdog.repeats` is 1; it must be at least 2"],
+        expect!["profile.watchdog.repeats is 1; it must be at least 2"],
     );
     check(
         "profile: { watchdog: { repeats: 9 } }",

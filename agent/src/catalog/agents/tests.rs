@@ -236,14 +236,41 @@ fn a_check_reports_everything_that_cannot_work() {
         /agents/missing.yaml:2:13: there is no program "nothing-like-it" [program_not_found] (install it, or name it with its path)
         /agents/model.yaml:2:13: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
         /agents/named.yaml:3:5: unknown middleware pi; available: guardrail, tool_security, tool_retry, model_fallback, pii, observability, streaming [unknown_middleware] (did you mean pii?)
-        /agents/pii.yaml:2:5: unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`, `observability`, `streaming` [malformed_definition] (did you mean guardrail?)
+        /agents/pii.yaml:2:13: unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`, `observability`, `streaming` [malformed_definition] (did you mean guardrail?)
         /agents/place.yaml:4:16: there is no folder /no/such/folder for the program [missing_folder] (create the folder)
         /agents/prompt.yaml:2:24: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
         /agents/rule.yaml:2:42: unknown tool fly; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (add the tool to abide.yaml, or remove its name)
-        /agents/stored.yaml:3:10: prompt greeting@3 cannot be read: this command has no database; name it with --db or --url [missing_text] (store it with `abide prompt put`, or write it into a file in prompts/)
+        /agents/stored.yaml:3:10: prompt greeting@3 cannot be read: this command has no database [missing_text] (name the database with --db or --url)
         /agents/sub.yaml:3:5: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
         /agents/sub.yaml:4:5: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
         /agents/tool.md:3:5: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
+}
+
+/// An unknown provider in `model`, a cycle, a negative limit and an instruction file had no place.
+#[test]
+fn a_check_has_the_place_of_each_problem() {
+    let (folder, catalog) = catalog(&[
+        ("agents/cycle.yaml", "mode: all\nmodel: script/small\nsubagents: [cycle]\n"),
+        ("agents/limit.yaml", "model: script/small\nlimits:\n  tokens: -1\n"),
+        ("agents/memory.yaml", "model: script/small\nmemory: [notes.md]\n"),
+        ("agents/provider.yaml", "model: scrip/small\n"),
+        ("agents/shape.yaml", "description: x\nmodel: small\n"),
+    ]);
+    let config = "providers: [{ id: script, kind: ollama, models: [small] }]\n";
+    let config = serde_saphyr::from_str(config).expect("the configuration is valid");
+    let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
+    let models = models.expect("the configuration is valid");
+    let problems = catalog.check(&models, &abide_tools::Environment::of_process());
+    let below = folder.path().display().to_string();
+    let rendered: Vec<String> =
+        problems.iter().map(|problem| problem.to_string().replace(&below, "")).collect();
+    expect![[r#"
+        /agents/cycle.yaml:3:13: delegation cycle: cycle → cycle
+        /agents/limit.yaml:3:3: limits.tokens is -1; it must be at least 1
+        /agents/memory.yaml:2:10: /notes.md cannot be read: No such file or directory (os error 2)
+        /agents/provider.yaml:1:8: unknown provider `scrip`; available: `script`
+        /agents/shape.yaml:2:1: model is "small": write PROVIDER/MODEL"#]]
+    .assert_eq(&rendered.join("\n"));
 }
 
 /// A parser by configuration that cannot work, and a name that no parser in Rust has.

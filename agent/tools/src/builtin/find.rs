@@ -55,7 +55,11 @@ fn run(workspace: &Workspace, arguments: Glob) -> Result<ToolOutcome, WorkspaceE
     if walk.is_cut {
         text.push_str("\n[not complete: use a narrower pattern or path]");
     }
-    let content = json!({"paths": found, "is_complete": !walk.is_cut});
+    if walk.unreadable > 0 {
+        text.push_str(&format!("\n[{} folders cannot be read]", walk.unreadable));
+    }
+    let is_complete = !walk.is_cut && walk.unreadable == 0;
+    let content = json!({"paths": found, "is_complete": is_complete});
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Grep {
     pattern: String,
     /// The file or folder to search, relative to the workspace. The default is the workspace itself.
     path: Option<String>,
-    /// Search only files whose name matches this pattern, such as **/*.rs
+    /// Search only files whose name, relative to path, matches this pattern, such as **/*.rs
     glob: Option<String>,
     /// Whether case does not matter. The default is false.
     ignore_case: Option<bool>,
@@ -63,23 +63,28 @@ fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceE
         search.file(&real.to_string_lossy(), &content(file, &real, FILE_BYTES)?);
     } else {
         let mut walk = Walk::of(workspace, &start)?;
+        let (_, start) = workspace.open_folder(&start)?;
         for (path, kind) in walk.by_ref() {
             let name = path.to_string_lossy();
-            let is_named = names.as_ref().is_none_or(|names| names.is_match(&name));
+            let below = path.strip_prefix(&start).unwrap_or(&path).to_string_lossy();
+            // Models also write the pattern relative to the workspace.
+            let is_named =
+                names.as_ref().is_none_or(|names| names.is_match(&below) || names.is_match(&name));
             if kind != EntryKind::File || !is_named {
                 continue;
             }
             if search.is_full() {
                 break;
             }
-            // A file that disappeared, or is too large, is not searched.
-            let Ok((file, real)) = workspace.open_file(&path) else { continue };
-            match content(file, &real, FILE_BYTES) {
+            // A file that disappeared, may not be read, or is too large, is not searched.
+            let opened = workspace.open_file(&path);
+            match opened.and_then(|(file, real)| content(file, &real, FILE_BYTES)) {
                 Ok(bytes) => search.file(&name, &bytes),
                 Err(_) => search.skipped += 1,
             }
         }
         search.is_cut |= walk.is_cut;
+        search.skipped += walk.unreadable;
     }
     Ok(search.outcome(&arguments.pattern))
 }
@@ -155,7 +160,7 @@ impl Search {
         }
         self.files.push(touched(name.as_ref(), Touch::Read, Some(bytes)));
         let mut shown_until = 0;
-        for at in matching {
+        for &at in &matching {
             if self.is_full() {
                 return;
             }
@@ -163,7 +168,7 @@ impl Search {
             let from = at.saturating_sub(self.around).max(shown_until);
             let until = (at + self.around + 1).min(all.len());
             for (line, text) in all.iter().enumerate().take(until).skip(from) {
-                let mark = if line == at { ':' } else { '-' };
+                let mark = if matching.binary_search(&line).is_ok() { ':' } else { '-' };
                 let text = String::from_utf8_lossy(text);
                 let text = &text[..text.floor_char_boundary(LINE_BYTES)];
                 self.lines.push(format!("{name}{mark}{}{mark}{text}", line + 1));
@@ -182,7 +187,7 @@ impl Search {
         }
         if self.skipped > 0 {
             text.push_str(&format!(
-                "\n[{} files are too large and were not searched]",
+                "\n[{} files or folders are too large, or cannot be read: they were not searched]",
                 self.skipped
             ));
         }

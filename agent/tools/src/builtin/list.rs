@@ -124,6 +124,8 @@ pub(super) struct Walk<'a> {
     entries: usize,
     /// Whether a limit ended the walk.
     pub(super) is_cut: bool,
+    /// Folders that could not be read.
+    pub(super) unreadable: usize,
 }
 
 /// Maximum number of entries that a walk looks at.
@@ -138,14 +140,18 @@ const SKIPPED: [&str; 3] = [".git", "node_modules", "target"];
 impl<'a> Walk<'a> {
     pub(super) fn of(workspace: &'a Workspace, path: &Path) -> Result<Walk<'a>, WorkspaceError> {
         let start = workspace.open_folder(path)?;
-        Ok(Walk { workspace, open: vec![start], files: Vec::new(), entries: 0, is_cut: false })
+        let (files, entries, is_cut, unreadable) = (Vec::new(), 0, false, 0);
+        Ok(Walk { workspace, open: vec![start], files, entries, is_cut, unreadable })
     }
 
     /// Reads the next folder: its files are returned next, and its folders are opened later.
     fn read_folder(&mut self) -> Option<()> {
         let (folder, path) = self.open.pop()?;
         let left = WALKED.saturating_sub(self.entries);
-        let Ok(entries) = self.workspace.entries(&folder, &path, left) else { return Some(()) };
+        let Ok(entries) = self.workspace.entries(&folder, &path, left) else {
+            self.unreadable += 1;
+            return Some(());
+        };
         self.entries += entries.len();
         self.is_cut |= entries.len() >= left;
         for entry in entries.into_iter().rev() {
@@ -156,8 +162,10 @@ impl<'a> Walk<'a> {
                     let is_deep = below.components().count() > DEPTH || self.open.len() > 512;
                     self.is_cut |= is_deep;
                     if !is_skipped && !is_deep {
-                        let child = self.workspace.open_child(&folder, &below);
-                        self.open.extend(child.map(|child| (child, below)));
+                        match self.workspace.open_child(&folder, &below) {
+                            Some(child) => self.open.push((child, below)),
+                            None => self.unreadable += 1,
+                        }
                     }
                 }
                 kind => self.files.push((below, kind)),

@@ -181,7 +181,8 @@ impl RegistryState {
 
 pub(super) fn is_known(stock: &RegistryState, pattern: &str) -> bool {
     let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
-    let is_there = stock.entries.keys().any(|name| matches(pattern, name));
+    let is_there = stock.entries.contains_key(pattern)
+        || (beginning != pattern && stock.entries.keys().any(|name| matches(pattern, name)));
     // All tools can be none.
     is_there || stock.may_come(beginning) || pattern == "*"
 }

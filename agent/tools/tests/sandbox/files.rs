@@ -74,6 +74,8 @@ async fn files_are_listed_found_and_searched() {
             json!({"pattern": "RUN\\(", "ignore_case": true, "glob": "**/main.rs", "context": 1}),
         ),
         ("grep", json!({"pattern": "#", "path": "README.md"})),
+        ("grep", json!({"pattern": "run", "path": "src", "glob": "*.rs"})),
+        ("grep", json!({"pattern": "run", "path": "src/lib", "context": 1})),
         ("grep", json!({"pattern": "nothing"})),
         ("grep", json!({"pattern": "("})),
     ];
@@ -81,39 +83,45 @@ async fn files_are_listed_found_and_searched() {
         &project(),
         &calls,
         expect![[r##"
-        ls {}
-        README.md
-        src/
-        target/
-        ls {"path":"src"}
-        lib/
-        main.rs
-        ls {"path":"README.md"} [tool]
-        ls: a part of README.md is not a folder
-        glob {"pattern":"**/*.rs"}
-        src/lib/run.rs
-        src/main.rs
-        glob {"path":"target/debug","pattern":"*.rs"}
-        target/debug/main.rs
-        glob {"pattern":"{x"} [tool]
-        glob: the pattern "{x" has an open {
-        grep {"pattern":"run"}
-        src/main.rs:2:    run();
-        src/lib/run.rs:1:pub fn run() {}
-        src/lib/run.rs:2:// run again
-        grep {"context":1,"glob":"**/main.rs","ignore_case":true,"pattern":"RUN\\("}
-        src/main.rs-1-fn main() {
-        src/main.rs:2:    run();
-        src/main.rs-3-}
-        grep {"path":"README.md","pattern":"#"}
-        README.md:1:# Project
-        grep {"pattern":"nothing"}
-        no line matches nothing
-        grep {"pattern":"("} [tool]
-        grep: the pattern is invalid: regex parse error:
-            (
-            ^
-        error: unclosed group"##]],
+            ls {}
+            README.md
+            src/
+            target/
+            ls {"path":"src"}
+            lib/
+            main.rs
+            ls {"path":"README.md"} [tool]
+            ls: a part of README.md is not a folder
+            glob {"pattern":"**/*.rs"}
+            src/lib/run.rs
+            src/main.rs
+            glob {"path":"target/debug","pattern":"*.rs"}
+            target/debug/main.rs
+            glob {"pattern":"{x"} [tool]
+            glob: the pattern "{x" has an open {
+            grep {"pattern":"run"}
+            src/main.rs:2:    run();
+            src/lib/run.rs:1:pub fn run() {}
+            src/lib/run.rs:2:// run again
+            grep {"context":1,"glob":"**/main.rs","ignore_case":true,"pattern":"RUN\\("}
+            src/main.rs-1-fn main() {
+            src/main.rs:2:    run();
+            src/main.rs-3-}
+            grep {"path":"README.md","pattern":"#"}
+            README.md:1:# Project
+            grep {"glob":"*.rs","path":"src","pattern":"run"}
+            src/main.rs:2:    run();
+            grep {"context":1,"path":"src/lib","pattern":"run"}
+            src/lib/run.rs:1:pub fn run() {}
+            src/lib/run.rs:2:// run again
+            src/lib/run.rs-3-
+            grep {"pattern":"nothing"}
+            no line matches nothing
+            grep {"pattern":"("} [tool]
+            grep: the pattern is invalid: regex parse error:
+                (
+                ^
+            error: unclosed group"##]],
     )
     .await;
 }

@@ -131,7 +131,7 @@ pub(in crate::routes) async fn run(
     agent: Result<Path<String>, PathRejection>,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let agent = path(agent, "agent")?;
+    let agent = path(agent, "name of the agent")?;
     let wanted: RunAgentInput = content.envelope_in_turn(EXAMPLE_BODY).await?;
     let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
     let hold = app.engine.buffers().reserve(&session.caller);

@@ -49,7 +49,7 @@ pub(in crate::routes) async fn send(
     agent: Result<Path<String>, PathRejection>,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let agent = path(agent, "agent")?;
+    let agent = path(agent, "name of the agent")?;
     let wanted: ChatRequest = content.envelope_in_turn(EXAMPLE_BODY).await?;
     let chat = wanted.id.clone();
     let input = read(wanted)?;

@@ -222,7 +222,7 @@ pub(in crate::routes) async fn retrieve(
     id: Result<Path<String>, PathRejection>,
     wanted: Result<Query<Retrieval>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let id = path(id, "response")?;
+    let id = path(id, "id of the response")?;
     let Query(wanted) = wanted.map_err(|why| {
         query_string::invalid(Code::BadRequest, &why)
             .hint("only stream=true and starting_after=NUMBER are supported")
@@ -243,7 +243,7 @@ pub(in crate::routes) async fn cancel(
     Extension(session): SessionExtension,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let id = path(id, "response")?;
+    let id = path(id, "id of the response")?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
     if turn == run.turn && !run.has_ended {
         abort(&app, &session, &run).await?;

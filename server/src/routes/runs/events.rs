@@ -42,7 +42,7 @@ pub(in crate::routes) async fn events(
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
+    let id = path(id, "id of the run")?;
     let last_sent = last_event_id(&headers)?;
     let (_, run) = find(&app.engine, &session.caller, &id).await?;
     // A policy may hide the number of events; then any value is accepted.

@@ -37,7 +37,7 @@ pub(in crate::routes) async fn invoke(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let agent = path(agent, "agent")?;
+    let agent = path(agent, "name of the agent")?;
     let (now, key) = (Instant::now(), idempotency_key(&headers)?);
     // A client that repeats a refused request would start another run each time.
     let of_no_run = params(&json!(""), &json!(0));

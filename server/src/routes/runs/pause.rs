@@ -20,7 +20,7 @@ pub(in crate::routes) async fn pause(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"stage": "after_agent", "reason": "…"}, or nothing"#;
-    let args = arguments(&content, shape, "id", &path(id, "run")?).await?;
+    let args = arguments(&content, shape, "id", &path(id, "id of the run")?).await?;
     let route = ReducerRoute { reducer: "pause_run", result: "pause", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
@@ -33,7 +33,7 @@ pub(in crate::routes) async fn resume(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let args = arguments(&content, "nothing", "id", &path(id, "run")?).await?;
+    let args = arguments(&content, "nothing", "id", &path(id, "id of the run")?).await?;
     let route = ReducerRoute { reducer: "resume_run", result: "run", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }

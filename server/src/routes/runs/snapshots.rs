@@ -27,7 +27,7 @@ pub(in crate::routes) async fn export(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let shape = r#"{"copy": true, "tag": "…"}, or nothing"#;
-    let args = arguments(&content, shape, "id", &path(id, "run")?).await?;
+    let args = arguments(&content, shape, "id", &path(id, "id of the run")?).await?;
     let route = ReducerRoute { reducer: "export_run", result: "snapshot", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }

@@ -95,7 +95,7 @@ async fn of_path(
     agent: Result<Path<String>, PathRejection>,
     base: &str,
 ) -> Result<JsonValue, Problem> {
-    let row = find(app, by, &path(agent, "agent")?).await?;
+    let row = find(app, by, &path(agent, "name of the agent")?).await?;
     let is_secured = app.authenticator.requires_credentials().await?;
     Ok(of_agent(app, &row, base, is_secured))
 }

@@ -30,7 +30,7 @@ pub(in crate::routes) async fn call(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let agent = path(agent, "agent")?;
+    let agent = path(agent, "name of the agent")?;
     let base = app.base(&uri, &headers);
     let mut id = JsonValue::Null;
     let turn = content.turn().await;

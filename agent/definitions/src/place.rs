@@ -1,0 +1,121 @@
+//! The place in a file that an error concerns: that of the parser, or that of the words that are wrong.
+
+use crate::error::{DefinitionError, InvalidSetting, Position, unknown_name};
+
+impl DefinitionError {
+    /// The place in the text of the file, if it is known.
+    pub fn place_in(&self, text: &str) -> Option<Position> {
+        match self {
+            DefinitionError::Malformed { why, at } => {
+                let at = (*at)?;
+                // The parser reports the key of some values.
+                let name = unknown_name(why).and_then(|name| in_line(text, at, name));
+                Some(name.unwrap_or(at))
+            }
+            DefinitionError::Setting(InvalidSetting { setting, .. }) => {
+                position_of_setting(text, setting)
+            }
+            DefinitionError::Cycle(names) => {
+                let next = names.get(1)?;
+                // An inline subagent is named without its parent.
+                let next = next.rsplit('/').next().unwrap_or(next);
+                let list = find_key(text, 0, "subagents")?;
+                let name = find(text, list, next, &|before, after| {
+                    is_whole(before) && !after.starts_with(is_part)
+                });
+                Some(position_at(text, name.unwrap_or(list)))
+            }
+            _ => self.subjects().into_iter().find_map(|word| position_of(text, word)),
+        }
+    }
+}
+
+/// The first place of a word, outside of comments; otherwise that of a word next to a slash, such as the model or the
+/// provider of `provider/model`.
+fn position_of(text: &str, word: &str) -> Option<Position> {
+    let ends = |after: &str| !after.starts_with(is_part);
+    let found = find(text, 0, word, &|before, after| is_whole(before) && ends(after))
+        .or_else(|| find(text, 0, word, &|before, after| before.ends_with('/') && ends(after)))
+        .or_else(|| {
+            find(text, 0, word, &|before, after| is_whole(before) && after.starts_with('/'))
+        })?;
+    Some(position_at(text, found))
+}
+
+/// The place of a setting, such as `profile.context.chunk_tokens`. A setting that the file does not have has the place of
+/// the section that it belongs to.
+fn position_of_setting(text: &str, setting: &str) -> Option<Position> {
+    let mut found = None;
+    for key in setting.split('.') {
+        match find_key(text, found.map_or(0, |at| at + 1), key) {
+            Some(at) => found = Some(at),
+            None => break,
+        }
+    }
+    found.map(|at| position_at(text, at))
+}
+
+/// The place of a word in the line of another place, at it or after it.
+fn in_line(text: &str, at: Position, word: &str) -> Option<Position> {
+    let lines = text.split_inclusive('\n').take(usize::try_from(at.line - 1).ok()?);
+    let start: usize = lines.map(str::len).sum();
+    let column = usize::try_from(at.column - 1).ok()?;
+    let before = text.get(start..)?.chars().take(column).map(char::len_utf8).sum::<usize>();
+    let found = find(text, start + before, word, &|before, after| {
+        is_whole(before) && !after.starts_with(is_part)
+    })?;
+    Some(position_at(text, found)).filter(|found| found.line == at.line)
+}
+
+/// The byte at which a key of a map begins, at this byte or after it. A key at the beginning of a line comes first if the
+/// search begins with the text.
+fn find_key(text: &str, from: usize, key: &str) -> Option<usize> {
+    let is_key = |after: &str| after.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
+    let outer = (from == 0)
+        .then(|| find(text, 0, key, &|before, after| before.is_empty() && is_key(after)));
+    outer
+        .flatten()
+        .or_else(|| find(text, from, key, &|before, after| is_whole(before) && is_key(after)))
+}
+
+/// The first byte of a word, at this byte or after it, whose surroundings in its line fit. Comments are skipped.
+fn find(text: &str, from: usize, word: &str, fits: &dyn Fn(&str, &str) -> bool) -> Option<usize> {
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let line_start = start;
+        start += line.len();
+        if line.trim_start().starts_with('#') {
+            continue;
+        }
+        let line = line.split(" #").next().unwrap_or_default();
+        let mut found = line.match_indices(word).map(|(at, _)| at);
+        let is_wanted =
+            |at: &usize| line_start + at >= from && fits(&line[..*at], &line[at + word.len()..]);
+        if let Some(at) = found.find(is_wanted) {
+            return Some(line_start + at);
+        }
+    }
+    None
+}
+
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || "_-./*".contains(c)
+}
+
+fn is_whole(before: &str) -> bool {
+    !before.ends_with(is_part)
+}
+
+/// The place of a byte that begins a character.
+fn position_at(text: &str, at: usize) -> Position {
+    let before = &text[..at];
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    let number = |count: usize| u64::try_from(count + 1).unwrap_or(u64::MAX);
+    Position {
+        line: number(before.matches('\n').count()),
+        column: number(before[line_start..].chars().count()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! A model's summary of older messages, after the middleware of the run. A summary is an output of a model like an answer: its
+//! personal data is redacted, middleware in Rust can change it, and guardrails can deny it. Nothing of it is stored before.
+
+use abide_definitions::middleware::PiiAt;
+use abide_models::{ModelResponse, TokenEstimate};
+use serde_json::json;
+
+use crate::context::summarized::SummarizedContext;
+use crate::context::summary::{Repairs, Summary};
+use crate::middleware::{hooks, redaction, verdict};
+use crate::run::driver::Driver;
+use crate::run::step::Step;
+
+/// A summary that may be stored, and its repairs.
+pub(crate) struct CheckedSummary {
+    pub(crate) summary: Summary,
+    pub(crate) repairs: Repairs,
+}
+
+impl CheckedSummary {
+    /// Repairs a summary after the one before it, and shortens it.
+    pub(crate) fn new(
+        mut summary: Summary,
+        before: &Summary,
+        (max_tokens, estimate): (u64, TokenEstimate),
+    ) -> CheckedSummary {
+        let repairs = summary.repair(before);
+        summary.shorten(max_tokens, estimate);
+        CheckedSummary { summary, repairs }
+    }
+
+    /// The summary in a model's answer. `None` if the answer is not a summary, or if it is denied.
+    pub(crate) async fn of_answer(
+        driver: &Driver,
+        answer: &ModelResponse,
+        before: &Summary,
+        size: (u64, TokenEstimate),
+    ) -> Step<Option<CheckedSummary>> {
+        let Some(mut summary) = Summary::of_answer(&answer.text) else { return Ok(None) };
+        // Before it is shortened: a part of an address does not match.
+        redaction::summary(driver, &mut summary, PiiAt::Response);
+        let Some(summary) = changed(driver, answer, summary) else { return Ok(None) };
+        let checked = CheckedSummary::new(summary, before, size);
+        let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
+        if !is_allowed {
+            tracing::warn!(run = driver.run.id, "a guardrail denies the model's summary");
+        }
+        Ok(is_allowed.then_some(checked))
+    }
+
+    /// All of its texts that are stored.
+    fn text(&self) -> String {
+        let Repairs { lost, revived } = &self.repairs;
+        let repairs = lost.iter().chain(revived).cloned();
+        [self.summary.items()].into_iter().chain(repairs).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The summary, as JSON, after `after_model` of middleware in Rust. `None` if it is denied, or not a summary any more.
+fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<Summary> {
+    if !hooks::hold_answers(driver) {
+        return Some(summary);
+    }
+    let mut shown = ModelResponse {
+        text: json!(summary).to_string(),
+        reasoning: None,
+        calls: Vec::new(),
+        carry: None,
+        ..answer.clone()
+    };
+    hooks::after_model(driver, &mut shown).ok()?;
+    Summary::of_answer(&shown.text)
+}
+
+/// The summary so far, as far as the run may show it. Another run of the session can have made it with other middleware.
+pub(crate) fn summary_so_far(driver: &Driver, context: &SummarizedContext) -> Summary {
+    let mut summary = context.summary.clone();
+    redaction::summary(driver, &mut summary, PiiAt::Response);
+    let is_of_model = context.row.as_ref().is_some_and(|row| row.origin == "model");
+    if is_of_model && verdict::denies_other(driver, &summary.items()) {
+        summary.retain(|text| !verdict::denies_other(driver, text));
+    }
+    summary
+}

@@ -1,0 +1,101 @@
+//! The definitions of the agents that a command runs. An agent whose own file has an error starts no run: the run would
+//! use the former revision, without the change that the file makes.
+
+use std::path::Path;
+
+use abide_client::{Abide, Run};
+use abide_schema::{Code, Refusal, nearest};
+
+use super::hint::of_folder;
+use super::host::AgentHost;
+use crate::failure::Failure;
+use crate::global_options::Options;
+
+/// The definitions that a command uses: those of a folder if this process drives the runs, else those of a server.
+#[derive(Clone, Copy)]
+pub(super) struct Definitions<'a> {
+    pub(super) options: &'a Options,
+    pub(super) folder: &'a Path,
+    pub(super) host: Option<&'a AgentHost>,
+}
+
+impl Definitions<'_> {
+    /// Refuses a new run of an agent whose file has an error that prevents its registration.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] with the error of the file.
+    pub(super) fn check(&self, agent: &str) -> Result<(), Failure> {
+        let Some(problem) = self.host.and_then(|host| host.problem_of(agent)) else {
+            return Ok(());
+        };
+        let detail =
+            format!("agent {agent} starts no run, because its definition has an error: {problem}");
+        let suggestion = problem.error.suggestion().map(|text| format!("{text}\n        "));
+        let hint = format!(
+            "{}`abide agent check{}` lists all errors; a former revision is kept for runs that are in progress",
+            suggestion.unwrap_or_default(),
+            of_folder(self.folder)
+        );
+        Err(Failure::usage(detail, hint))
+    }
+
+    /// Warns that a run in progress uses a former revision of an agent whose file has an error.
+    pub(super) fn warn(&self, run: &Run) {
+        let Run { id, agent, revision, .. } = run;
+        if self.host.and_then(|host| host.problem_of(agent)).is_some() && run.ended_at.is_none() {
+            tracing::warn!(
+                "run {id} continues with revision {revision} of agent {agent}: its current definition has an error"
+            );
+        }
+    }
+
+    /// Explains the refusal of an agent that does not exist, unless one has a similar name.
+    pub(super) async fn explain(
+        &self,
+        abide: &Abide,
+        agent: &str,
+        session: Option<&str>,
+        failure: Failure,
+    ) -> Failure {
+        match failure {
+            Failure::Refused(refusal)
+                if refusal.code == Code::NotFound
+                    && exists(abide, session).await
+                    && is_unknown(abide, agent).await =>
+            {
+                let hint = self.hint_for_unknown().or_else(|| refusal.hint.clone());
+                Failure::Refused(Refusal { hint, ..refusal })
+            }
+            failure => failure,
+        }
+    }
+
+    /// Why an agent may not exist: its definition cannot be used, or the server has no folder of agents.
+    pub(super) fn hint_for_unknown(&self) -> Option<String> {
+        let (of_folder, url) = (of_folder(self.folder), &self.options.url);
+        match self.host {
+            Some(host) if !host.loaded().errors.is_empty() => Some(format!(
+                "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"
+            )),
+            None if self.options.db.is_none() => Some(format!(
+                "`abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a session that is named exists. If it does not, the refusal is about the session.
+async fn exists(abide: &Abide, session: Option<&str>) -> bool {
+    match session {
+        Some(session) => matches!(abide.find_session(session).await, Ok(Some(_))),
+        None => true,
+    }
+}
+
+/// Whether there is no such agent, and none with a similar name.
+async fn is_unknown(abide: &Abide, agent: &str) -> bool {
+    let sql = "SELECT name FROM agents WHERE retired_at IS NULL ORDER BY name";
+    let found: Result<Vec<String>, _> = abide.sql(sql).fetch().await;
+    found.is_ok_and(|names| nearest(agent, names.iter().map(String::as_str)).is_none())
+}
