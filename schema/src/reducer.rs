@@ -593,6 +593,9 @@ pub trait Call: Send {
     fn run(&self, context: &mut Context<'_>) -> Result<Reply, Abort>;
 }
 
+/// Decodes the arguments of a call, by name.
+pub type DecodeArguments = fn(&Map<String, JsonValue>) -> Result<Box<dyn Call>, Refusal>;
+
 /// A registered reducer. Created by `#[reducer]`.
 #[derive(Clone, Copy)]
 pub struct Definition {
@@ -605,7 +608,7 @@ pub struct Definition {
     /// The JSON Schema of its result.
     pub result: fn() -> JsonValue,
     /// Decodes arguments; missing, unknown or mistyped ones are `bad_arguments`.
-    pub decode: fn(&Map<String, JsonValue>) -> Result<Box<dyn Call>, Refusal>,
+    pub decode: DecodeArguments,
 }
 
 impl fmt::Debug for Definition {

@@ -318,7 +318,9 @@ pub trait Cell: Sized {
 }
 
 macro_rules! cell {
-    ($type:ty, $name:literal, $kind:ident, $pattern:pat => $read:expr, $self:ident => $write:expr) => {
+    (
+        $type:ty, $name:literal, $kind:ident, $pattern:pat => $read:expr, $self:ident => $write:expr
+    ) => {
         impl Cell for $type {
             const KIND: Kind = Kind::$kind;
 

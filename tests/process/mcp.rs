@@ -4,8 +4,9 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Stdio};
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
 
@@ -255,12 +256,11 @@ fn more_than_256_open_requests_are_refused() {
     let mut server = Server::start_with(&home.path().join("a.db"), &[]);
     let mut client = Client::start(&["--url", &server.url()], true);
     client.call("tools/list", json!({}));
-    // The server answers nothing until it continues.
-    let signal = |name: &str| {
-        let sent = Command::new("kill").args([name, &server.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    };
-    signal("-STOP");
+    // The server answers nothing until it continues. It still answered while its threads were being stopped.
+    let id = Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
+    kill_process(id, Signal::STOP).unwrap();
+    let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert!(status.stopped());
     for id in 0..256 {
         client.begin(100 + id, "tools/list", json!({}));
     }
@@ -268,7 +268,7 @@ fn more_than_256_open_requests_are_refused() {
     let refused = client.answer(2);
     let why = "256 requests are open; wait for an answer";
     assert_eq!(refused["error"], json!({"code": -32603, "message": why}));
-    signal("-CONT");
+    kill_process(id, Signal::CONT).unwrap();
     let mut answered: Vec<i64> = (0..256).map(|_| client.next()["id"].as_i64().unwrap()).collect();
     answered.sort_unstable();
     assert_eq!(answered, (100..356).collect::<Vec<i64>>());

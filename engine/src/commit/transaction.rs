@@ -27,7 +27,7 @@ pub(crate) struct OpenTransaction {
     credentials: CredentialChecker,
     /// Set during a call once it has written something.
     wrote: bool,
-    /// Rows that calls have changed so far, also in transactions that were rolled back.
+    /// Rows that calls have changed so far, including those of transactions that were rolled back.
     rows_changed: u64,
     /// Validates policies.
     policy_validator: Option<Arc<PolicyValidator>>,

@@ -57,7 +57,7 @@ pub(crate) struct CredentialStore {
     /// Limits lookups of uncached tokens: one at a time, and a bounded number of waiters. Made-up tokens
     /// use one reader at most, and do not delay cached tokens.
     lookups: Arc<LookupSlots>,
-    /// The same for tokens that were known before a table changed: otherwise a change by any tenant's admin would put the
+    /// Limits lookups of tokens that were known before a table changed. Otherwise a change by any tenant's admin would put the
     /// callers of all tenants into one queue with made-up tokens.
     renewals: Arc<LookupSlots>,
 }

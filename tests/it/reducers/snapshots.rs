@@ -399,7 +399,8 @@ fn a_snapshot_of_a_tenant_has_no_definition() {
         for snapshot in [copied, guess] {
             let args = json!({"snapshot": snapshot, "id": "r2", "session_id": "s2"});
             let refused = call(&world, &tenant, "import_run", args).await.unwrap_err();
-            let detail = "the definition of agent clerk at the origin cannot be compared with the one in this file";
+            let detail = "the definition of agent clerk at the origin cannot be compared with the \
+                 one in this file";
             assert_eq!((refused.code, refused.detail.as_str()), (Code::Conflict, detail));
         }
         // Agents, workers and supervisors may not export.
