@@ -334,7 +334,7 @@ impl DurabilityWaiter {
     /// Writes a commit, for a caller that then waits for the answer.
     fn write(&self, seq: i64, commits: &Queue<Commit>) -> thread::JoinHandle<()> {
         let (reply, answer) = oneshot::channel();
-        let outcome = Ok(UnitResult { calls: Vec::new(), duplicate: false, rows_changed: 0 });
+        let outcome = Ok(UnitResult { calls: Vec::new(), duplicate: false });
         *self.platter.written.lock().expect("no thread panics") = seq;
         let answers = vec![ReplyEnvelope { reply, outcome }];
         commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new(), segment: None }, 1);

@@ -31,6 +31,14 @@ pub struct CallLimits {
     pub quota: Option<RateLimit>,
 }
 
+impl CallLimits {
+    /// Whether there is a rate limit or a quota.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.rate.is_some() || self.quota.is_some()
+    }
+}
+
 /// A number of calls per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

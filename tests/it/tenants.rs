@@ -10,7 +10,8 @@
 use std::collections::HashMap;
 
 use abide_schema::caller::{CallLimits, RateLimit};
-use abide_schema::{Caller, Code};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::traffic::{Random, for_seeds};
@@ -309,10 +310,26 @@ fn a_fork_counts_by_the_rows_that_it_changes() {
         fork("f1").await.unwrap();
         let refusal = fork("f2").await.unwrap_err();
         // It has changed more than 300 rows, so that it counts as three calls at least.
-        assert_eq!(refusal.code, Code::RateLimited);
-        assert!(
-            refusal.retry_after_ms.is_some_and(|ms| (1_000..5_000).contains(&ms)),
-            "{refusal:?}"
-        );
+        is_delayed(&refusal);
+
+        // Work that is undone costs as much.
+        let bob = Caller::new("bob").limited(CallLimits { rate, ..CallLimits::default() });
+        let call = |reducer: &str, args| BatchCall { reducer: reducer.to_owned(), args };
+        let calls = [
+            call("fork_session", json!({"session_id": "s", "id": "f3"})),
+            call("append_message", json!({"session_id": "none", "role": "user", "content": "x"})),
+        ];
+        let refusal = world.engine().batch(&bob, &calls, None).await.unwrap_err();
+        assert_eq!(refusal.code, Code::NotFound);
+        let args = json!({"agent": "support"});
+        let refusal = world.engine().call(&bob, "create_session", &args, None).await.unwrap_err();
+        is_delayed(&refusal);
     });
+}
+
+/// The caller has to wait for a second at least.
+#[track_caller]
+fn is_delayed(refusal: &Refusal) {
+    assert_eq!(refusal.code, Code::RateLimited);
+    assert!(refusal.retry_after_ms.is_some_and(|ms| (1_000..5_000).contains(&ms)), "{refusal:?}");
 }

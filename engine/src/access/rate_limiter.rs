@@ -35,7 +35,7 @@ impl RateLimiter {
     /// until a retry can succeed; `limit_exceeded` for more calls than the limit ever allows.
     pub(crate) fn take(&self, caller: &Caller, calls: usize, now: Micros) -> Result<(), Refusal> {
         let allowed = caller.limits();
-        if allowed.rate.is_none() && allowed.quota.is_none() {
+        if !allowed.is_limited() {
             return Ok(());
         }
         let calls = i64::try_from(calls).unwrap_or(i64::MAX);
@@ -65,7 +65,7 @@ impl RateLimiter {
     /// Charges further calls for work that is done: the caller waits longer before its next call.
     pub(crate) fn add(&self, caller: &Caller, calls: usize, now: Micros) {
         let allowed = caller.limits();
-        if calls == 0 || (allowed.rate.is_none() && allowed.quota.is_none()) {
+        if calls == 0 || !allowed.is_limited() {
             return;
         }
         let calls = i64::try_from(calls).unwrap_or(i64::MAX);

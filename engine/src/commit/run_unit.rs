@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 use abide_schema::reducer::Caller;
 use abide_schema::work::SharedWork;
@@ -81,7 +82,13 @@ impl Executor {
             self.transaction.store.savepoint()?;
             self.transaction.overlay.begin_unit();
         }
-        match self.run_calls(unit) {
+        let begun = self.transaction.rows_changed();
+        let outcome = self.run_calls(unit);
+        if let Some(rows_changed) = &unit.rows_changed {
+            // The last attempt counts.
+            rows_changed.store(self.transaction.rows_changed() - begun, Ordering::Relaxed);
+        }
+        match outcome {
             Ok(done) => {
                 if on_savepoint {
                     self.transaction.overlay.keep_unit();
@@ -135,7 +142,6 @@ impl Executor {
         let deferred = RefCell::default();
         let store = &self.transaction.store;
         let (begun, begun_bytes) = (store.steps(), store.bytes_read());
-        let begun_rows = self.transaction.rows_changed();
         let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {
             let store = &self.transaction.store;
@@ -174,8 +180,7 @@ impl Executor {
             let last = unit.calls.len() - 1;
             remembered.map_err(|abort| fail(abort, &unit.calls[last], last, unit))?;
         }
-        let rows_changed = self.transaction.rows_changed() - begun_rows;
-        Ok(UnitResult { calls, duplicate: false, rows_changed })
+        Ok(UnitResult { calls, duplicate: false })
     }
 
     /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
@@ -219,7 +224,7 @@ impl Executor {
             let result = result.map_err(UnitFailure::Store)?;
             calls.push(CallOutcome { seq, result, duplicate: true, refusal });
         }
-        Ok(Some(UnitResult { calls, duplicate: true, rows_changed: 0 }))
+        Ok(Some(UnitResult { calls, duplicate: true }))
     }
 
     /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events

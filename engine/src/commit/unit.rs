@@ -1,6 +1,8 @@
 //! A unit of the writer's queue: calls that run together, and what becomes of them.
 
 use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use abide_schema::reducer::Caller;
 use abide_schema::work::{FinishedWork, SharedWork, WorkBudget};
@@ -23,6 +25,9 @@ pub(crate) struct Unit {
     pub(crate) finished: Vec<FinishedWork>,
     pub(crate) deferrals: usize,
     pub(crate) answer_at: AnswerAt,
+    /// Counts the changes of rows that its calls make, also if they are refused. Only for a caller with limits: it is an
+    /// allocation.
+    pub(crate) rows_changed: Option<Arc<AtomicU64>>,
     pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
 }
 
@@ -34,7 +39,8 @@ impl Unit {
         reply: oneshot::Sender<Result<UnitResult, Refusal>>,
     ) -> Unit {
         let (due, finished, answer_at) = (None, Vec::new(), AnswerAt::Durable);
-        Unit { caller, calls, request, due, finished, deferrals: 0, answer_at, reply }
+        let (deferrals, rows_changed) = (0, None);
+        Unit { caller, calls, request, due, finished, deferrals, answer_at, rows_changed, reply }
     }
 
     /// A call of the engine itself, without a reply.
@@ -91,8 +97,6 @@ pub(crate) struct UnitResult {
     pub(crate) calls: Vec<CallOutcome>,
     /// Whether an earlier request had the same id, and this one is a retry.
     pub(crate) duplicate: bool,
-    /// The number of changes of rows that its calls have made.
-    pub(crate) rows_changed: u64,
 }
 
 impl UnitResult {

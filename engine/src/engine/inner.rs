@@ -1,5 +1,6 @@
 //! The state that the handles of an engine and its connections share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -70,10 +71,20 @@ impl Inner {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
-        let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
+        let rows_changed = caller.limits().is_limited().then(Arc::<AtomicU64>::default);
+        let unit = Unit {
+            answer_at,
+            rows_changed: rows_changed.clone(),
+            ..Unit::new(caller.clone(), calls, request, reply)
+        };
         self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
-        let done = answer.await.map_err(|_| self.health.dropped())??;
-        self.rate_limiter.add(caller, further_calls(done.rows_changed, count), self.clock.now());
+        let answered = answer.await;
+        if let Some(rows_changed) = rows_changed {
+            // A refused unit has cost the writer as much.
+            let further = further_calls(rows_changed.load(Ordering::Relaxed), count);
+            self.rate_limiter.add(caller, further, self.clock.now());
+        }
+        let done = answered.map_err(|_| self.health.dropped())??;
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
             Some(refusal) => Err(refusal.clone()),

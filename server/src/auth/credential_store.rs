@@ -243,6 +243,11 @@ mod tests {
 
     use super::*;
 
+    async fn identity(engine: &Engine, id: &str) {
+        let args = json!({"id": id, "role": "app"});
+        engine.call(&Caller::local(), "create_identity", &args, None).await.expect("it is made");
+    }
+
     async fn token(engine: &Engine, id: &str) {
         let hash = "0".repeat(64);
         let args = json!({"id": id, "identity_id": "ann", "hash": hash, "last_four": "0000"});
@@ -278,19 +283,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
-        let identity = json!({"id": "ann", "role": "app"});
-        engine
-            .call(&Caller::local(), "create_identity", &identity, None)
-            .await
-            .expect("it is made");
+        identity(&engine, "ann").await;
         token(&engine, "token001").await;
         let store = CredentialStore::of(&engine).expect("there is one");
         assert!(store.token("token001").await.expect("it is asked").is_some());
-        let identity = json!({"id": "bob", "role": "app"});
-        engine
-            .call(&Caller::local(), "create_identity", &identity, None)
-            .await
-            .expect("it is made");
+        identity(&engine, "bob").await;
         let waiting: Vec<_> =
             (0..limits::TOKEN_LOOKUPS).map(|_| store.lookups.wait().expect("a place")).collect();
         let refusal = store.token("made-up").await.expect_err("all places are taken");
@@ -307,8 +304,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
-        let ann = json!({"id": "ann", "role": "app"});
-        engine.call(&Caller::local(), "create_identity", &ann, None).await.expect("it is made");
+        identity(&engine, "ann").await;
         token(&engine, "goodgood").await;
         let credential_queries = CredentialStore::of(&engine).expect("there is one");
         assert!(credential_queries.token("goodgood").await.expect("it is known").is_some());

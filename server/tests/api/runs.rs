@@ -344,6 +344,10 @@ async fn a_run_is_paused_resumed_and_moved() {
     let session = read["run"]["session_id"].as_str().expect("it has one");
     let forked = server.post(&format!("/v1/sessions/{session}/fork"), r#"{"id": "f1"}"#).await;
     assert_eq!((forked.status, &forked.json()["fork"]["messages"]), (201, &json!(1)));
+    // The agent was registered before the session: the copy would be empty.
+    let early = server.post(&format!("/v1/sessions/{session}/fork"), r#"{"at": 1}"#).await;
+    let why = early.problem();
+    assert!(early.status == 422 && why.contains("begins at event"), "{why}");
     let resumed = server.post("/v1/runs/r1/resume", "").await.json();
     let (status, turn) = (&resumed["run"]["status"], &resumed["run"]["turn"]);
     assert_eq!((status, turn), (&json!("running"), &json!(2)));
