@@ -25,7 +25,7 @@ pub(crate) struct Unit {
     pub(crate) finished: Vec<FinishedWork>,
     pub(crate) deferrals: usize,
     pub(crate) answer_at: AnswerAt,
-    /// Counts the changes of rows that its calls make, also if they are refused. Only for a caller with limits: it is an
+    /// Counts the changes of rows that its calls make, even if they are refused. Only for a caller with limits: it is an
     /// allocation.
     pub(crate) rows_changed: Option<Arc<AtomicU64>>,
     pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
