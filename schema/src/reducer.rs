@@ -584,6 +584,11 @@ pub trait Arguments: Serialize {
     type Result: Serialize + schemars::JsonSchema;
 }
 
+impl<A: Arguments> Arguments for &A {
+    const REDUCER: &'static str = A::REDUCER;
+    type Result = A::Result;
+}
+
 /// One call with decoded arguments, ready to run.
 pub trait Call: Send {
     /// Runs it.

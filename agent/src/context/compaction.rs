@@ -25,12 +25,11 @@ use serde_json::json;
 
 use crate::context;
 use crate::context::checked_summary::{CheckedSummary, summary_so_far};
+use crate::context::entry::{self, MEMORY, PARTIAL, REPAIR, SessionEntry, WARNING};
 use crate::context::request_size::RequestSize;
 use crate::context::summarized::SummarizedContext;
 use crate::context::summary::{self, Fact, Repairs, Summary};
-use crate::context::transcript::{
-    self, AssistantEntry, MEMORY, PARTIAL, REPAIR, ToolEntry, WARNING, data,
-};
+use crate::context::transcript;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError, overtime};
@@ -130,7 +129,7 @@ fn plan(
 /// last answer on. `None` if there is no answer.
 fn unchanged(
     groups: &[Group],
-    entries: &[AgentState],
+    entries: &[SessionEntry],
     max: u64,
     turns: usize,
     size: RequestSize,
@@ -154,15 +153,15 @@ fn unchanged(
 
 /// Splits messages into groups: an answer with its results, or another message. Messages that arrive before the
 /// results of an answer are complete belong to its group.
-fn groups(entries: &[AgentState]) -> Vec<Group> {
+fn groups(entries: &[SessionEntry]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut open = 0_usize;
     for (at, entry) in entries.iter().enumerate() {
         let answers = is_answer(entry);
-        let is_result = transcript::is_result(entry);
+        let is_result = entry::is_result(entry);
         let begins = answers || (!is_result && open == 0) || groups.is_empty();
         if answers {
-            open = data::<AssistantEntry>(entry).calls.len();
+            open = entry.answer().map_or(0, |answer| answer.calls.len());
         } else if is_result {
             open = open.saturating_sub(1);
         }
@@ -197,12 +196,12 @@ async fn cover(
     let source_seq = part.last().map(|entry| entry.seq.0);
     memory::facts::keep_facts(driver, made.new_facts(&before, source_seq)).await?;
     let folded_id = goal_folded_id.min(through_id);
-    let covered: Vec<&AgentState> =
+    let covered: Vec<&SessionEntry> =
         driver.entries.iter().filter(|entry| entry.id <= folded_id).collect();
-    let newly_folded: Vec<AgentState> =
+    let newly_folded: Vec<SessionEntry> =
         covered.iter().filter(|it| it.id > context.folded_id()).map(|it| (*it).clone()).collect();
     let mut handoffs = context.handoffs(&driver.run);
-    transcript::apply_handoffs(&mut handoffs, &driver.run, &newly_folded);
+    entry::apply_handoffs(&mut handoffs, &driver.run, &newly_folded);
     let answers = newly_folded.iter().filter(|entry| is_answer(entry)).count();
     let archived = archived(part, &settings);
     let number = context.number() + 1;
@@ -249,7 +248,7 @@ fn next_part<'a>(
     goal_id: i64,
     settings: &ContextSettings,
     size: RequestSize,
-) -> &'a [AgentState] {
+) -> &'a [SessionEntry] {
     let through = context.through_id();
     let first = driver.entries.iter().position(|entry| entry.id > through);
     let rest = &driver.entries[first.unwrap_or(driver.entries.len())..];
@@ -267,7 +266,7 @@ fn next_part<'a>(
 }
 
 /// The messages of a part as text, one each. Together they are at most as large as a part.
-fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
+fn lines(part: &[SessionEntry], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
     // The request also has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
     let max = size.estimated(settings.chunk_tokens.min(room));
@@ -293,11 +292,11 @@ fn shorten(text: &mut String, max: usize) {
     }
 }
 
-fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
+fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
     let text = entry.content.as_deref().unwrap_or_default();
     Some(match entry.role.as_str() {
-        "tool" if transcript::is_result(entry) => {
-            let result: ToolEntry = data(entry);
+        "tool" if entry::is_result(entry) => {
+            let result = entry.result()?;
             let failed = if result.is_error { "failed " } else { "" };
             let (name, id) = (&result.name, &result.call_id);
             match context::reduction::drops(&settings.reduce_results, name, text) {
@@ -306,8 +305,7 @@ fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
             }
         }
         "assistant" if is_answer(entry) => {
-            let answer: AssistantEntry = data(entry);
-            let calls = answer.calls.iter().map(|call| {
+            let calls = entry.answer()?.calls.iter().map(|call| {
                 let (name, id, arguments) = (&call.name, &call.call_id, &call.arguments);
                 match context::reduction::drops(&settings.reduce_arguments, name, arguments) {
                     true => format!("\ncalls {name} {id}"),
@@ -412,18 +410,18 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
 }
 
 /// The results of a part that become markers.
-fn archived(part: &[AgentState], settings: &ContextSettings) -> Vec<NewArchivedResult> {
-    let results = part.iter().filter(|entry| transcript::is_result(entry));
+fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
+    let results = part.iter().filter(|entry| entry::is_result(entry));
     let archived = results.filter_map(|entry| {
-        let result: ToolEntry = data(entry);
+        let result = entry.result()?;
         let text = entry.content.as_deref().unwrap_or_default();
         let characters =
             context::reduction::reduced_chars(&settings.reduce_results, &result.name, text)?;
         Some(NewArchivedResult {
             entry_id: entry.id,
-            call_id: result.call_id,
-            provider_call_id: Some(result.provider_call_id).filter(|id| !id.is_empty()),
-            tool_name: result.name,
+            call_id: result.call_id.clone(),
+            provider_call_id: Some(result.provider_call_id.clone()).filter(|id| !id.is_empty()),
+            tool_name: result.name.clone(),
             characters: i64::try_from(characters).unwrap_or(i64::MAX),
         })
     });
@@ -432,13 +430,13 @@ fn archived(part: &[AgentState], settings: &ContextSettings) -> Vec<NewArchivedR
 
 /// The ids of the messages that the model always sees, among those that it would not see otherwise: system messages,
 /// the first message of the user, and the newest one, which is the current task.
-fn kept(driver: &Driver, covered: &[&AgentState]) -> Vec<i64> {
+fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     let is_user = |entry: &AgentState| entry.role == "user" && entry.kind == "message";
     let first = driver.entries.iter().find(|entry| is_user(entry)).map(|entry| entry.id);
     let newest = driver.entries.iter().rfind(|entry| is_user(entry)).map(|entry| entry.id);
     // The facts of the current turn, so that they are not read again.
     let facts = driver.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
-    let is_kept = |entry: &&&AgentState| {
+    let is_kept = |entry: &&&SessionEntry| {
         (entry.role == "system" && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str()))
             || Some(entry.id) == facts
             || Some(entry.id) == first

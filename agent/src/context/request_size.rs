@@ -3,7 +3,7 @@
 
 use abide_models::{ModelMessage, ModelRequest, TokenEstimate};
 
-use crate::context::transcript::{AssistantEntry, data};
+use crate::context::entry::SessionEntry;
 use crate::context::truncation::Truncation;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
@@ -23,8 +23,8 @@ pub(crate) struct RequestSize {
 impl RequestSize {
     /// The size of the next request of a run.
     pub(crate) fn of(driver: &Driver, model: &str) -> RequestSize {
-        let answers = driver.entries.iter().rev().filter(|entry| entry.role == "assistant");
-        let recent = answers.take(RECENT).map(data::<AssistantEntry>);
+        let answers = driver.entries.iter().rev().filter_map(SessionEntry::answer);
+        let recent = answers.take(RECENT);
         let mut reported = recent.filter(|it| it.estimated_tokens > 0);
         let ratio = reported.next().map_or(1.0, |it| {
             // A report that differs by more is no measurement of this text.

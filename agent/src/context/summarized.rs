@@ -5,8 +5,8 @@ use abide_client::{Abide, AgentState, ContextSummary, Error, Json, Run};
 use abide_models::ModelMessage;
 use serde::de::DeserializeOwned;
 
+use crate::context::entry::{HandoffEntry, SessionEntry};
 use crate::context::summary::Summary;
-use crate::context::transcript::HandoffEntry;
 
 /// The newest summary of a session, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -35,14 +35,16 @@ impl SummarizedContext {
         &self,
         abide: &Abide,
         session_id: &str,
-    ) -> Result<Vec<AgentState>, Error> {
+    ) -> Result<Vec<SessionEntry>, Error> {
         if self.kept.is_empty() {
             return Ok(Vec::new());
         }
         let sql = "SELECT * FROM agent_state WHERE id IN (SELECT value FROM json_each(:ids)) \
                    AND session_id = :sid ORDER BY id";
         let ids = serde_json::to_string(&self.kept).unwrap_or_default();
-        abide.sql(sql).param("ids", ids).param("sid", session_id).fetch().await
+        let rows = abide.sql(sql).param("ids", ids).param("sid", session_id);
+        let rows: Vec<AgentState> = rows.fetch().await?;
+        Ok(rows.into_iter().map(SessionEntry::from).collect())
     }
 
     /// The handoffs that were in effect in a run at the last message that the summary stands for.

@@ -3,258 +3,23 @@
 //! Model providers reject a conversation in which a tool call has no result. If a call has none because its run was
 //! aborted, a placeholder result is added.
 
-use abide_client::{AgentState, Json, Run};
 use abide_definitions::profile_settings::ContextSettings;
 use abide_definitions::reduction_rules::ReductionRules;
 use abide_models::{ModelCall, ModelMessage};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use crate::context::entry::{
+    MEMORY, PARTIAL, REPAIR, RequestedCall, SessionEntry, WARNING, is_of_run, is_result,
+};
 use crate::context::reduction;
 
-/// The data of an assistant message, besides its text.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct AssistantEntry {
-    /// The run that the message belongs to.
-    pub(crate) run_id: String,
-    /// The number of the answer in the run, from 1.
-    pub(crate) iteration: i64,
-    /// The tool calls that it requests.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) calls: Vec<RequestedCall>,
-    /// The model's reasoning, if the provider returns it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reasoning: Option<String>,
-    /// Opaque data for the same provider.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) carry: Option<Value>,
-    /// The provider that answered.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) provider: String,
-    /// The model that answered.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) model: String,
-    /// How many answers the model had given since the tool call limit was reached, including this one.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) past_limit: i64,
-    /// The tokens of the request, as the provider reported them.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) input_tokens: i64,
-    /// The tokens of the request as they were estimated before. The quotient corrects later estimates.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) estimated_tokens: i64,
-    /// Why the model stopped, in the provider's term, if the answer is not simply complete.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) stop: Option<String>,
-    /// Whether a guardrail has replaced the text. The original is in `withheld_answers`.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) withheld: bool,
-    /// The original text, in messages of earlier versions. It is not written any more.
-    #[serde(skip_serializing)]
-    pub(crate) original: Option<String>,
-}
-
-impl AssistantEntry {
-    /// Whether the text is the model's own.
-    pub(crate) fn is_of_the_model(&self) -> bool {
-        self.iteration > 0 && !self.withheld && self.original.is_none()
-    }
-}
-
-fn is_zero(number: &i64) -> bool {
-    *number == 0
-}
-
-/// A tool call that a model requested.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct RequestedCall {
-    /// Our id: derived from run, iteration and position, so a repeated request has the same id.
-    pub(crate) call_id: String,
-    /// The tool.
-    pub(crate) name: String,
-    /// The arguments, as the text that the model produced.
-    pub(crate) arguments: String,
-    /// The provider's id. The provider expects it with the result; it is not used as a key.
-    pub(crate) provider_call_id: String,
-}
-
-/// The result of a call, as the model reads it.
-pub(crate) struct CallResult {
-    pub(crate) text: String,
-    pub(crate) is_error: bool,
-    /// The exit code of the tool's program: 1 for an error without one.
-    pub(crate) exit_code: i32,
-}
-
-impl CallResult {
-    pub(crate) fn ok(text: impl Into<String>, exit_code: i32) -> CallResult {
-        CallResult { text: text.into(), is_error: false, exit_code }
-    }
-
-    pub(crate) fn error(text: impl Into<String>) -> CallResult {
-        CallResult { text: text.into(), is_error: true, exit_code: 1 }
-    }
-}
-
-/// The data of a tool message, besides its text.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct ToolEntry {
-    /// The call.
-    pub(crate) call_id: String,
-    /// The provider's id of the call.
-    pub(crate) provider_call_id: String,
-    /// The tool.
-    pub(crate) name: String,
-    /// Whether the call failed.
-    pub(crate) is_error: bool,
-    /// A program's exit code, else 0 or 1.
-    pub(crate) exit_code: i32,
-    /// The change of the active agent that the call makes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) handoff: Option<HandoffEntry>,
-}
-
-/// A change of the active agent, in the data of a tool message. The counters are those of the run at that time: the
-/// limits of the agent apply from there on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct HandoffEntry {
-    /// The run.
-    pub(crate) run_id: String,
-    /// The agent that takes over; `None` to hand back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) agent: Option<String>,
-    /// Its revision.
-    pub(crate) revision: i64,
-    /// Microseconds since 1970.
-    pub(crate) at: i64,
-    pub(crate) iterations: i64,
-    pub(crate) tool_calls: i64,
-    pub(crate) tokens: i64,
-    pub(crate) cost_micros: i64,
-}
-
-impl HandoffEntry {
-    /// A change now. `target` is part of the result of the call.
-    pub(crate) fn now(run: &Run, at: i64, target: &Value) -> HandoffEntry {
-        HandoffEntry {
-            run_id: run.id.clone(),
-            agent: target["agent"].as_str().map(str::to_owned),
-            revision: target["revision"].as_i64().unwrap_or_default(),
-            at,
-            iterations: run.iterations,
-            tool_calls: run.tool_calls,
-            tokens: run.input_tokens + run.output_tokens,
-            cost_micros: run.cost_micros.unwrap_or(0),
-        }
-    }
-}
-
-/// Whether the driver of a run wrote the entry. Others can write entries of the same form, which have no effect on runs.
-pub(crate) fn is_of_run(entry: &AgentState) -> bool {
-    entry.run_id.is_some()
-}
-
-/// Whether the model sees the entry, and a caller wrote it that is not the driver of a run.
-pub(crate) fn is_of_others(entry: &AgentState) -> bool {
-    let is_visible = entry.role == "system"
-        || ["message", "handoff"].contains(&entry.kind.as_str())
-        || entry.role == "assistant" && entry.kind == PARTIAL;
-    is_visible && !is_of_run(entry)
-}
-
-/// Whether the entry is an answer of a model.
-pub(crate) fn is_answer(entry: &AgentState) -> bool {
-    is_of_run(entry) && entry.role == "assistant" && entry.kind == "message"
-}
-
-/// Whether the entry is the result of a tool call.
-pub(crate) fn is_result(entry: &AgentState) -> bool {
-    is_of_run(entry) && entry.role == "tool" && entry.kind == "message"
-}
-
-/// The kind of an interrupted answer.
-pub(crate) const PARTIAL: &str = "partial";
-
-/// The kind of a message that asks the model to correct its answer.
-pub(crate) const REPAIR: &str = "repair";
-
-/// The data of such a message, besides its text.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct RepairEntry {
-    /// The run of the answer.
-    pub(crate) run_id: String,
-}
-
-/// The kind of a message with the facts that an agent has read.
-pub(crate) const MEMORY: &str = "memory";
-
-/// The data of such a message, besides its text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct MemoryEntry {
-    /// The run.
-    pub(crate) run_id: String,
-    /// The active agent.
-    pub(crate) agent: String,
-    /// The space that was read.
-    pub(crate) space: String,
-    /// The facts, each with its number and its version.
-    pub(crate) facts: Vec<(i64, i64)>,
-}
-
-/// The kind of a message that warns the model.
-pub(crate) const WARNING: &str = "warning";
-
-/// The data of such a message, besides its text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct WarningEntry {
-    /// The run.
-    pub(crate) run_id: String,
-    /// The answer that it is about.
-    pub(crate) iteration: i64,
-}
-
-/// The `data` of an entry that the driver of a run has written; the default for other entries, and if it cannot be parsed.
-pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -> T {
-    let json = entry.data.as_ref().filter(|_| is_of_run(entry)).map(Json::as_str);
-    json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
-}
-
-/// Applies the handoffs among messages to those in effect in a run. The last one is the active agent; none while the
-/// run's own agent is active.
-pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: &[AgentState]) {
-    for entry in entries.iter().filter(|entry| entry.role == "tool") {
-        let Some(handoff) = data::<ToolEntry>(entry).handoff else { continue };
-        if handoff.run_id != run.id || entry.run_id.as_ref() != Some(&run.id) {
-            continue;
-        }
-        match handoff.agent {
-            Some(_) => stack.push(handoff),
-            None => drop(stack.pop()),
-        }
-    }
-}
-
-/// Whether a result was cut because of its size: see `Truncation`.
-pub(crate) fn is_cut(entry: &AgentState) -> bool {
-    let content = entry.content.as_deref().unwrap_or_default();
-    entry.role == "tool" && content.contains(" bytes of the result of call ")
-}
-
 /// The conversation for a model.
-pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
+pub(crate) fn messages(entries: &[SessionEntry]) -> Vec<ModelMessage> {
     messages_with(entries, None)
 }
 
 /// The conversation for a model, with large results and arguments reduced in messages up to this id. Roles, ids and the order stay.
 pub(crate) fn reduced_messages(
-    entries: &[AgentState],
+    entries: &[SessionEntry],
     through_id: i64,
     settings: &ContextSettings,
 ) -> Vec<ModelMessage> {
@@ -262,15 +27,14 @@ pub(crate) fn reduced_messages(
 }
 
 fn messages_with(
-    entries: &[AgentState],
+    entries: &[SessionEntry],
     reduced: Option<(i64, &ContextSettings)>,
 ) -> Vec<ModelMessage> {
     let mut messages_out = Vec::new();
     let mut open: Vec<RequestedCall> = Vec::new();
     for entry in entries {
         let settings = reduced.filter(|(through_id, _)| entry.id <= *through_id);
-        if is_result(entry) {
-            let result: ToolEntry = data(entry);
+        if let Some(result) = entry.result().filter(|_| is_result(entry)) {
             open.retain(|call| call.call_id != result.call_id);
             let text = entry.content.as_deref().unwrap_or_default();
             let content = settings.and_then(|(_, settings)| {
@@ -278,8 +42,8 @@ fn messages_with(
                 reduction::of_result(rules, &result.name, &result.call_id, text)
             });
             messages_out.push(ModelMessage::Tool {
-                call_id: result.provider_call_id,
-                name: result.name,
+                call_id: result.provider_call_id.clone(),
+                name: result.name.clone(),
                 content: content.unwrap_or_else(|| text.to_owned()),
                 is_error: result.is_error,
             });
@@ -309,7 +73,7 @@ fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall], rules: 
 
 /// Adds a message that is not a tool result. Calls that are still open get a placeholder result first.
 fn of(
-    entry: &AgentState,
+    entry: &SessionEntry,
     open: &mut Vec<RequestedCall>,
     messages_out: &mut Vec<ModelMessage>,
 ) -> Option<ModelMessage> {
@@ -317,20 +81,19 @@ fn of(
     let message = match (entry.role.as_str(), entry.kind.as_str()) {
         ("user", "message") => ModelMessage::User { text },
         ("assistant", "message" | PARTIAL) => {
-            let entry: AssistantEntry = data(entry);
+            let answer = entry.answer()?;
             give_up(open, messages_out);
-            open.clone_from(&entry.calls);
-            let calls = entry.calls.into_iter().map(|call| ModelCall {
-                id: call.provider_call_id,
-                name: call.name,
-                arguments: call.arguments,
+            open.clone_from(&answer.calls);
+            let calls = answer.calls.iter().map(|call| ModelCall {
+                id: call.provider_call_id.clone(),
+                name: call.name.clone(),
+                arguments: call.arguments.clone(),
             });
-            let (reasoning, carry) = (entry.reasoning, entry.carry);
             return Some(ModelMessage::Assistant {
                 text,
-                reasoning,
+                reasoning: answer.reasoning.clone(),
                 calls: calls.collect(),
-                carry,
+                carry: answer.carry.clone(),
             });
         }
         // Some providers support instructions only at the beginning, and would move it there.

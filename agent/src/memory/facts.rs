@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use abide_client::arguments::{EmbedMemories, SaveMemories};
 use abide_client::{
-    AgentState, Call, Code, Error, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent,
-    RunEventKind, Value as Cell,
+    Call, Code, Error, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent, RunEventKind,
+    Value as Cell,
 };
 use abide_definitions::profile_settings::{
     MemoryRead, MemoryScope, MemoryScopeRule, MemorySettings,
@@ -19,7 +19,7 @@ use abide_definitions::profile_settings::{
 use abide_models::{Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, Resolved, Usage};
 use serde_json::{Value, json};
 
-use crate::context::transcript::{MEMORY, MemoryEntry, data};
+use crate::context::entry::{MEMORY, MemoryEntry, SessionEntry, data};
 use crate::memory::block::{Fact, acceptable, block_of};
 use crate::memory::space::MemorySpace;
 use crate::middleware;
@@ -93,14 +93,14 @@ pub(crate) fn block(driver: &Driver) -> Option<String> {
 }
 
 /// The facts that the active agent has read for the last message of the user.
-fn current_entry(driver: &Driver) -> Option<&AgentState> {
+fn current_entry(driver: &Driver) -> Option<&SessionEntry> {
     let asked_id = last_request(driver).map_or(0, |entry| entry.id);
     let imported_seq = match settings(driver)?.scope {
         // The facts of a session move with its run.
         MemoryScope::Rule(MemoryScopeRule::Session) => 0,
         _ => driver.imported_seq.get().copied().unwrap_or(0),
     };
-    let is_current = |entry: &&AgentState| {
+    let is_current = |entry: &&SessionEntry| {
         let is_new = entry.id > asked_id && entry.seq.0 > imported_seq;
         is_new && entry.role == "system" && entry.kind == MEMORY && {
             let read: MemoryEntry = data(entry);
@@ -119,8 +119,8 @@ async fn imported_seq(driver: &Driver) -> Result<i64, Error> {
 }
 
 /// The last message of the user.
-fn last_request(driver: &Driver) -> Option<&AgentState> {
-    let asked = |entry: &&AgentState| entry.role == "user" && entry.kind == "message";
+fn last_request(driver: &Driver) -> Option<&SessionEntry> {
+    let asked = |entry: &&SessionEntry| entry.role == "user" && entry.kind == "message";
     driver.entries.iter().rfind(asked)
 }
 

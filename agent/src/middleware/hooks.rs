@@ -45,6 +45,9 @@ pub(crate) fn before_model(driver: &Driver, request: &mut ModelRequest) -> Resul
 
 /// Calls the middleware with an answer. What the provider expects back is dropped if the answer changes.
 pub(crate) fn after_model(driver: &Driver, answer: &mut ModelResponse) -> Result<(), String> {
+    if of_run(driver).next().is_none() {
+        return Ok(());
+    }
     let before = (answer.text.clone(), answer.reasoning.clone(), answer.calls.clone());
     let ruling = each(driver, |middleware, context| match middleware.holds_answers() {
         true => middleware.after_model(context, answer),
@@ -65,6 +68,9 @@ pub(crate) fn before_tool(
     tool: &str,
     arguments: &mut String,
 ) -> Result<bool, String> {
+    if of_run(driver).next().is_none() {
+        return Ok(false);
+    }
     let before = arguments_or_text(arguments);
     let mut after = before.clone();
     each(driver, |middleware, context| middleware.before_tool(context, tool, &mut after))?;

@@ -16,8 +16,8 @@ use abide_models::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
+use crate::context::entry::{self, AssistantEntry, CallResult, PARTIAL, RequestedCall};
 use crate::context::request_size::{self, RequestSize};
-use crate::context::transcript::{self, AssistantEntry, CallResult, PARTIAL, RequestedCall};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
 use crate::middleware::verdict;
@@ -75,10 +75,10 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
 /// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
 /// were checked then.
 async fn refused_request(driver: &Driver) -> Step<Option<String>> {
-    let after = driver.entries.iter().rposition(transcript::is_answer);
+    let after = driver.entries.iter().rposition(|entry| entry::is_answer(entry));
     let new = &driver.entries[after.map_or(0, |at| at + 1)..];
     // What the model reads as instructions or requests, see `transcript`.
-    let of_others = new.iter().filter(|entry| transcript::is_of_others(entry));
+    let of_others = new.iter().filter(|entry| entry::is_of_others(entry));
     for entry in of_others {
         let text = entry.content.as_deref().unwrap_or_default();
         let ruling = verdict::rule_request(driver, text).await?;
@@ -412,8 +412,10 @@ async fn record_answer(
     answered: Vec<StepCall>,
     requests: Vec<StepCall>,
 ) -> Step<Option<ToolCall>> {
-    let all = answered.iter().cloned().chain(requests).collect();
-    match driver.record_step((events, Some(spent)), all).await {
+    let of_answer = answered.len();
+    let all = answered.into_iter().chain(requests).collect();
+    let mut batch = driver.step_batch((events, Some(spent)), all);
+    match driver.send_step(&batch).await {
         Ok(requested) => {
             let is_held = |row: &ToolCall| {
                 row.status == ToolCallStatus::Claimed && row.fencing_token.is_some()
@@ -424,7 +426,8 @@ async fn record_answer(
         Err(StepError::Refused(error))
             if error.code().is_some_and(tools::calls::is_for_the_model) =>
         {
-            driver.record_step((events, Some(spent)), answered).await.map(|_| None)
+            batch.after.truncate(of_answer);
+            driver.send_step(&batch).await.map(|_| None)
         }
         Err(failed) => Err(failed),
     }

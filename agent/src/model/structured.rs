@@ -3,14 +3,14 @@
 //! its own. Text that matches counts in both cases. The model can correct an answer that does not match a few times;
 //! then the run fails. A mismatch is never reported as a structured answer.
 
-use abide_client::{AgentState, Call, DERIVED};
+use abide_client::{Call, DERIVED};
 use abide_definitions::agent_tool::RESPONSE;
 use abide_json_integers as integers;
 use abide_models::{ModelCall, StructuredOutput, ToolSpec};
 use abide_tools::Parameters;
 use serde_json::{Value, json};
 
-use crate::context::transcript::{REPAIR, RepairEntry, ToolEntry, data};
+use crate::context::entry::{REPAIR, RepairEntry, SessionEntry, data};
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
 use crate::{model, run};
@@ -79,11 +79,8 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
 }
 
 /// Whether an entry is the error of a call of the tool in this run.
-fn is_refused_response(driver: &Driver, entry: &AgentState) -> bool {
-    if entry.role != "tool" {
-        return false;
-    }
-    let result: ToolEntry = data(entry);
+fn is_refused_response(driver: &Driver, entry: &SessionEntry) -> bool {
+    let Some(result) = entry.result() else { return false };
     let of_run = result.call_id.rsplit_once(DERIVED).is_some_and(|(run, _)| run == driver.run.id);
     of_run && result.is_error && result.name == RESPONSE
 }
@@ -142,10 +139,10 @@ fn held_to(schema: &Value, value: Value) -> StructuredAnswer {
 
 /// How many corrections this run has already requested.
 fn repairs(driver: &Driver) -> usize {
-    let is_repair = |entry: &&AgentState| {
+    let is_repair = |entry: &&SessionEntry| {
         entry.kind == REPAIR && data::<RepairEntry>(entry).run_id == driver.run.id
     };
-    let is_counted = |entry: &&AgentState| is_repair(entry) || is_refused_response(driver, entry);
+    let is_counted = |entry: &&SessionEntry| is_repair(entry) || is_refused_response(driver, entry);
     driver.entries.iter().filter(is_counted).count()
 }
 

@@ -2,11 +2,10 @@
 //! change, as the profile says. The request is part of the block with the plan, and follows from rows, so it stays until
 //! the plan changes, including for another driver.
 
-use abide_client::AgentState;
 use abide_definitions::agent_tool::MANAGE_TODO_LIST;
 use abide_definitions::profile_settings::{PlanSettings, Replan};
 
-use crate::context::transcript::{AssistantEntry, ToolEntry, data};
+use crate::context::entry::{SessionEntry, ToolEntry};
 use crate::plan::todo_list::Plan;
 use crate::run::driver::Driver;
 
@@ -48,11 +47,11 @@ impl ReplanReason {
 fn occasion(
     settings: &PlanSettings,
     plan_seq: i64,
-    entries: &[AgentState],
+    entries: &[SessionEntry],
 ) -> Option<ReplanReason> {
     // A plan changes in one transaction with the result of its call.
     let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
-    let results = || since().filter(|entry| entry.role == "tool").map(data::<ToolEntry>);
+    let results = || since().filter_map(SessionEntry::result);
     let failed = |is_wanted: fn(&ToolEntry) -> bool| {
         let mut failed = results().filter(move |it| it.is_error && is_wanted(it));
         failed.next_back()
@@ -60,14 +59,14 @@ fn occasion(
     match settings.replan {
         Replan::Never => None,
         Replan::OnFailure => {
-            failed(|it| it.name != MANAGE_TODO_LIST).map(|it| ReplanReason::Failed(it.name))
+            failed(|it| it.name != MANAGE_TODO_LIST).map(|it| ReplanReason::Failed(it.name.clone()))
         }
         Replan::OnConflict => {
             failed(|it| it.name == MANAGE_TODO_LIST).map(|_| ReplanReason::Refused)
         }
         Replan::EveryNSteps => {
-            let answers = since().filter(|entry| entry.role == "assistant");
-            let answers = answers.filter(|it| data::<AssistantEntry>(it).iteration > 0).count();
+            let answers = since().filter_map(SessionEntry::answer);
+            let answers = answers.filter(|answer| answer.iteration > 0).count();
             (answers >= settings.replan_steps).then_some(ReplanReason::Unchanged)
         }
     }

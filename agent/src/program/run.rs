@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use abide_models::{ModelMessage, ModelRequest};
 use abide_tools::Environment;
 
-use crate::context::transcript::{AssistantEntry, PARTIAL};
+use crate::context::entry::{AssistantEntry, PARTIAL};
 use crate::middleware::observability;
 use crate::model;
 use crate::model::structured::{self, StructuredAnswer};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::catalog;
-use crate::context::transcript::{AssistantEntry, MEMORY, ToolEntry, data};
+use crate::context::entry::{AssistantEntry, MEMORY, ToolEntry, data};
 use crate::run::error::RuntimeError;
 
 /// A recorded run with the runs that it delegated.

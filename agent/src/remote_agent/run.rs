@@ -13,7 +13,7 @@ use abide_tools::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id}
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
 
-use crate::context::transcript::{self, AssistantEntry};
+use crate::context::entry::{self, AssistantEntry};
 use crate::model;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::remote_agent::input;
@@ -127,7 +127,7 @@ impl RemoteTaskRun<'_> {
     /// The parts of the first message: what users have said since the last answer.
     fn task_parts(&self) -> Value {
         let entries = &self.driver.entries;
-        let answered = entries.iter().rposition(transcript::is_answer);
+        let answered = entries.iter().rposition(|entry| entry::is_answer(entry));
         let new = &entries[answered.map_or(0, |at| at + 1)..];
         let said = new.iter().filter(|entry| entry.role == "user");
         let said: Vec<&str> = said.filter_map(|entry| entry.content.as_deref()).collect();

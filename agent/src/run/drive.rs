@@ -6,7 +6,7 @@ use abide_client::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::context::transcript::{CallResult, HandoffEntry, RequestedCall};
+use crate::context::entry::{CallResult, HandoffEntry, RequestedCall};
 use crate::delegation::{handoff, task};
 use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
@@ -295,7 +295,7 @@ impl Driver {
             output.insert("message_id".to_owned(), json!(entry.id));
         }
         let answer = next_step::last_answer(&self.run, &self.entries);
-        if let Some(stop) = answer.and_then(|(_, answer)| answer.stop) {
+        if let Some(stop) = answer.and_then(|(_, answer)| answer.stop.as_ref()) {
             output.insert("stop_reason".to_owned(), json!(stop));
         }
         match evaluated {

@@ -20,8 +20,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
+use crate::context::entry::{self, CallResult, HandoffEntry, RequestedCall, SessionEntry};
 use crate::context::summarized::SummarizedContext;
-use crate::context::transcript::{self, CallResult, HandoffEntry, RequestedCall};
+use crate::context::transcript;
 use crate::delegation::composition::Composition;
 use crate::memory::space::MemorySpace;
 use crate::run::context::RuntimeContext;
@@ -29,6 +30,7 @@ use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, run_event};
 use crate::run::step::{Failure, Step, StepError};
 use crate::run::step_batch::{RecordedStep, StepBatch, StepCall};
+use crate::tools::cached_view::CachedView;
 use crate::watchdog::state::HealthState;
 use crate::{catalog, run};
 
@@ -48,6 +50,8 @@ pub(crate) struct Driver {
     pub(crate) deployment: Arc<Vec<Middleware>>,
     /// The definition of the run's own agent. It differs from `definition` only while a handoff is in effect.
     pub(crate) own: Arc<AgentDefinition>,
+    /// The tools of the active agent.
+    pub(crate) tools: CachedView,
     /// The agents that the active agent can use.
     pub(crate) composition: Composition,
     /// The handoffs that are in effect. The agent of the last one is active.
@@ -66,7 +70,7 @@ pub(crate) struct Driver {
     pub(crate) pause: Option<Pause>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
     /// summary stands for are omitted.
-    pub(crate) entries: Vec<AgentState>,
+    pub(crate) entries: Vec<SessionEntry>,
     /// The event as of which the session, the pause and the messages above are known; `None` if they are not.
     pub(crate) known_seq: Option<Seq>,
     /// The last event of the last recorded step, which may not be durable yet.
@@ -136,7 +140,7 @@ impl Driver {
         let abide = &self.abide;
         let calls = match run::next_step::last_answer(&self.run, &self.entries) {
             Some((at, answer))
-                if run::next_step::open(&answer, &self.entries[at + 1..]).next().is_some() =>
+                if run::next_step::open(answer, &self.entries[at + 1..]).next().is_some() =>
             {
                 let ids: Vec<&str> =
                     answer.calls.iter().map(|call| call.call_id.as_str()).collect();
@@ -175,21 +179,22 @@ impl Driver {
     }
 
     /// The messages after those that were read, and the event as of which they were read.
-    async fn new_messages(&self) -> Step<(Vec<AgentState>, Seq)> {
+    async fn new_messages(&self) -> Step<(Vec<SessionEntry>, Seq)> {
         let folded = self.context.as_ref().map_or(0, SummarizedContext::folded_id);
         let newest = self.entries.last().map_or(0, |entry| entry.id).max(folded);
         let sql = "SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id";
         let query = self.abide.sql(sql).param("sid", &self.run.session_id);
         let found = query.param("newest", newest).rows().await?;
-        Ok((found.typed()?, found.seq))
+        let rows: Vec<AgentState> = found.typed()?;
+        Ok((rows.into_iter().map(SessionEntry::from).collect(), found.seq))
     }
 
     /// Adds new messages, which may change the active agent.
-    async fn extend(&mut self, new: Vec<AgentState>) -> Step {
+    async fn extend(&mut self, new: Vec<SessionEntry>) -> Step {
         let before = self.handoffs.len();
         let last = self.handoffs.last().cloned();
-        transcript::apply_handoffs(&mut self.handoffs, &self.run, &new);
-        self.has_cut_results |= new.iter().any(transcript::is_cut);
+        entry::apply_handoffs(&mut self.handoffs, &self.run, &new);
+        self.has_cut_results |= new.iter().any(|entry| entry::is_cut(entry));
         self.entries.extend(new);
         if before != self.handoffs.len() || last.as_ref() != self.handoffs.last() {
             self.activate().await?;
@@ -229,6 +234,7 @@ impl Driver {
         self.composition =
             Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
         self.definition = definition;
+        self.tools = CachedView::default();
         self.memory = OnceCell::new();
         Ok(())
     }
@@ -331,7 +337,13 @@ impl Driver {
         (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
         after: Vec<StepCall>,
     ) -> Step<Vec<ToolCall>> {
-        let recorded = self.step_batch((events, spent), after).send(&self.abide).await?;
+        let batch = self.step_batch((events, spent), after);
+        self.send_step(&batch).await
+    }
+
+    /// Sends the batch of a step, and takes over the state afterwards like [`Driver::record_step`].
+    pub(crate) async fn send_step(&mut self, batch: &StepBatch) -> Step<Vec<ToolCall>> {
+        let recorded = batch.send(&self.abide).await?;
         let calls = recorded.calls.clone();
         self.take_over(recorded).await?;
         Ok(calls)
@@ -402,7 +414,7 @@ impl Driver {
     ) -> (NewRunEvent, AppendMessage) {
         let CallResult { text, exit_code, .. } = result;
         let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
-        let entry = transcript::ToolEntry {
+        let entry = entry::ToolEntry {
             call_id: asked.call_id.clone(),
             provider_call_id: asked.provider_call_id.clone(),
             name: asked.name.clone(),

@@ -24,6 +24,7 @@ use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, millis};
 use crate::run::step::Failure;
+use crate::tools::cached_view::CachedView;
 use crate::trace::tracer::TraceQueue;
 use crate::watchdog::state::HealthState;
 
@@ -252,6 +253,7 @@ async fn drive(
         current_calls: None,
         stop,
         has_asked: false,
+        tools: CachedView::default(),
         memory: OnceCell::new(),
         imported_seq: OnceCell::new(),
         health: HealthState::default(),

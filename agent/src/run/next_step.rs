@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_client::{AgentState, Run, ToolCall, ToolCallStatus};
+use abide_client::{Run, ToolCall, ToolCallStatus};
 
-use crate::context::transcript::{self, AssistantEntry, RequestedCall, ToolEntry, data};
+use crate::context::entry::{self, AssistantEntry, RequestedCall, SessionEntry};
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,9 +28,12 @@ pub(crate) enum NextStep {
 }
 
 /// The run's last answer, if only its own tool results follow it.
-pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, AssistantEntry)> {
-    let at = entries.iter().rposition(transcript::is_answer)?;
-    let answer: AssistantEntry = data(&entries[at]);
+pub(crate) fn last_answer<'a>(
+    run: &Run,
+    entries: &'a [SessionEntry],
+) -> Option<(usize, &'a AssistantEntry)> {
+    let at = entries.iter().rposition(|entry| entry::is_answer(entry))?;
+    let answer = entries[at].answer()?;
     // The data alone could name a run that begins later.
     let is_own = answer.run_id == run.id && entries[at].run_id.as_ref() == Some(&run.id);
     is_own.then_some((at, answer))
@@ -39,12 +42,12 @@ pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, A
 /// The calls of an answer that have no result among the entries after it.
 pub(crate) fn open<'a>(
     answer: &'a AssistantEntry,
-    after: &[AgentState],
+    after: &'a [SessionEntry],
 ) -> impl Iterator<Item = &'a RequestedCall> {
-    let results = after.iter().filter(|entry| transcript::is_result(entry));
-    let answered: BTreeSet<String> =
-        results.map(|entry| data::<ToolEntry>(entry).call_id).collect();
-    answer.calls.iter().filter(move |call| !answered.contains(&call.call_id))
+    let results = after.iter().filter(|entry| entry::is_result(entry));
+    let answered: BTreeSet<&str> =
+        results.filter_map(|entry| Some(entry.result()?.call_id.as_str())).collect();
+    answer.calls.iter().filter(move |call| !answered.contains(call.call_id.as_str()))
 }
 
 /// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
@@ -55,13 +58,13 @@ const TURNS_PAST_LIMIT: i64 = 2;
 /// these calls that wait for a decision.
 pub(crate) fn next(
     run: &Run,
-    entries: &[AgentState],
+    entries: &[SessionEntry],
     calls: &[ToolCall],
     waiting: &[Run],
 ) -> NextStep {
     let Some((at, answer)) = last_answer(run, entries) else { return NextStep::Ask };
     let after = &entries[at + 1..];
-    let open: Vec<RequestedCall> = open(&answer, after).cloned().collect();
+    let open: Vec<RequestedCall> = open(answer, after).cloned().collect();
     if open.is_empty() {
         let text = || entries[at].content.clone().unwrap_or_default();
         if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {

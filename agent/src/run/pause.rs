@@ -8,7 +8,6 @@ use abide_client::arguments::RecordPause;
 use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
 use abide_definitions::pause_rule::{PausePoint, PauseRule};
 
-use crate::context::transcript::AssistantEntry;
 use crate::run::driver::Driver;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::Step;
@@ -80,14 +79,18 @@ fn rules(driver: &Driver) -> impl Iterator<Item = &PauseRule> {
 /// Why a rule or the callback demands a pause.
 fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
     let (at, answer) = next_step::last_answer(&driver.run, &driver.entries)
-        .map_or((None, AssistantEntry::default()), |(at, answer)| (Some(at), answer));
+        .map_or((None, None), |(at, answer)| (Some(at), Some(answer)));
     let text = at.and_then(|at| driver.entries[at].content.as_deref()).unwrap_or_default();
     let point = PausePoint {
         stage,
         run: &driver.run,
         agent: &driver.definition.name,
         text,
-        tools: answer.calls.iter().map(|call| call.name.as_str()).collect(),
+        tools: answer
+            .iter()
+            .flat_map(|answer| &answer.calls)
+            .map(|call| call.name.as_str())
+            .collect(),
     };
     rules(driver)
         .find_map(|rule| rule.demands(&point))

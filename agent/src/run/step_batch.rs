@@ -8,7 +8,11 @@
 //! does more than read in this process ([`crate::run::driver::Driver::until_durable`]).
 
 use abide_client::arguments::{AppendMessage, RecordRun, RequestToolCall};
-use abide_client::{Abide, AgentState, Call, CallResult, Code, Error, Json, Run, Seq, ToolCall};
+use abide_client::{
+    Abide, AgentState, Appended, AppliedCall, Call, Code, Error, Json, Run, Seq, ToolCall,
+};
+
+use crate::context::entry::SessionEntry;
 
 /// A call of a batch.
 #[derive(Clone, Debug)]
@@ -60,7 +64,7 @@ pub(crate) struct RecordedStep {
     /// `seq` if the condition held: nothing but this batch has changed the known rows.
     pub(crate) known_seq: Option<Seq>,
     /// The entries of the batch.
-    pub(crate) entries: Vec<AgentState>,
+    pub(crate) entries: Vec<SessionEntry>,
     /// The rows of the tool calls that the batch has requested.
     pub(crate) calls: Vec<ToolCall>,
 }
@@ -70,49 +74,46 @@ impl StepBatch {
     ///
     /// # Errors
     /// [`Error`]; nothing was written.
-    pub(crate) async fn send(mut self, abide: &Abide) -> Result<RecordedStep, Error> {
+    pub(crate) async fn send(&self, abide: &Abide) -> Result<RecordedStep, Error> {
         if self.recording.unchanged_since.is_some() {
-            match abide.batch(self.calls()).apply().await {
+            match abide.batch(self.calls(&self.recording)).apply().await {
                 Err(error) if error.code() == Some(Code::Conflict) => {}
                 sent => {
                     let sent = sent?;
-                    return self.recorded(sent.value, sent.seq, Some(sent.seq));
+                    return self.recorded(&sent.value, sent.seq, Some(sent.seq));
                 }
             }
-            self.recording.unchanged_since = None;
         }
-        let sent = abide.batch(self.calls()).apply().await?;
-        self.recorded(sent.value, sent.seq, None)
+        let recording = RecordRun { unchanged_since: None, ..self.recording.clone() };
+        let sent = abide.batch(self.calls(&recording)).apply().await?;
+        self.recorded(&sent.value, sent.seq, None)
     }
 
-    fn calls(&self) -> Vec<Call> {
+    fn calls(&self, recording: &RecordRun) -> Vec<Call> {
         let after = self.after.iter().map(|call| match call {
-            StepCall::Append(message) => Call::of(message.clone()),
-            StepCall::Request(request) => Call::of(request.clone()),
+            StepCall::Append(message) => Call::of(message),
+            StepCall::Request(request) => Call::of(request),
             StepCall::Other(call) => call.clone(),
         });
-        let recording = Call::of(self.recording.clone());
-        self.before.iter().cloned().chain([recording]).chain(after).collect()
+        self.before.iter().cloned().chain([Call::of(recording)]).chain(after).collect()
     }
 
     fn recorded(
-        self,
-        results: Vec<CallResult>,
+        &self,
+        results: &[AppliedCall],
         seq: Seq,
         known_seq: Option<Seq>,
     ) -> Result<RecordedStep, Error> {
-        let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
         // The results are in the order of the calls: those before the recording, the recording, those after it.
-        let mut results = results.into_iter();
-        let run = results.nth(self.before.len()).map(|it| it.result).unwrap_or_default();
-        let run: Run = serde_json::from_value(run).map_err(unread)?;
+        let missing = || Error::Protocol { why: "a batch has too few results".to_owned() };
+        let (recording, results) =
+            results.get(self.before.len()..).and_then(<[_]>::split_first).ok_or_else(missing)?;
+        let run: Run = recording.decode()?;
         let (mut entries, mut calls) = (Vec::new(), Vec::new());
-        for (call, result) in self.after.into_iter().zip(results) {
+        for (call, result) in self.after.iter().zip(results) {
             match call {
-                StepCall::Append(message) => entries.push(entry(message, &result, &run)?),
-                StepCall::Request(_) => {
-                    calls.push(serde_json::from_value(result.result).map_err(unread)?);
-                }
+                StepCall::Append(message) => entries.push(entry(message, result, &run)?),
+                StepCall::Request(_) => calls.push(result.decode()?),
                 StepCall::Other(_) => {}
             }
         }
@@ -121,18 +122,18 @@ impl StepBatch {
 }
 
 /// The row of a message, written in the same transaction as the run.
-fn entry(message: AppendMessage, result: &CallResult, run: &Run) -> Result<AgentState, Error> {
-    let id = result.result["id"].as_i64();
-    let unread = || Error::Protocol { why: "the result of append_message has no id".to_owned() };
-    Ok(AgentState {
-        id: id.ok_or_else(unread)?,
-        session_id: message.session_id,
-        role: message.role,
-        kind: message.kind.unwrap_or_else(|| "message".to_owned()),
-        content: message.content.0,
-        data: message.data.map(Json::from),
+fn entry(message: &AppendMessage, result: &AppliedCall, run: &Run) -> Result<SessionEntry, Error> {
+    let Appended { id, .. } = result.decode()?;
+    let row = AgentState {
+        id,
+        session_id: message.session_id.clone(),
+        role: message.role.clone(),
+        kind: message.kind.clone().unwrap_or_else(|| "message".to_owned()),
+        content: message.content.0.clone(),
+        data: message.data.clone().map(Json::from),
         created_at: run.updated_at,
         seq: result.seq,
-        run_id: message.run_id,
-    })
+        run_id: message.run_id.clone(),
+    };
+    Ok(row.into())
 }

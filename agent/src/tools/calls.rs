@@ -14,7 +14,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::transcript::{CallResult, RequestedCall};
+use crate::context::entry::{CallResult, RequestedCall};
 use crate::context::truncation::Truncation;
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
@@ -30,7 +30,7 @@ use crate::{delegation, memory, middleware, run, tools};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
-    driver.shared.tools.view(driver.definition.selection()).ok()
+    driver.tools.get(&driver.shared.tools, &driver.definition)
 }
 
 /// Errors that the model can react to. They are returned to the model instead of ending the run.
@@ -346,17 +346,13 @@ fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
 
 /// The step that gives a result to the model.
 fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> StepBatch {
-    let row = ToolCall {
-        status: ToolCallStatus::Succeeded,
-        result: Some(Json::from(result_of(outcome))),
-        ..claimed.clone()
-    };
-    let result = result(driver, &row);
+    let result = CallResult::ok(outcome.text.as_str(), outcome.exit_code);
+    let result = for_model(driver, &claimed.call_id, result);
     let asked = RequestedCall {
-        call_id: row.call_id,
-        name: row.tool_name,
+        call_id: claimed.call_id.clone(),
+        name: claimed.tool_name.clone(),
         arguments: String::new(),
-        provider_call_id: row.provider_call_id.unwrap_or_default(),
+        provider_call_id: claimed.provider_call_id.clone().unwrap_or_default(),
     };
     let (event, message) = driver.result(&asked, &result);
     driver.step_batch((&[event], None), vec![message.into()])
@@ -430,12 +426,17 @@ pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
         ToolCallStatus::Cancelled => CallResult::error("The call was cancelled."),
         _ => CallResult::error(call.error.clone().unwrap_or_else(|| "The call failed.".to_owned())),
     };
+    for_model(driver, &call.call_id, result)
+}
+
+/// A result as the model may see it: redacted, and shortened.
+fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> CallResult {
     let text = middleware::redaction::result(driver, result.text);
     let cut = match driver.definition.config.tool_token_limit_before_evict {
         Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
         None => Truncation::default(),
     };
-    CallResult { text: cut.apply(&text, &call.call_id).text, ..result }
+    CallResult { text: cut.apply(&text, call_id).text, ..result }
 }
 
 /// The text of a call that succeeded, from its result.

@@ -6,14 +6,14 @@
 //! compacted again only after the value was below the threshold, and not within a few answers after a compaction.
 
 use abide_client::arguments::RecordHealth;
-use abide_client::{AgentState, Call, Error, HealthAction, Micros, NewHealth, RunHealth, Seq};
+use abide_client::{Call, Error, HealthAction, Micros, NewHealth, RunHealth, Seq};
 use abide_definitions::profile_settings::WatchdogSettings;
 use abide_models::{ModelMessage, ModelRequest};
 use serde_json::Value;
 
 use crate::context;
-use crate::context::transcript::{
-    self, AssistantEntry, RequestedCall, WARNING, WarningEntry, data, is_answer,
+use crate::context::entry::{
+    self, RequestedCall, SessionEntry, WARNING, WarningEntry, data, is_answer,
 };
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
@@ -150,11 +150,10 @@ pub(crate) fn observe(
     if !settings.enabled {
         return None;
     }
-    let since = driver.entries.iter().rposition(is_answer).map_or(0, |at| at + 1);
+    let since = driver.entries.iter().rposition(|entry| is_answer(entry)).map_or(0, |at| at + 1);
     // Warnings and facts are added by the runtime: they must not make a run look healthier.
-    let new: Vec<&AgentState> =
+    let new: Vec<&SessionEntry> =
         driver.entries[since..].iter().filter(|entry| entry.role != "system").collect();
-    let is_result = |entry: &&AgentState| transcript::is_result(entry);
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
     let estimated = i64::try_from(request.tokens).unwrap_or(i64::MAX);
@@ -163,7 +162,7 @@ pub(crate) fn observe(
         tokens: reported.unwrap_or(estimated).clamp(0, i64::from(u32::MAX)),
         messages: count(request.messages),
         new_messages: count(new.len()) + 1,
-        tool_messages: count(new.iter().filter(|entry| is_result(entry)).count()),
+        tool_messages: count(new.iter().filter(|entry| entry::is_result(entry)).count()),
         reductions: request.reductions,
         repeats: repeats(&driver.run.id, &driver.entries, calls),
     };
@@ -195,7 +194,7 @@ pub(crate) fn record(driver: &Driver, health: &RunHealth) -> RecordHealth {
 
 /// How many consecutive answers of a run, up to one with these calls, have requested the same calls; except for the
 /// newest, they got the same results, too.
-fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64 {
+fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i64 {
     if calls.is_empty() {
         return 0;
     }
@@ -209,7 +208,7 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
     let (mut count, mut results, mut last): (i64, Vec<String>, Option<Vec<String>>) =
         (1, Vec::new(), None);
     for entry in entries.iter().rev() {
-        if transcript::is_result(entry) {
+        if entry::is_result(entry) {
             results.push(entry.content.clone().unwrap_or_default());
             continue;
         }
@@ -217,10 +216,10 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
             // A warning or facts: what the runtime has added.
             continue;
         }
-        let answer: AssistantEntry = data(entry);
-        let is_of_run = is_answer(entry) && answer.run_id == run_id;
+        let answer = entry.answer().filter(|it| is_answer(entry) && it.run_id == run_id);
         let got = std::mem::take(&mut results);
-        if !is_of_run || wanted(&answer.calls) != now || last.is_some_and(|last| last != got) {
+        if answer.is_none_or(|it| wanted(&it.calls) != now) || last.is_some_and(|last| last != got)
+        {
             break;
         }
         (count, last) = (count + 1, Some(got));

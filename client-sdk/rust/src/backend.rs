@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_schema::wire::{BatchCall, CallResult, Explanation, SubscriptionInfo};
+use abide_schema::wire::{BatchCall, Explanation, SubscriptionInfo};
 use abide_schema::{Checksum, Code, Row, Seq};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as JsonValue};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
@@ -31,6 +32,12 @@ pub(crate) enum BackendRequest {
     Apply {
         calls: Vec<BatchCall>,
         request_id: String,
+        /// Whether the request id was generated.
+        #[cfg_attr(
+            not(feature = "embedded"),
+            expect(dead_code, reason = "a server stores each request id")
+        )]
+        generated: bool,
     },
     Sql {
         sql: String,
@@ -75,7 +82,7 @@ impl BackendRequest {
 #[derive(Debug)]
 pub(crate) enum BackendReply {
     Called { seq: Seq, duplicate: bool, result: RawResult },
-    Batch { seq: Seq, duplicate: bool, results: Vec<CallResult> },
+    Batch { seq: Seq, duplicate: bool, results: Vec<AppliedCall> },
     Rows { seq: Seq, columns: Vec<String>, rows: Vec<Row> },
     Explained(Box<Explanation>),
 }
@@ -85,8 +92,31 @@ pub(crate) enum BackendReply {
 pub(crate) struct RawResult(pub(crate) String);
 
 impl RawResult {
-    pub(crate) fn decode<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
+    /// A result in a message of a server.
+    pub(crate) fn of_wire(result: Option<Box<RawValue>>) -> RawResult {
+        RawResult(result.map_or_else(|| "null".to_owned(), |text| text.get().to_owned()))
+    }
+
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.0)
+    }
+}
+
+/// The result of one call of a batch, not decoded yet.
+#[derive(Debug)]
+pub struct AppliedCall {
+    /// Its position in the log.
+    pub seq: Seq,
+    pub(crate) result: RawResult,
+}
+
+impl AppliedCall {
+    /// What the reducer returned.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`]: it is not a `T`.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.result.decode().map_err(|why| Error::decode("the result of a call", &why))
     }
 }
 

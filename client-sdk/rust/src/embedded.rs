@@ -15,14 +15,13 @@ use abide_engine::{
     SystemClock, Update,
 };
 use abide_schema::reducer::Caller;
-use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Scope, Seq};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::Error;
 use crate::backend::{
-    Attempt, BackendReply, BackendRequest, Backoff, Event, RawResult, Source, Start,
+    AppliedCall, Attempt, BackendReply, BackendRequest, Backoff, Event, RawResult, Source, Start,
     SubscriptionQuery,
 };
 use crate::rows::{Changes, PositionedRow, TopNDelta};
@@ -133,10 +132,13 @@ impl Embedded {
                 BackendReply::Called { seq: done.seq, duplicate: done.duplicate, result }
             }
             BackendRequest::Batch { calls, request_id } => {
-                batch_reply(engine.batch(caller, calls, Some(request_id)).await?)?
+                batch_reply(engine.batch(caller, calls, Some(request_id)).await?)
             }
-            BackendRequest::Apply { calls, request_id } => {
-                batch_reply(engine.apply(caller, calls, Some(request_id)).await?)?
+            BackendRequest::Apply { calls, request_id, generated } => {
+                // A request id finds the answer of a lost request again. In this process none is lost, so a generated one is
+                // not stored.
+                let request_id = (!generated).then_some(request_id.as_str());
+                batch_reply(engine.apply(caller, calls, request_id).await?)
             }
             BackendRequest::Sql { sql, params, as_of } => {
                 let answer = engine.query(caller, sql, params, *as_of).await?;
@@ -205,17 +207,10 @@ fn closed_or(state: EngineState, refusal: Refusal) -> Error {
     }
 }
 
-fn batch_reply(done: CommittedBatch) -> Result<BackendReply, Refusal> {
-    let results = done.results.into_iter().map(|done| {
-        let result = serde_json::from_str(&done.result).map_err(|_| not_json())?;
-        Ok(CallResult { seq: done.seq, result })
-    });
-    let results = results.collect::<Result<_, Refusal>>()?;
-    Ok(BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results })
-}
-
-fn not_json() -> Refusal {
-    Refusal::new(Code::Internal, "a reducer's result is not JSON")
+fn batch_reply(done: CommittedBatch) -> BackendReply {
+    let results = done.results.into_iter();
+    let results = results.map(|done| AppliedCall { seq: done.seq, result: RawResult(done.result) });
+    BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results: results.collect() }
 }
 
 /// How a subscription begins.

@@ -116,6 +116,7 @@ pub use abide_schema::reducer::DERIVED;
 pub use abide_schema::template;
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value, nearest};
+pub use backend::AppliedCall;
 #[cfg(feature = "embedded")]
 pub use embedded::Config;
 pub use error::Error;

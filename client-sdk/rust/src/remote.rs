@@ -173,7 +173,9 @@ fn message(id: u64, ask: &BackendRequest) -> Result<String, Error> {
             Message::Call { id, reducer, args, request_id }
         }
         BackendRequest::Batch { calls, request_id }
-        | BackendRequest::Apply { calls, request_id } => Message::Batch { id, calls, request_id },
+        | BackendRequest::Apply { calls, request_id, .. } => {
+            Message::Batch { id, calls, request_id }
+        }
         BackendRequest::Sql { sql, params, as_of } => {
             Message::Sql { id, sql, params, as_of: *as_of }
         }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
 use uuid::Uuid;
 
-use crate::backend::{BackendReply, BackendRequest};
+use crate::backend::{AppliedCall, BackendReply, BackendRequest};
 use crate::{Abide, Error};
 
 impl Abide {
@@ -239,23 +239,31 @@ impl Batch {
     /// # Errors
     /// [`Error`]; [`Error::Refused`] names the first refused call, and nothing of the batch was written.
     pub async fn send(self) -> Result<Committed<Vec<CallResult>>, Error> {
-        self.ask(|calls, request_id| BackendRequest::Batch { calls, request_id }).await
+        let done =
+            self.ask(|calls, request_id| BackendRequest::Batch { calls, request_id }).await?;
+        let Committed { seq, duplicate, value } = done;
+        let results = value.into_iter().map(|call| {
+            let result = call.decode()?;
+            Ok(CallResult { seq: call.seq, result })
+        });
+        Ok(Committed { seq, duplicate, value: results.collect::<Result<_, Error>>()? })
     }
 
     /// Sends it like [`Batch::send`], and returns before it is durable if the engine is in this process: what depends on it
     /// can be prepared while the disk is written. Until [`Abide::until_durable`] has returned for its seq, a crash can undo
-    /// it: do not show it, and do not start work that depends on it and has an effect.
+    /// it: do not show it, and do not start work that depends on it and has an effect. The results are decoded one by one.
     ///
     /// # Errors
     /// Those of [`Batch::send`].
-    pub async fn apply(self) -> Result<Committed<Vec<CallResult>>, Error> {
-        self.ask(|calls, request_id| BackendRequest::Apply { calls, request_id }).await
+    pub async fn apply(self) -> Result<Committed<Vec<AppliedCall>>, Error> {
+        let generated = self.request_id.is_none();
+        self.ask(|calls, request_id| BackendRequest::Apply { calls, request_id, generated }).await
     }
 
     async fn ask(
         self,
         request: impl FnOnce(Vec<BatchCall>, String) -> BackendRequest,
-    ) -> Result<Committed<Vec<CallResult>>, Error> {
+    ) -> Result<Committed<Vec<AppliedCall>>, Error> {
         let calls = self.calls.into_iter().map(Call::ready).collect::<Result<Vec<_>, _>>()?;
         let request_id = self.request_id.unwrap_or_else(new_request_id);
         match self.abide.ask(request(calls, request_id), self.deadline).await? {

@@ -1,6 +1,6 @@
 //! The open transaction: rows in SQLite and in the overlay, and what depends on the rows that it has changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use abide_schema::event::Event;
@@ -33,7 +33,12 @@ pub(crate) struct OpenTransaction {
     policy_validator: Option<Arc<PolicyValidator>>,
     /// The last events of module versions with older rules.
     former: Vec<LastBefore>,
+    /// The callers of events that claimed a lease: each call of its holder asks for it.
+    callers: HashMap<Seq, String>,
 }
+
+/// Callers kept from one transaction to the next.
+const KEPT_CALLERS: usize = 4_096;
 
 impl OpenTransaction {
     pub(crate) fn new(
@@ -51,6 +56,7 @@ impl OpenTransaction {
             rows_changed: 0,
             policy_validator: None,
             former,
+            callers: HashMap::new(),
         }
     }
 
@@ -157,6 +163,8 @@ impl OpenTransaction {
     pub(crate) fn calls_undone(&mut self) {
         self.row_policies.forget();
         self.credentials.forget();
+        // Other calls can get the numbers of their events.
+        self.callers.clear();
     }
 
     /// The transaction was committed, or rolled back before anything was written.
@@ -216,7 +224,15 @@ impl Transaction for OpenTransaction {
     }
 
     fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
-        self.store.caller_of(seq).map_err(broken)
+        if let Some(caller) = self.callers.get(&seq) {
+            return Ok(Some(caller.clone()));
+        }
+        let caller = self.store.caller_of(seq).map_err(broken)?;
+        if self.callers.len() >= KEPT_CALLERS {
+            self.callers.clear();
+        }
+        self.callers.extend(caller.iter().map(|caller| (seq, caller.clone())));
+        Ok(caller)
     }
 
     fn policy_checker(&self) -> Option<Arc<dyn PolicyChecker>> {

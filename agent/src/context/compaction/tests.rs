@@ -6,10 +6,11 @@ use abide_models::ModelMessage;
 use serde_json::{Value, json};
 
 use super::groups;
+use crate::context::entry::SessionEntry;
 use crate::context::transcript::reduced_messages;
 
 /// Messages with the ids 1, 2, 3 …
-fn entries(all: &[(&str, &str, Value)]) -> Vec<AgentState> {
+fn entries(all: &[(&str, &str, Value)]) -> Vec<SessionEntry> {
     let rows = all.iter().zip(1..).map(|((role, content, data), id)| AgentState {
         id,
         session_id: "s".to_owned(),
@@ -21,7 +22,7 @@ fn entries(all: &[(&str, &str, Value)]) -> Vec<AgentState> {
         seq: Seq(0),
         run_id: Some("r".to_owned()),
     });
-    rows.collect()
+    rows.map(SessionEntry::from).collect()
 }
 
 fn calls(ids: &[&str], arguments: &str) -> Value {

@@ -5,6 +5,7 @@ use abide_definitions::profile_settings::{PlanSettings, Replan};
 use serde_json::{Value, json};
 
 use super::{ReplanReason, occasion};
+use crate::context::entry::SessionEntry;
 
 /// Messages: `a` is an answer, `+tool` a result and `-tool` a failure. The plan was written by event 3.
 fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
@@ -13,7 +14,7 @@ fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
             ("a", _) => ("assistant", json!({"iteration": seq})),
             (sign, tool) => ("tool", json!({"name": tool, "is_error": sign == "-"})),
         };
-        AgentState {
+        SessionEntry::from(AgentState {
             id: seq,
             session_id: "s".to_owned(),
             role: role.to_owned(),
@@ -23,9 +24,9 @@ fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
             created_at: Micros(0),
             seq: Seq(seq),
             run_id: Some("r".to_owned()),
-        }
+        })
     };
-    let entries: Vec<AgentState> = messages.split(' ').zip(1..).map(entry).collect();
+    let entries: Vec<SessionEntry> = messages.split(' ').zip(1..).map(entry).collect();
     occasion(&PlanSettings { replan, replan_steps: 2 }, 3, &entries)
 }
 

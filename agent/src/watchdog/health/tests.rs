@@ -117,8 +117,8 @@ fn repeated_calls_are_a_warning_and_then_the_end() {
     assert_eq!(last.signals, ["repeats"]);
 }
 
-fn entry(role: &str, kind: &str, content: &str, data: Value) -> AgentState {
-    AgentState {
+fn entry(role: &str, kind: &str, content: &str, data: Value) -> SessionEntry {
+    SessionEntry::from(AgentState {
         id: 0,
         session_id: "s".to_owned(),
         role: role.to_owned(),
@@ -128,22 +128,22 @@ fn entry(role: &str, kind: &str, content: &str, data: Value) -> AgentState {
         created_at: Micros(0),
         seq: Seq(1),
         run_id: Some("r".to_owned()),
-    }
+    })
 }
 
 fn call(arguments: &str) -> RequestedCall {
     RequestedCall { name: "look".to_owned(), arguments: arguments.to_owned(), ..Default::default() }
 }
 
-fn turn(arguments: &str, result: &str) -> [AgentState; 2] {
+fn turn(arguments: &str, result: &str) -> [SessionEntry; 2] {
     let data = json!({"run_id": "r", "iteration": 1, "calls": [call(arguments)]});
     [entry("assistant", "message", "", data), entry("tool", "message", result, json!({}))]
 }
 
 #[test]
 fn repeats_are_the_same_calls_with_the_same_results() {
-    let of = |turns: &[[AgentState; 2]], arguments: &str| {
-        let entries: Vec<AgentState> = turns.iter().flatten().cloned().collect();
+    let of = |turns: &[[SessionEntry; 2]], arguments: &str| {
+        let entries: Vec<SessionEntry> = turns.iter().flatten().cloned().collect();
         repeats("r", &entries, &[call(arguments)])
     };
     assert_eq!(of(&[], r#"{"a":1}"#), 1);

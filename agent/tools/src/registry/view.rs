@@ -33,7 +33,7 @@ pub struct Selection {
 #[derive(Clone)]
 pub struct ToolView {
     tools: Tools,
-    selection: Selection,
+    selection: Arc<Selection>,
 }
 
 impl Tools {
@@ -105,14 +105,16 @@ impl ToolView {
             let known = stock.names().into_iter().map(str::to_owned).collect();
             Err(ToolsError::Unknown { names, known })
         })?;
-        Ok(ToolView { tools, selection })
+        Ok(ToolView { tools, selection: Arc::new(selection) })
     }
 
     /// The visible tools by name, including the blocked ones.
     #[must_use]
     pub fn declarations(&self) -> Vec<ToolDeclaration> {
-        let all = self.tools.declarations().into_iter();
-        all.filter(|declaration| self.selection.shows(&declaration.name)).collect()
+        self.tools.read(|stock| {
+            let visible = stock.entries.iter().filter(|(name, _)| self.selection.shows(name));
+            visible.map(|(_, entry)| entry.tool.declaration().clone()).collect()
+        })
     }
 
     /// The names of the visible tools.

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use abide_schema::wire::CallResult;
 use abide_schema::{Code, Seq};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -25,7 +24,7 @@ use super::shared::Shared;
 use super::socket_connection::SocketConnection;
 use super::subscriptions::Subscriptions;
 use crate::Error;
-use crate::backend::{Attempt, BackendReply, Backoff, RawResult};
+use crate::backend::{AppliedCall, Attempt, BackendReply, Backoff, RawResult};
 
 /// How long to wait for the other side after a close frame.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -262,12 +261,12 @@ impl Actor {
             let columns = frame.columns.into_iter().map(|column| column.whole().name).collect();
             BackendReply::Rows { seq, columns, rows }
         } else if let Some(results) = frame.results {
-            let results = results.into_iter();
-            let results = results.map(|one| CallResult { seq: one.seq, result: one.result });
+            let results = results
+                .into_iter()
+                .map(|one| AppliedCall { seq: one.seq, result: RawResult::of_wire(one.result) });
             BackendReply::Batch { seq, duplicate, results: results.collect() }
         } else {
-            let text = frame.result.map_or_else(|| "null".to_owned(), |text| text.get().to_owned());
-            BackendReply::Called { seq, duplicate, result: RawResult(text) }
+            BackendReply::Called { seq, duplicate, result: RawResult::of_wire(frame.result) }
         };
         request.finish(Ok(reply));
     }

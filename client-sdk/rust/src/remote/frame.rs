@@ -130,8 +130,7 @@ impl AnyColumn {
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneResult {
     pub(crate) seq: Seq,
-    #[serde(default)]
-    pub(crate) result: JsonValue,
+    pub(crate) result: Option<Box<RawValue>>,
 }
 
 /// The changes of one commit in one result.
