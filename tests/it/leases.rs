@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Value};
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -369,4 +370,34 @@ async fn play(seed: u64) {
         let Value::Text(id) = &row[0] else { panic!("{row:?}") };
         assert_eq!(row[1].to_json(), json!(holders[id.as_str()].0.to_string()), "seed {seed}");
     }
+}
+
+/// The writer remembers who made the claims of recent events. A refused batch leaves no event, so the next call gets the
+/// number of its claim.
+#[test]
+fn a_claim_that_was_undone_has_no_holder() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let agent = json!({"name": "support", "definition": {}});
+        world.call("register_agent", agent).await.unwrap();
+        world.call("start_run", json!({"session_id": "s1", "id": "r1"})).await.unwrap();
+        let (first, second) = (caller("first", "app", &[]), caller("second", "app", &[]));
+        let token = world.engine().durable_seq().0 + 1;
+        let claim = json!({"id": "r1", "driver": "d", "lease_ms": 60_000});
+        let heartbeat = json!({"id": "r1", "fencing_token": token, "lease_ms": 70_000});
+        let batch = [
+            ("claim_run", claim.clone()),
+            ("heartbeat_run", heartbeat.clone()),
+            ("complete_session", json!({"session_id": "missing"})),
+        ];
+        let batch = batch.map(|(reducer, args)| BatchCall { reducer: reducer.to_owned(), args });
+        let refused = world.engine().batch(&first, &batch, None).await.unwrap_err();
+        assert_eq!((refused.code, refused.batch_position), (Code::NotFound, Some(3)));
+        let claimed = call(&world, &second, "claim_run", &claim).await.unwrap();
+        assert_eq!(claimed["fencing_token"], token, "the number of the undone claim");
+        call(&world, &second, "heartbeat_run", &heartbeat).await.unwrap();
+        let denied = call(&world, &first, "heartbeat_run", &heartbeat).await;
+        assert_eq!(denied, Err(Code::Denied));
+    });
 }

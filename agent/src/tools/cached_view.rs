@@ -28,3 +28,27 @@ impl CachedView {
         view
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use abide_tools::{Function, ToolContext};
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_view_follows_changes_of_the_tools() {
+        let definition = AgentDefinition::from_yaml("name: clerk\ntools: [look]").expect("valid");
+        let (tools, cached) = (Tools::new(), CachedView::default());
+        assert!(cached.get(&tools, &definition).is_none(), "look is not known");
+        let look = |_: Value, _: ToolContext| async { Ok::<_, String>("there") };
+        let look = Arc::new(Function::new("look", "Looks.", look));
+        tools.replace("shop", vec![look]);
+        let names = cached.get(&tools, &definition).map(|view| view.names());
+        assert_eq!(names, Some(vec!["look".to_owned()]));
+        tools.withdraw("shop");
+        assert!(cached.get(&tools, &definition).is_none(), "it is gone");
+    }
+}
