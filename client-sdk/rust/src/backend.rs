@@ -32,11 +32,7 @@ pub(crate) enum BackendRequest {
     Apply {
         calls: Vec<BatchCall>,
         request_id: String,
-        /// Whether the request id was generated.
-        #[cfg_attr(
-            not(feature = "embedded"),
-            expect(dead_code, reason = "a server stores each request id")
-        )]
+        /// Whether the request id was generated. An engine in this process does not store it then.
         generated: bool,
     },
     Sql {
@@ -51,12 +47,15 @@ pub(crate) enum BackendRequest {
 }
 
 impl BackendRequest {
+    /// The request id with which a caller can repeat the request later.
     fn request_id(&self) -> Option<&str> {
         match self {
             BackendRequest::Call { request_id, .. }
             | BackendRequest::Batch { request_id, .. }
-            | BackendRequest::Apply { request_id, .. } => Some(request_id),
-            BackendRequest::Sql { .. } | BackendRequest::Explain { .. } => None,
+            | BackendRequest::Apply { request_id, generated: false, .. } => Some(request_id),
+            BackendRequest::Apply { .. }
+            | BackendRequest::Sql { .. }
+            | BackendRequest::Explain { .. } => None,
         }
     }
 
