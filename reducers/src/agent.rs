@@ -249,7 +249,7 @@ pub fn delegation_cycle<E>(
 
 /// The names of the agents that an agent delegates to, including its inline agents and those that they delegate to. The
 /// name of an inline agent begins with that of its parent.
-fn subagents(name: &str, definition: &JsonValue) -> Vec<String> {
+pub(crate) fn subagents(name: &str, definition: &JsonValue) -> Vec<String> {
     let (mut names, mut open) = (Vec::new(), vec![(name.to_owned(), definition)]);
     while let Some((parent, definition)) = open.pop() {
         for subagent in definition["subagents"].as_array().into_iter().flatten() {

@@ -18,6 +18,7 @@ pub mod import;
 mod context;
 mod conversation;
 mod format;
+mod handoffs;
 mod refusal;
 mod rows;
 
@@ -39,12 +40,16 @@ const CONTEXT: &str = "SELECT 1";
 /// Version 3: snapshots say which messages the driver of a run wrote. The tables do not change.
 const AUTHORS: &str = "SELECT 1";
 
+/// Version 4: an import checks the handoffs and the numbers of answers in messages. The tables do not change.
+const HANDOFFS: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("snapshot")
         .step(CONTEXT)
         .step(AUTHORS)
+        .step(HANDOFFS)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

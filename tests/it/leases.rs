@@ -372,8 +372,7 @@ async fn play(seed: u64) {
     }
 }
 
-/// The writer remembers who made the claims of recent events. A refused batch leaves no event, so the next call gets the
-/// number of its claim.
+/// The writer caches the callers of claims. A refused batch leaves no event, so the next claim gets the same seq.
 #[test]
 fn a_claim_that_was_undone_has_no_holder() {
     run(async {
@@ -395,7 +394,7 @@ fn a_claim_that_was_undone_has_no_holder() {
         let refused = world.engine().batch(&first, &batch, None).await.unwrap_err();
         assert_eq!((refused.code, refused.batch_position), (Code::NotFound, Some(3)));
         let claimed = call(&world, &second, "claim_run", &claim).await.unwrap();
-        assert_eq!(claimed["fencing_token"], token, "the number of the undone claim");
+        assert_eq!(claimed["fencing_token"], token, "the seq of the undone claim");
         call(&world, &second, "heartbeat_run", &heartbeat).await.unwrap();
         let denied = call(&world, &first, "heartbeat_run", &heartbeat).await;
         assert_eq!(denied, Err(Code::Denied));

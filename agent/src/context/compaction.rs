@@ -161,7 +161,7 @@ fn groups(entries: &[SessionEntry]) -> Vec<Group> {
         let is_result = entry::is_result(entry);
         let begins = answers || (!is_result && open == 0) || groups.is_empty();
         if answers {
-            open = entry.answer().map_or(0, |answer| answer.calls.len());
+            open = entry.assistant().map_or(0, |answer| answer.calls.len());
         } else if is_result {
             open = open.saturating_sub(1);
         }
@@ -190,7 +190,7 @@ async fn cover(
     let settings = driver.definition.settings().context;
     let part = next_part(driver, context, goal_id, &settings, size);
     let through_id = part.last().map_or(goal_id, |entry| entry.id);
-    let lines = lines(part, &settings, size);
+    let lines = lines(driver, part, &settings, size);
     let before = summary_so_far(driver, context);
     let made = summarise(driver, &before, &lines, &settings).await?;
     let source_seq = part.last().map(|entry| entry.seq.0);
@@ -266,11 +266,21 @@ fn next_part<'a>(
 }
 
 /// The messages of a part as text, one each. Together they are at most as large as a part.
-fn lines(part: &[SessionEntry], settings: &ContextSettings, size: RequestSize) -> Vec<String> {
+fn lines(
+    driver: &Driver,
+    part: &[SessionEntry],
+    settings: &ContextSettings,
+    size: RequestSize,
+) -> Vec<String> {
+    let denied = entry::denied(&driver.entries);
+    let shown = part.iter().filter(|entry| !denied.contains(&entry.id));
     // The request also has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
     let max = size.estimated(settings.chunk_tokens.min(room));
-    let mut lines: Vec<String> = part.iter().filter_map(|it| line(it, settings)).collect();
+    let lines = shown.filter_map(|it| line(it, settings));
+    // Before they are shortened: a cut in personal data hides it from the rules.
+    let mut lines: Vec<String> =
+        lines.map(|it| middleware::redaction::for_model(driver, &it)).collect();
     let tokens =
         |lines: &[String]| -> u64 { lines.iter().map(|line| size.estimate.text(line) + 2).sum() };
     let mut each = 8_000;
@@ -296,7 +306,7 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
     let text = entry.content.as_deref().unwrap_or_default();
     Some(match entry.role.as_str() {
         "tool" if entry::is_result(entry) => {
-            let result = entry.result()?;
+            let result = entry.tool()?;
             let failed = if result.is_error { "failed " } else { "" };
             let (name, id) = (&result.name, &result.call_id);
             match context::reduction::drops(&settings.reduce_results, name, text) {
@@ -305,7 +315,7 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
             }
         }
         "assistant" if is_answer(entry) => {
-            let calls = entry.answer()?.calls.iter().map(|call| {
+            let calls = entry.assistant()?.calls.iter().map(|call| {
                 let (name, id, arguments) = (&call.name, &call.call_id, &call.arguments);
                 match context::reduction::drops(&settings.reduce_arguments, name, arguments) {
                     true => format!("\ncalls {name} {id}"),
@@ -355,13 +365,11 @@ async fn summarise(
     lines: &[String],
     settings: &ContextSettings,
 ) -> Step<SummaryDraft> {
-    let lines: Vec<String> =
-        lines.iter().map(|it| middleware::redaction::for_model(driver, it)).collect();
     let candidates = model::choice::of_agent(driver)?;
     let estimate = TokenEstimate::of_model(&candidates.model);
     let mut shown = before.clone();
     middleware::redaction::summary(driver, &mut shown, PiiAt::Request);
-    let request = request(&shown, &lines, settings);
+    let request = request(&shown, lines, settings);
     model::budget::reserve(driver, &request, candidates.price).await?;
     let stream = candidates.ask(driver, request).await?;
     let answer = tokio::select! {
@@ -413,7 +421,7 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
 fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
     let results = part.iter().filter(|entry| entry::is_result(entry));
     let archived = results.filter_map(|entry| {
-        let result = entry.result()?;
+        let result = entry.tool()?;
         let text = entry.content.as_deref().unwrap_or_default();
         let characters =
             context::reduction::reduced_chars(&settings.reduce_results, &result.name, text)?;
@@ -436,7 +444,11 @@ fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     let newest = driver.entries.iter().rfind(|entry| is_user(entry)).map(|entry| entry.id);
     // The facts of the current turn, so that they are not read again.
     let facts = driver.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
+    let denied = entry::denied(&driver.entries);
     let is_kept = |entry: &&&SessionEntry| {
+        if denied.contains(&entry.id) {
+            return false;
+        }
         (entry.role == "system" && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str()))
             || Some(entry.id) == facts
             || Some(entry.id) == first

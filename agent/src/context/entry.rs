@@ -1,12 +1,13 @@
-//! The messages of a session as its rows have them, and the data that the driver of a run adds to them.
+//! A message of a session: its row, and the data that the driver of a run stores in the row.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use abide_client::{AgentState, Json, Run};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A message of a session. Its data is parsed once: a driver reads that of each message in each step.
+/// A message with its parsed data. The data is parsed once, because a driver reads it in each step.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionEntry {
     row: AgentState,
@@ -18,8 +19,8 @@ pub(crate) struct SessionEntry {
 enum EntryData {
     Answer(AssistantEntry),
     Result(ToolEntry),
-    /// Data that few readers need: see [`data`].
-    Other,
+    /// [`data`] parses it for each reader.
+    Unparsed,
 }
 
 impl From<AgentState> for SessionEntry {
@@ -27,7 +28,7 @@ impl From<AgentState> for SessionEntry {
         let data = match row.role.as_str() {
             "assistant" => EntryData::Answer(data(&row)),
             "tool" => EntryData::Result(data(&row)),
-            _ => EntryData::Other,
+            _ => EntryData::Unparsed,
         };
         SessionEntry { row, data }
     }
@@ -42,19 +43,19 @@ impl Deref for SessionEntry {
 }
 
 impl SessionEntry {
-    /// Its data, if its role is `assistant`.
-    pub(crate) fn answer(&self) -> Option<&AssistantEntry> {
+    /// The data of an assistant message. It is the default if no driver wrote the message, or if it cannot be parsed.
+    pub(crate) fn assistant(&self) -> Option<&AssistantEntry> {
         match &self.data {
             EntryData::Answer(answer) => Some(answer),
-            EntryData::Result(_) | EntryData::Other => None,
+            EntryData::Result(_) | EntryData::Unparsed => None,
         }
     }
 
-    /// Its data, if its role is `tool`.
-    pub(crate) fn result(&self) -> Option<&ToolEntry> {
+    /// The data of a tool message. It is the default if no driver wrote the message, or if it cannot be parsed.
+    pub(crate) fn tool(&self) -> Option<&ToolEntry> {
         match &self.data {
             EntryData::Result(result) => Some(result),
-            EntryData::Answer(_) | EntryData::Other => None,
+            EntryData::Answer(_) | EntryData::Unparsed => None,
         }
     }
 }
@@ -106,6 +107,12 @@ impl AssistantEntry {
     /// Whether the text is the model's own.
     pub(crate) fn is_of_the_model(&self) -> bool {
         self.iteration > 0 && !self.withheld && self.original.is_none()
+    }
+
+    /// Whether it is the message of a request guardrail. Answers of a model have a number, and those of programs and remote
+    /// agents name them.
+    fn denies_request(&self) -> bool {
+        self.iteration == 0 && self.provider.is_empty()
     }
 }
 
@@ -277,7 +284,7 @@ pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -
 /// run's own agent is active.
 pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: &[SessionEntry]) {
     for entry in entries {
-        let handoff = entry.result().and_then(|result| result.handoff.as_ref());
+        let handoff = entry.tool().and_then(|result| result.handoff.as_ref());
         let Some(handoff) = handoff else { continue };
         if handoff.run_id != run.id || entry.run_id.as_ref() != Some(&run.id) {
             continue;
@@ -289,8 +296,22 @@ pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: 
     }
 }
 
+/// The ids of messages that a request guardrail has denied. It denies all messages since the answer before.
+pub(crate) fn denied(entries: &[SessionEntry]) -> BTreeSet<i64> {
+    let (mut denied, mut new) = (BTreeSet::new(), Vec::new());
+    for entry in entries {
+        match entry.assistant().filter(|_| is_answer(entry)) {
+            Some(answer) if answer.denies_request() => denied.extend(new.drain(..)),
+            Some(_) => new.clear(),
+            None if is_of_others(entry) => new.push(entry.id),
+            None => {}
+        }
+    }
+    denied
+}
+
 /// Whether a result was cut because of its size: see `Truncation`.
 pub(crate) fn is_cut(entry: &AgentState) -> bool {
     let content = entry.content.as_deref().unwrap_or_default();
-    entry.role == "tool" && content.contains(" bytes of the result of call ")
+    is_result(entry) && content.contains(" bytes of the result of call ")
 }

@@ -23,7 +23,7 @@ pub(crate) struct RequestSize {
 impl RequestSize {
     /// The size of the next request of a run.
     pub(crate) fn of(driver: &Driver, model: &str) -> RequestSize {
-        let answers = driver.entries.iter().rev().filter_map(SessionEntry::answer);
+        let answers = driver.entries.iter().rev().filter_map(SessionEntry::assistant);
         let recent = answers.take(RECENT);
         let mut reported = recent.filter(|it| it.estimated_tokens > 0);
         let ratio = reported.next().map_or(1.0, |it| {

@@ -3,12 +3,15 @@
 //! Model providers reject a conversation in which a tool call has no result. If a call has none because its run was
 //! aborted, a placeholder result is added.
 
+use std::collections::BTreeSet;
+
 use abide_definitions::profile_settings::ContextSettings;
 use abide_definitions::reduction_rules::ReductionRules;
 use abide_models::{ModelCall, ModelMessage};
 
 use crate::context::entry::{
-    MEMORY, PARTIAL, REPAIR, RequestedCall, SessionEntry, WARNING, is_of_run, is_result,
+    MEMORY, PARTIAL, REPAIR, RequestedCall, SessionEntry, ToolEntry, WARNING, denied, is_of_run,
+    is_result,
 };
 use crate::context::reduction;
 
@@ -30,37 +33,126 @@ fn messages_with(
     entries: &[SessionEntry],
     reduced: Option<(i64, &ContextSettings)>,
 ) -> Vec<ModelMessage> {
-    let mut messages_out = Vec::new();
-    let mut open: Vec<RequestedCall> = Vec::new();
+    let mut conversation = Conversation { denied: denied(entries), ..Conversation::default() };
     for entry in entries {
         let settings = reduced.filter(|(through_id, _)| entry.id <= *through_id);
-        if let Some(result) = entry.result().filter(|_| is_result(entry)) {
-            open.retain(|call| call.call_id != result.call_id);
-            let text = entry.content.as_deref().unwrap_or_default();
-            let content = settings.and_then(|(_, settings)| {
-                let rules = &settings.reduce_results;
-                reduction::of_result(rules, &result.name, &result.call_id, text)
-            });
-            messages_out.push(ModelMessage::Tool {
-                call_id: result.provider_call_id.clone(),
-                name: result.name.clone(),
-                content: content.unwrap_or_else(|| text.to_owned()),
-                is_error: result.is_error,
-            });
-            continue;
-        }
-        let Some(mut message) = of(entry, &mut open, &mut messages_out) else { continue };
-        if let Some((_, settings)) = settings {
-            reduce_arguments(&mut message, &open, &settings.reduce_arguments);
-        }
-        messages_out.push(message);
+        conversation.add(entry, settings.map(|(_, settings)| settings));
     }
-    give_up(&mut open, &mut messages_out);
-    messages_out
+    conversation.end_answer();
+    conversation.messages
+}
+
+/// What the model reads in place of a message that a request guardrail has denied.
+const DENIED: &str = "[A rule has removed this message.]";
+
+/// The messages for a model so far.
+#[derive(Default)]
+struct Conversation<'a> {
+    messages: Vec<ModelMessage>,
+    /// The calls of the last answer that have no result yet.
+    open: Vec<&'a RequestedCall>,
+    /// Messages that arrived before the results of all calls. Providers expect the results next to the answer.
+    later: Vec<ModelMessage>,
+    /// The ids of denied messages.
+    denied: BTreeSet<i64>,
+}
+
+impl<'a> Conversation<'a> {
+    /// Adds an entry. `settings` reduce it.
+    fn add(&mut self, entry: &'a SessionEntry, settings: Option<&ContextSettings>) {
+        if let Some(result) = entry.tool().filter(|_| is_result(entry)) {
+            self.add_result(entry, result, settings);
+        } else if entry.role == "assistant" && ["message", PARTIAL].contains(&entry.kind.as_str()) {
+            self.add_answer(entry, settings);
+        } else if let Some(message) = self.message(entry) {
+            match self.open.is_empty() {
+                true => self.messages.push(message),
+                false => self.later.push(message),
+            }
+        }
+    }
+
+    fn add_result(
+        &mut self,
+        entry: &SessionEntry,
+        result: &ToolEntry,
+        settings: Option<&ContextSettings>,
+    ) {
+        let text = entry.content.as_deref().unwrap_or_default();
+        let content = settings.and_then(|settings| {
+            let rules = &settings.reduce_results;
+            reduction::of_result(rules, &result.name, &result.call_id, text)
+        });
+        self.messages.push(ModelMessage::Tool {
+            call_id: result.provider_call_id.clone(),
+            name: result.name.clone(),
+            content: content.unwrap_or_else(|| text.to_owned()),
+            is_error: result.is_error,
+        });
+        self.open.retain(|call| call.call_id != result.call_id);
+        if self.open.is_empty() {
+            self.messages.append(&mut self.later);
+        }
+    }
+
+    fn add_answer(&mut self, entry: &'a SessionEntry, settings: Option<&ContextSettings>) {
+        let Some(answer) = entry.assistant() else { return };
+        self.end_answer();
+        self.open.extend(&answer.calls);
+        let calls = answer.calls.iter().map(|call| ModelCall {
+            id: call.provider_call_id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+        });
+        let mut message = ModelMessage::Assistant {
+            text: entry.content.clone().unwrap_or_default(),
+            reasoning: answer.reasoning.clone(),
+            calls: calls.collect(),
+            carry: answer.carry.clone(),
+        };
+        if let Some(settings) = settings {
+            reduce_arguments(&mut message, &self.open, &settings.reduce_arguments);
+        }
+        self.messages.push(message);
+    }
+
+    /// A message that is neither an answer nor a result; `None` if the model does not see it.
+    fn message(&self, entry: &SessionEntry) -> Option<ModelMessage> {
+        let text = match self.denied.contains(&entry.id) {
+            true => DENIED.to_owned(),
+            false => entry.content.clone().unwrap_or_default(),
+        };
+        Some(match (entry.role.as_str(), entry.kind.as_str()) {
+            ("user", "message") => ModelMessage::User { text },
+            // Some providers support instructions only at the beginning, and would move it there.
+            ("system", REPAIR | WARNING) if is_of_run(entry) => ModelMessage::User { text },
+            // The facts of a turn are part of the instructions.
+            ("system", MEMORY) if is_of_run(entry) => return None,
+            ("system", _) => ModelMessage::System { text },
+            // A supervisor writes to the session as its user does. Handoffs are treated the same.
+            (role, "message" | "handoff") => {
+                ModelMessage::User { text: format!("[{role}] {text}") }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Ends the last answer. Its calls without a result get a placeholder.
+    fn end_answer(&mut self) {
+        for call in self.open.drain(..) {
+            self.messages.push(ModelMessage::Tool {
+                call_id: call.provider_call_id.clone(),
+                name: call.name.clone(),
+                content: "There is no result: the run ended before the call.".to_owned(),
+                is_error: true,
+            });
+        }
+        self.messages.append(&mut self.later);
+    }
 }
 
 /// Reduces large arguments of an answer. Data of the provider may contain them, too, so it is omitted then.
-fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall], rules: &ReductionRules) {
+fn reduce_arguments(message: &mut ModelMessage, asked: &[&RequestedCall], rules: &ReductionRules) {
     let ModelMessage::Assistant { calls, carry, reasoning, .. } = message else { return };
     for (call, asked) in calls.iter_mut().zip(asked) {
         let (name, id) = (&call.name, &asked.call_id);
@@ -71,51 +163,5 @@ fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall], rules: 
     }
 }
 
-/// Adds a message that is not a tool result. Calls that are still open get a placeholder result first.
-fn of(
-    entry: &SessionEntry,
-    open: &mut Vec<RequestedCall>,
-    messages_out: &mut Vec<ModelMessage>,
-) -> Option<ModelMessage> {
-    let text = entry.content.clone().unwrap_or_default();
-    let message = match (entry.role.as_str(), entry.kind.as_str()) {
-        ("user", "message") => ModelMessage::User { text },
-        ("assistant", "message" | PARTIAL) => {
-            let answer = entry.answer()?;
-            give_up(open, messages_out);
-            open.clone_from(&answer.calls);
-            let calls = answer.calls.iter().map(|call| ModelCall {
-                id: call.provider_call_id.clone(),
-                name: call.name.clone(),
-                arguments: call.arguments.clone(),
-            });
-            return Some(ModelMessage::Assistant {
-                text,
-                reasoning: answer.reasoning.clone(),
-                calls: calls.collect(),
-                carry: answer.carry.clone(),
-            });
-        }
-        // Some providers support instructions only at the beginning, and would move it there.
-        ("system", REPAIR | WARNING) if is_of_run(entry) => ModelMessage::User { text },
-        // The facts of a turn are part of the instructions.
-        ("system", MEMORY) if is_of_run(entry) => return None,
-        ("system", _) => ModelMessage::System { text },
-        // A supervisor writes to the session as its user does. Handoffs are treated the same.
-        (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },
-        _ => return None,
-    };
-    give_up(open, messages_out);
-    Some(message)
-}
-
-fn give_up(open: &mut Vec<RequestedCall>, messages_out: &mut Vec<ModelMessage>) {
-    for call in open.drain(..) {
-        messages_out.push(ModelMessage::Tool {
-            call_id: call.provider_call_id,
-            name: call.name,
-            content: "There is no result: the run ended before the call.".to_owned(),
-            is_error: true,
-        });
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -45,12 +45,9 @@ pub(crate) fn changes_agent(driver: &Driver, call: &ToolCall) -> bool {
 /// Performs a handoff. It takes effect when the result is given to the model. Returns the outcome of a call that
 /// failed.
 pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<ToolOutcome>> {
-    let target = match driver.composition.tool(&claimed.tool_name) {
-        Some(tool) => match target(driver, &tool.agent).await? {
-            Ok(target) => target,
-            Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Denied, why))),
-        },
-        None => json!({}),
+    let target = match target(driver, claimed).await? {
+        Ok(target) => target,
+        Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Denied, why))),
     };
     let to = target["agent"].as_str().unwrap_or_default().to_owned();
     let message = claimed.arguments.value()["message"].clone();
@@ -70,8 +67,14 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<Tool
     }
 }
 
-/// The agent that takes over, in its newest revision, or why it cannot.
-async fn target(driver: &Driver, name: &str) -> Result<Result<Value, String>, Error> {
+/// The agent that takes over by a call, in its newest revision, or why it cannot; without an agent for the call that hands
+/// back. The result of the call does not count: a worker of the tenant can claim the call and complete it.
+pub(crate) async fn target(
+    driver: &Driver,
+    call: &ToolCall,
+) -> Result<Result<Value, String>, Error> {
+    let Some(tool) = driver.composition.tool(&call.tool_name) else { return Ok(Ok(json!({}))) };
+    let name = &tool.agent;
     let sql = "SELECT * FROM agents WHERE name = :name";
     let found: Vec<Agent> = driver.shared.abide.sql(sql).param("name", name).fetch().await?;
     Ok(match found.into_iter().next() {

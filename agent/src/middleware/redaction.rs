@@ -99,5 +99,8 @@ pub(crate) fn outcome(driver: &Driver, outcome: &mut ToolOutcome) {
 
 /// A result that another process has recorded, as the model and the session's messages get it.
 pub(crate) fn result(driver: &Driver, text: String) -> String {
-    of_run(driver, PiiAt::Results).map_or(text.clone(), |it| it.json(&text))
+    match of_run(driver, PiiAt::Results) {
+        Some(redactor) => redactor.json(&text),
+        None => text,
+    }
 }

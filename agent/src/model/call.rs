@@ -131,8 +131,7 @@ fn add_block(request: &mut ModelRequest, block: Option<String>) {
 
 /// The tools that the model sees, including the blocked ones.
 fn specs(driver: &Driver) -> Vec<ToolSpec> {
-    let declared = tools::calls::view(driver).map(|view| view.declarations()).unwrap_or_default();
-    let own = declared.into_iter().map(|tool| ToolSpec {
+    let own = driver.tools.declarations().into_iter().map(|tool| ToolSpec {
         name: tool.name,
         description: tool.description,
         parameters: tool.parameters,
@@ -461,9 +460,7 @@ fn requests(
         }
         let request = match at < allowed {
             true => tools::calls::to_request(driver, asked, claims),
-            false => {
-                Err("This call was skipped: the run has reached its tool call limit.".to_owned())
-            }
+            false => Err(tools::calls::SKIPPED.to_owned()),
         };
         match request {
             Ok(request) => requests.push(request.into()),

@@ -80,7 +80,7 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
 
 /// Whether an entry is the error of a call of the tool in this run.
 fn is_refused_response(driver: &Driver, entry: &SessionEntry) -> bool {
-    let Some(result) = entry.result() else { return false };
+    let Some(result) = entry.tool() else { return false };
     let of_run = result.call_id.rsplit_once(DERIVED).is_some_and(|(run, _)| run == driver.run.id);
     of_run && result.is_error && result.name == RESPONSE
 }

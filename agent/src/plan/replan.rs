@@ -51,7 +51,7 @@ fn occasion(
 ) -> Option<ReplanReason> {
     // A plan changes in one transaction with the result of its call.
     let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
-    let results = || since().filter_map(SessionEntry::result);
+    let results = || since().filter_map(SessionEntry::tool);
     let failed = |is_wanted: fn(&ToolEntry) -> bool| {
         let mut failed = results().filter(move |it| it.is_error && is_wanted(it));
         failed.next_back()
@@ -65,7 +65,7 @@ fn occasion(
             failed(|it| it.name == MANAGE_TODO_LIST).map(|_| ReplanReason::Refused)
         }
         Replan::EveryNSteps => {
-            let answers = since().filter_map(SessionEntry::answer);
+            let answers = since().filter_map(SessionEntry::assistant);
             let answers = answers.filter(|answer| answer.iteration > 0).count();
             (answers >= settings.replan_steps).then_some(ReplanReason::Unchanged)
         }

@@ -140,9 +140,10 @@ impl Changes<'_> {
         let mut answers = 0;
         let mut at = 0;
         let none = RecordedMessage::default();
-        let (was, is) = (&before.messages, &after.messages);
+        let (was, is) = (in_order(&before.messages), in_order(&after.messages));
         while at < was.len().max(is.len()) {
-            let (was, is) = (was.get(at).unwrap_or(&none), is.get(at).unwrap_or(&none));
+            let (was, is) =
+                (was.get(at).copied().unwrap_or(&none), is.get(at).copied().unwrap_or(&none));
             at += 1;
             let role = if was.role.is_empty() { &is.role } else { &was.role };
             answers += usize::from(role == "assistant");
@@ -223,7 +224,41 @@ impl Changes<'_> {
     }
 }
 
+/// The messages, with the results of each answer in the order of its calls. A call that is refused has its result first.
+fn in_order(messages: &[RecordedMessage]) -> Vec<&RecordedMessage> {
+    let mut ordered: Vec<&RecordedMessage> = messages.iter().collect();
+    for results in ordered.chunk_by_mut(|one, next| one.role == "tool" && next.role == "tool") {
+        results.sort_by_key(|result| {
+            let position = result.position.as_deref().unwrap_or_default();
+            position.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u64>>()
+        });
+    }
+    ordered
+}
+
 /// A message in one text.
 fn whole(message: &RecordedMessage) -> String {
     format!("{}: {}", message.role, message.content.as_deref().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call that is refused has its result before those of calls that run, so the results were compared with those of other
+    /// calls.
+    #[test]
+    fn results_are_compared_by_call() {
+        let message = |role: &str, position: &str| RecordedMessage {
+            role: role.to_owned(),
+            position: Some(position.to_owned()),
+            ..RecordedMessage::default()
+        };
+        let tool = |position: &str| message("tool", position);
+        let messages =
+            [message("assistant", ""), tool("1.2"), tool("1.10"), tool("1.1"), message("user", "")];
+        let ordered: Vec<_> =
+            in_order(&messages).into_iter().filter_map(|it| it.position.as_deref()).collect();
+        assert_eq!(ordered, ["", "1.1", "1.2", "1.10", ""]);
+    }
 }

@@ -1,8 +1,10 @@
 //! The loop that drives a run: read the state, choose the next step, execute it, repeat. Each step is one batch
 //! under the run's lease.
 
+use std::collections::BTreeSet;
+
 use abide_client::{
-    Code, Error, Json, Micros, Run, RunStatus, Session, SessionStatus, ToolCall, ToolCallStatus,
+    Code, Error, Micros, Run, RunStatus, Session, SessionStatus, ToolCall, ToolCallStatus,
 };
 use serde_json::{Map, Value, json};
 
@@ -146,7 +148,12 @@ impl Driver {
 
     /// Requests the missing calls one by one, because the batch of all of them was refused.
     async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
+        let skipped = self.calls_past_limit();
         for asked in missing {
+            if skipped.contains(&asked.call_id) {
+                self.record_error(&asked, tools::calls::SKIPPED.to_owned()).await?;
+                continue;
+            }
             let request = match tools::calls::to_request(self, &asked, false) {
                 Ok(request) => request,
                 Err(text) => {
@@ -172,15 +179,17 @@ impl Driver {
         let mut events = Vec::new();
         let mut messages = Vec::new();
         for (asked, row) in ended {
-            let result = tools::calls::result(self, &row);
-            let handoff = match handoff::changes_agent(self, &row) && !result.is_error {
-                true => {
-                    let stored = row.result.as_ref().map(Json::value).unwrap_or_default();
-                    let now = self.shared.settings.now();
-                    Some(HandoffEntry::now(&self.run, now, &stored["content"]["handoff"]))
+            let mut result = tools::calls::result(self, &row);
+            let mut handoff = None;
+            if handoff::changes_agent(self, &row) && !result.is_error {
+                match handoff::target(self, &row).await? {
+                    Ok(target) => {
+                        let now = self.shared.settings.now();
+                        handoff = Some(HandoffEntry::now(&self.run, now, &target));
+                    }
+                    Err(why) => result = CallResult::error(why),
                 }
-                false => None,
-            };
+            }
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::calls::decided(&row, "rejected"));
             }
@@ -189,6 +198,15 @@ impl Driver {
             messages.push(message.into());
         }
         self.record_step((&events, None), messages).await.map(drop)
+    }
+
+    /// The ids of the calls of the last answer that exceed the limit of tool calls. The run has counted all of them.
+    fn calls_past_limit(&self) -> BTreeSet<String> {
+        let answer = next_step::last_answer(&self.run, &self.entries);
+        let calls = answer.map_or(&[][..], |(_, answer)| &answer.calls);
+        let over = self.consumed().tool_calls - self.definition.settings().limits.tool_calls;
+        let over = usize::try_from(over).unwrap_or(0).min(calls.len());
+        calls[calls.len() - over..].iter().map(|call| call.call_id.clone()).collect()
     }
 
     async fn record_error(&self, asked: &RequestedCall, text: String) -> Step {

@@ -14,7 +14,7 @@ use abide_definitions::agent::AgentDefinition;
 use abide_definitions::guardrail::Guardrail;
 use abide_definitions::middleware::Middleware;
 use abide_models::ModelMessage;
-use abide_tools::{ScopePermit, ToolContext};
+use abide_tools::{ScopePermit, ToolContext, ToolView};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
@@ -30,7 +30,6 @@ use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, run_event};
 use crate::run::step::{Failure, Step, StepError};
 use crate::run::step_batch::{RecordedStep, StepBatch, StepCall};
-use crate::tools::cached_view::CachedView;
 use crate::watchdog::state::HealthState;
 use crate::{catalog, run};
 
@@ -51,7 +50,7 @@ pub(crate) struct Driver {
     /// The definition of the run's own agent. It differs from `definition` only while a handoff is in effect.
     pub(crate) own: Arc<AgentDefinition>,
     /// The tools of the active agent.
-    pub(crate) tools: CachedView,
+    pub(crate) tools: ToolView,
     /// The agents that the active agent can use.
     pub(crate) composition: Composition,
     /// The handoffs that are in effect. The agent of the last one is active.
@@ -234,7 +233,7 @@ impl Driver {
         self.composition =
             Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
         self.definition = definition;
-        self.tools = CachedView::default();
+        self.tools = self.shared.tools.view_of_known(self.definition.selection());
         self.memory = OnceCell::new();
         Ok(())
     }

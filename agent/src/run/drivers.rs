@@ -24,7 +24,6 @@ use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, millis};
 use crate::run::step::Failure;
-use crate::tools::cached_view::CachedView;
 use crate::trace::tracer::TraceQueue;
 use crate::watchdog::state::HealthState;
 
@@ -238,6 +237,7 @@ async fn drive(
         run_lease,
         deployment,
         own: Arc::clone(&definition),
+        tools: shared.tools.view_of_known(definition.selection()),
         definition,
         composition,
         handoffs: Vec::new(),
@@ -253,7 +253,6 @@ async fn drive(
         current_calls: None,
         stop,
         has_asked: false,
-        tools: CachedView::default(),
         memory: OnceCell::new(),
         imported_seq: OnceCell::new(),
         health: HealthState::default(),

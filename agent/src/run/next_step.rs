@@ -33,7 +33,7 @@ pub(crate) fn last_answer<'a>(
     entries: &'a [SessionEntry],
 ) -> Option<(usize, &'a AssistantEntry)> {
     let at = entries.iter().rposition(|entry| entry::is_answer(entry))?;
-    let answer = entries[at].answer()?;
+    let answer = entries[at].assistant()?;
     // The data alone could name a run that begins later.
     let is_own = answer.run_id == run.id && entries[at].run_id.as_ref() == Some(&run.id);
     is_own.then_some((at, answer))
@@ -46,7 +46,7 @@ pub(crate) fn open<'a>(
 ) -> impl Iterator<Item = &'a RequestedCall> {
     let results = after.iter().filter(|entry| entry::is_result(entry));
     let answered: BTreeSet<&str> =
-        results.filter_map(|entry| Some(entry.result()?.call_id.as_str())).collect();
+        results.filter_map(|entry| Some(entry.tool()?.call_id.as_str())).collect();
     answer.calls.iter().filter(move |call| !answered.contains(call.call_id.as_str()))
 }
 

@@ -8,7 +8,7 @@ use abide_client::{
 };
 use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
 use abide_definitions::middleware::{Middleware, ToolRetry};
-use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, ToolView};
+use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -28,10 +28,8 @@ use crate::tools::claimed::{ClaimedCall, result_of};
 use crate::tools::exchange::CallLog;
 use crate::{delegation, memory, middleware, run, tools};
 
-/// The tools of the run's agent.
-pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
-    driver.tools.get(&driver.shared.tools, &driver.definition)
-}
+/// The text of a call that the model requests past the limit.
+pub(crate) const SKIPPED: &str = "This call was skipped: the run has reached its tool call limit.";
 
 /// Errors that the model can react to. They are returned to the model instead of ending the run.
 pub(crate) fn is_for_the_model(code: Code) -> bool {
@@ -58,8 +56,7 @@ pub(crate) fn to_request(
         GET_TOOL_RESPONSE => tools::response::admit(driver, &asked.arguments)?,
         MANAGE_TODO_LIST => todo_list::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
-            let view = view(driver).ok_or("the tools of this agent are not available")?;
-            let admitted = view.admit(name, &asked.arguments);
+            let admitted = driver.tools.admit(name, &asked.arguments);
             admitted.map_err(|outcome| outcome.text)?.arguments
         }
     };
@@ -287,13 +284,7 @@ async fn invoke(
     if memory::tools::is_one(driver, name) {
         return memory::tools::search(driver, claimed).await;
     }
-    let admitted = match view(driver) {
-        Some(view) => view.admit_value(name, claimed.arguments.value()),
-        None => {
-            Err(ToolOutcome::failed(Failure::Unavailable, format!("tool {name} is not available")))
-        }
-    };
-    match admitted {
+    match driver.tools.admit_value(name, claimed.arguments.value()) {
         Ok(admitted) => {
             let invocation = Invocation {
                 call_id: claimed.call_id.clone(),
@@ -436,7 +427,13 @@ fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> CallResult {
         Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
         None => Truncation::default(),
     };
-    CallResult { text: cut.apply(&text, call_id).text, ..result }
+    let shortened = cut.apply(&text, call_id);
+    let text = match shortened.left_out {
+        0 => shortened.text,
+        // A cut in personal data hides it from the rules for requests.
+        _ => cut.apply(&middleware::redaction::for_model(driver, &text), call_id).text,
+    };
+    CallResult { text, ..result }
 }
 
 /// The text of a call that succeeded, from its result.

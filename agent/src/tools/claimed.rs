@@ -166,7 +166,7 @@ impl ClaimedCall<'_> {
         delivery: Option<StepBatch>,
     ) -> Result<Option<RecordedStep>, Error> {
         if let Some(delivery) = delivery {
-            let before = self.closing(None).into_iter().chain([Call::of(done.clone())]).collect();
+            let before = self.closing(None).into_iter().chain([Call::of(&done)]).collect();
             match (StepBatch { before, ..delivery }).send(self.abide).await {
                 Err(error) if error.code().is_some() => {}
                 delivered => return delivered.map(Some),

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::middleware::redaction;
 use crate::run::driver::Driver;
 
 /// The arguments of the tool.
@@ -94,7 +95,11 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutco
         ));
     }
     match original(driver, &wish).await? {
-        Some(text) => Ok(ToolOutcome::text(slice(driver, &text, &wish))),
+        Some(text) => {
+            // Before the range is taken: parts of personal data would pass the rules.
+            let text = redaction::for_model(driver, &redaction::result(driver, text));
+            Ok(ToolOutcome::text(slice(driver, &text, &wish)))
+        }
         None => {
             let id = &wish.id;
             failed(format!("no result of this session has the id {id}: use an id from a marker"))

@@ -205,18 +205,18 @@ fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i
         calls.collect()
     };
     let now = wanted(calls);
-    let (mut count, mut results, mut last): (i64, Vec<String>, Option<Vec<String>>) =
+    let (mut count, mut results, mut last): (i64, Vec<&str>, Option<Vec<&str>>) =
         (1, Vec::new(), None);
     for entry in entries.iter().rev() {
         if entry::is_result(entry) {
-            results.push(entry.content.clone().unwrap_or_default());
+            results.push(entry.content.as_deref().unwrap_or_default());
             continue;
         }
         if entry.role == "system" {
             // A warning or facts: what the runtime has added.
             continue;
         }
-        let answer = entry.answer().filter(|it| is_answer(entry) && it.run_id == run_id);
+        let answer = entry.assistant().filter(|it| is_answer(entry) && it.run_id == run_id);
         let got = std::mem::take(&mut results);
         if answer.is_none_or(|it| wanted(&it.calls) != now) || last.is_some_and(|last| last != got)
         {

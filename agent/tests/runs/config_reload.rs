@@ -148,6 +148,31 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
     reloading.close().await;
 }
 
+/// All tools of an agent were unavailable when one of them was removed.
+#[tokio::test]
+async fn an_agent_keeps_its_other_tools_when_one_is_removed() {
+    let put = "  - { name: put, description: Puts., command: [echo], effect: read_only }\n";
+    let mut reloading = Reloading::new(&format!("{CONFIG}{put}")).await;
+    define(reloading.folder.path(), "clerk.yaml", "tools: [look, put]\n");
+    reloading.next().await;
+    reloading.change(CONFIG).await;
+    assert_eq!(reloading.run().await, pair("before", "It is the first."));
+    reloading.close().await;
+}
+
+/// The lease of a call ended with the time limit of its tool. The call looked like one whose worker had crashed, and it ran
+/// again.
+#[tokio::test]
+async fn a_timeout_is_the_result_of_its_call() {
+    let slow = "command: [sleep, '600'], timeout_ms: 300";
+    let reloading = Reloading::new(&CONFIG.replace("command: [echo, before]", slow)).await;
+    assert_eq!(reloading.run().await, pair("look timed out after 0.3 s", "It is the first."));
+    let sql = "SELECT status, attempt FROM tool_calls";
+    let calls: Vec<(String, i64)> = reloading.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(calls, [("failed".to_owned(), 1)]);
+    reloading.close().await;
+}
+
 /// A file that cannot work changes nothing, whatever is wrong with it, and says what and where. A file that is gone is one.
 #[tokio::test]
 async fn a_broken_configuration_changes_nothing_and_is_reported() {

@@ -565,3 +565,37 @@ async fn middleware_that_is_not_registered_is_refused() {
     assert_eq!(last.data["code"], "unknown_middleware", "{}", last.data);
     fixture.close().await;
 }
+
+/// The parts of a range are not personal data for the rules, so the model could read a number in two halves.
+#[tokio::test]
+async fn pii_is_redacted_before_a_range_is_taken() {
+    let fetch = |offset: usize| {
+        format!(
+            "{{ name: get_tool_response, arguments: {{ id: r1~1.1, offset: {offset}, length: 10 }} }}"
+        )
+    };
+    let script = format!(
+        "answers:\n  - calls: [{{ name: long, arguments: {{ order: A }} }}]\n  \
+         - calls: [{}, {}]\n  - text: Done.\n",
+        fetch(0),
+        fetch(10)
+    );
+    for middleware in ["pii", "{ name: pii, at: [request] }"] {
+        let definition = format!("tools: [long]\nmiddleware: [{middleware}]\n");
+        let (models, requests) = recording(&script);
+        let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
+        let long = |_: Order, _: ToolContext| async {
+            Ok::<_, String>(format!("4111 1111 1111 1111 {}", "x".repeat(60_000)))
+        };
+        let long = Function::new("long", "Is long.", long).effect(Effect::ReadOnly);
+        plan.tools.add(long).expect("the tool is valid");
+        let fixture = plan.open().await;
+        let run = fixture.begin("Read.").await;
+        let (rendered, _) = fixture.output(&run.id, 0).await;
+        assert!(rendered.contains("get_tool_response"), "{rendered}");
+        let requests = requests.lock().expect("no test panics meanwhile").concat();
+        assert!(requests.contains("characters 10 to 20"), "{requests}");
+        assert!(!requests.contains("1111"), "{middleware}");
+        fixture.close().await;
+    }
+}

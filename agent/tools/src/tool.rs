@@ -73,6 +73,10 @@ pub struct ToolDeclaration {
     pub annotations: Option<Value>,
 }
 
+/// How long a claim lasts beyond the timeout of the call: the worker stops the tool and reports the timeout. Otherwise the call
+/// would look like one whose worker had crashed, and it could run again.
+const REPORT: Duration = Duration::from_secs(30);
+
 impl ToolDeclaration {
     /// A declaration with defaults: the tool must run at most once and needs no approval.
     #[must_use]
@@ -106,7 +110,9 @@ impl ToolDeclaration {
             annotations: self.annotations.as_ref().and_then(Value::as_object).cloned(),
             needs_approval: Some(self.needs_approval),
             approval: self.approval.clone(),
-            timeout_ms: Some(i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX)),
+            timeout_ms: Some(
+                i64::try_from(self.timeout.saturating_add(REPORT).as_millis()).unwrap_or(i64::MAX),
+            ),
             retry: self.retry.clone(),
             required_capability: self.required_capability.clone(),
             limits: self.limits.clone(),

@@ -201,8 +201,8 @@ const COMMAND_HINTS: [(&str, &str); 4] = [
     ("fork_session copies the history", "`abide agent fork` copies the history"),
     ("start_run starts another run", "`abide agent run --session SESSION` starts another run"),
     (
-        "start a runtime that has them on this file, or register_tool, and import again",
-        "add them to abide.yaml of the agent folder, and import again",
+        "start a runtime that has these tools and the agents behind them on this file, or register_tool, and import again",
+        "add the tools to abide.yaml and the agents that are tools to the agent folder, and import again",
     ),
 ];
 

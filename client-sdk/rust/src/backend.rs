@@ -92,8 +92,8 @@ pub(crate) struct RawResult(pub(crate) String);
 
 impl RawResult {
     /// A result in a message of a server.
-    pub(crate) fn of_wire(result: Option<Box<RawValue>>) -> RawResult {
-        RawResult(result.map_or_else(|| "null".to_owned(), |text| text.get().to_owned()))
+    pub(crate) fn from_wire(result: Option<Box<RawValue>>) -> RawResult {
+        RawResult(result.map_or_else(|| "null".to_owned(), |text| Box::<str>::from(text).into()))
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
@@ -104,7 +104,7 @@ impl RawResult {
 /// The result of one call of a batch, not decoded yet.
 #[derive(Debug)]
 pub struct AppliedCall {
-    /// Its position in the log.
+    /// The position of the call in the log.
     pub seq: Seq,
     pub(crate) result: RawResult,
 }
@@ -113,7 +113,7 @@ impl AppliedCall {
     /// What the reducer returned.
     ///
     /// # Errors
-    /// [`Error::Protocol`]: it is not a `T`.
+    /// [`Error::Decode`]: the result is not a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.result.decode().map_err(|why| Error::decode("the result of a call", &why))
     }

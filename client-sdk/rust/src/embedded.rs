@@ -135,8 +135,8 @@ impl Embedded {
                 batch_reply(engine.batch(caller, calls, Some(request_id)).await?)
             }
             BackendRequest::Apply { calls, request_id, generated } => {
-                // A request id finds the answer of a lost request again. In this process none is lost, so a generated one is
-                // not stored.
+                // A request id lets a client fetch the reply of an earlier attempt. A reply cannot be lost in one process, so a
+                // generated request id is not stored.
                 let request_id = (!generated).then_some(request_id.as_str());
                 batch_reply(engine.apply(caller, calls, request_id).await?)
             }

@@ -128,7 +128,9 @@ impl Error {
             Error::TimedOut { request_id: Some(_), .. } => {
                 Some("retry with the same request id: the call takes effect at most once")
             }
-            Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
+            Error::TimedOut { .. } => {
+                Some("read what was written, then repeat it, or set a longer deadline")
+            }
             Error::Decode { .. } => Some("compare the type with the columns in the schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
             Error::UnknownOutcome { .. } => Some(

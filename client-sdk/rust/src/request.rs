@@ -251,7 +251,10 @@ impl Batch {
 
     /// Sends it like [`Batch::send`], and returns before it is durable if the engine is in this process: what depends on it
     /// can be prepared while the disk is written. Until [`Abide::until_durable`] has returned for its seq, a crash can undo
-    /// it: do not show it, and do not start work that depends on it and has an effect. The results are decoded one by one.
+    /// it: do not show it, and do not start work that depends on it and has an effect. [`AppliedCall::decode`] decodes one result.
+    ///
+    /// Without [`Batch::request_id`], an engine in this process stores no request id: after [`Error::TimedOut`], read what was
+    /// written before you repeat the batch.
     ///
     /// # Errors
     /// Those of [`Batch::send`].

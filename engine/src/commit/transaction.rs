@@ -33,11 +33,11 @@ pub(crate) struct OpenTransaction {
     policy_validator: Option<Arc<PolicyValidator>>,
     /// The last events of module versions with older rules.
     former: Vec<LastBefore>,
-    /// The callers of events that claimed a lease: each call of its holder asks for it.
+    /// A cache of the callers of claims. Each call of the holder of a lease reads the caller of its claim.
     callers: HashMap<Seq, String>,
 }
 
-/// Callers kept from one transaction to the next.
+/// Maximum number of cached callers. A full cache is cleared.
 const KEPT_CALLERS: usize = 4_096;
 
 impl OpenTransaction {
@@ -163,7 +163,7 @@ impl OpenTransaction {
     pub(crate) fn calls_undone(&mut self) {
         self.row_policies.forget();
         self.credentials.forget();
-        // Other calls can get the numbers of their events.
+        // The next calls reuse the seqs of the undone events.
         self.callers.clear();
     }
 
@@ -231,7 +231,9 @@ impl Transaction for OpenTransaction {
         if self.callers.len() >= KEPT_CALLERS {
             self.callers.clear();
         }
-        self.callers.extend(caller.iter().map(|caller| (seq, caller.clone())));
+        if let Some(caller) = &caller {
+            self.callers.insert(seq, caller.clone());
+        }
         Ok(caller)
     }
 

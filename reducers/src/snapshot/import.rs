@@ -14,7 +14,10 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{SnapshotContext, Target};
 use super::conversation::{NamedCalls, NewIds};
-use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun, WITHOUT_AUTHORS};
+use super::format::{
+    RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS,
+};
+use super::handoffs::{self, Counters};
 use super::refusal::wrong;
 use super::rows::RunImport;
 use crate::agent::{Agent, AgentRevision};
@@ -139,7 +142,8 @@ fn check_tools(ctx: &mut Context<'_>, snapshot: &RunSnapshot) -> Result<(), Abor
         return Ok(());
     }
     let detail = format!("this file does not have the tools of the run: {}", missing.join(", "));
-    let hint = "start a runtime that has them on this file, or register_tool, and import again";
+    let hint = "start a runtime that has these tools and the agents behind them on this file, or register_tool, and import \
+                again";
     Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
 }
 
@@ -278,8 +282,8 @@ impl Import<'_> {
             }
             let (role, kind, content) =
                 (message.role.clone(), message.kind.clone(), message.content.clone());
-            let is_of_run = message.is_of_run || self.snapshot.version <= WITHOUT_AUTHORS;
-            let run_id = data.as_ref().filter(|_| is_of_run).and_then(rows::named_run);
+            let run_id =
+                data.as_ref().filter(|_| self.is_of_run(message)).and_then(rows::named_run);
             let data = data.map(Json::from);
             let entry = NewEntry { role, kind, content, data, run_id };
             messages.push(rows::append(ctx, &session, entry)?.id);
@@ -297,6 +301,11 @@ impl Import<'_> {
         add_context(ctx, &target, &source.context, run.iterations)?;
         self.runs.insert(source.id.clone(), (run.clone(), ids));
         Ok(run)
+    }
+
+    /// Whether the driver of a run wrote a message.
+    fn is_of_run(&self, message: &SnapshotMessage) -> bool {
+        message.is_of_run || self.snapshot.version <= WITHOUT_AUTHORS
     }
 
     /// The ids of a run's calls: those of the run keep their place in it; others, of earlier runs in the session, get
@@ -376,12 +385,27 @@ impl Import<'_> {
         session: &Session,
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
-        let answers = source.messages.iter().filter_map(|message| message.data.as_ref());
+        let is_checked = !ctx.is_before("snapshot", 4);
+        // Before, messages of others counted too.
+        let written = source.messages.iter().filter(|it| !is_checked || self.is_of_run(it));
+        let answers = written.clone().filter_map(|message| message.data.as_ref());
         let answers = answers.filter(|it| it["run_id"] == source.id.as_str());
         let counted = answers.clone().filter_map(|it| it["iteration"].as_i64()).max();
+        let counts = 0..=i64::from(u32::MAX);
+        if let Some(number) = counted.filter(|it| is_checked && !counts.contains(it)) {
+            return Err(wrong(format!("an answer has the number {number}")).into());
+        }
         // The structured answer is not a tool call.
         let requested = answers.filter_map(|it| it["calls"].as_array()).flatten();
         let requested = requested.filter(|call| call["name"] != "response").count();
+        // A forged count must not give a run more than its limits.
+        let iterations = source.iterations.max(counted.unwrap_or(0));
+        let tool_calls = source.tool_calls.max(requested as i64);
+        if is_checked {
+            let counters = Counters { iterations, tool_calls };
+            let messages = written.filter(|message| message.role == "tool");
+            handoffs::check(ctx, source, messages, (&self.revisions, counters))?;
+        }
         let (now, seq) = (ctx.now, ctx.seq);
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.
@@ -399,9 +423,8 @@ impl Import<'_> {
             fencing_token: None,
             lease_expires_at: None,
             turn: source.turn.unwrap_or(0) + 1,
-            // A forged count must not give a run more than its limits.
-            iterations: source.iterations.max(counted.unwrap_or(0)),
-            tool_calls: source.tool_calls.max(requested as i64),
+            iterations,
+            tool_calls,
             input_tokens: source.input_tokens,
             output_tokens: source.output_tokens,
             usage_missing: source.usage_missing,

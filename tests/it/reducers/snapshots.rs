@@ -36,8 +36,11 @@ async fn file() -> World {
         (
             "register_agent",
             json!({"name": "clerk", "mode": "all",
-                "definition": {"tools": ["pay", "look"], "limits": {"tokens": 1000}}}),
+                "definition": {"tools": ["pay", "look"], "limits": {"tokens": 1000},
+                    "subagents": ["helper"]}}),
         ),
+        ("register_agent", json!({"name": "helper", "mode": "subagent", "definition": {}})),
+        ("register_agent", json!({"name": "vault", "mode": "subagent", "definition": {}})),
     ] {
         world.call(reducer, args).await.unwrap();
     }
@@ -238,6 +241,41 @@ fn forged_contexts(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     ]
 }
 
+/// A snapshot with another message of the driver of its run, and with another agent.
+fn with_message(good: &JsonValue, role: &str, data: JsonValue, agent: &str) -> JsonValue {
+    let mut forged = good.clone();
+    let message = json!({"role": role, "kind": "message", "content": "x", "is_of_run": true,
+        "data": data});
+    forged["runs"][0]["messages"].as_array_mut().unwrap().push(message);
+    forged["agents"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": agent, "revision": 1, "definition": {}}));
+    forged
+}
+
+/// The data of a result that makes an agent active.
+fn handoff(agent: &str, counters: JsonValue) -> JsonValue {
+    let mut handoff = json!({"run_id": "r1", "agent": agent, "revision": 1, "at": 1});
+    handoff.as_object_mut().unwrap().extend(counters.as_object().unwrap().clone());
+    json!({"run_id": "r1", "call_id": "r1~1.1", "handoff": handoff})
+}
+
+/// Snapshots with messages that would make another agent active, or give a run more than its limits.
+fn forged_messages(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
+    let result = |data: JsonValue, agent: &str| with_message(good, "tool", data, agent);
+    let answer = json!({"run_id": "r1", "iteration": i64::MAX});
+    vec![
+        ("handoff to an unnamed agent", result(handoff("vault", json!({})), "helper")),
+        ("handoff to another's agent", result(handoff("vault", json!({})), "vault")),
+        ("handoff to a primary agent", result(handoff("clerk", json!({})), "helper")),
+        ("handoff after many calls", result(handoff("helper", json!({"tool_calls": 9})), "helper")),
+        ("handoff before", result(handoff("helper", json!({"iterations": -1})), "helper")),
+        ("handoff later", result(handoff("helper", json!({"at": i64::MAX})), "helper")),
+        ("answer number", with_message(good, "assistant", answer, "helper")),
+    ]
+}
+
 /// Snapshots with one forged part each.
 fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     let forge = |at: &str, value: JsonValue| {
@@ -256,6 +294,7 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     let many: JsonValue =
         (0..20).map(|n| (format!("k{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
     let mut all = forged_contexts(good);
+    all.extend(forged_messages(good));
     all.extend([
         ("format", forge("/format", json!("tar"))),
         ("version", forge("/version", json!(4))),
@@ -280,6 +319,23 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
         ("child", child),
     ]);
     all
+}
+
+#[test]
+fn a_handoff_that_the_definitions_allow_is_imported() {
+    run(async {
+        let data = handoff("helper", json!({"iterations": 1, "tool_calls": 2}));
+        let moved = with_message(&snapshot().await, "tool", data, "helper");
+        let target = file().await;
+        for definition in [json!({"instructions": "Help."}), json!({})] {
+            let helper = json!({"name": "helper", "mode": "subagent", "definition": definition});
+            target.call("register_agent", helper).await.unwrap();
+        }
+        target.call("import_run", import(&moved)).await.unwrap();
+        let revision = "SELECT data ->> '$.handoff.revision' FROM agent_state \
+                        WHERE data ->> '$.handoff.agent' = 'helper'";
+        assert_eq!(one(&target, revision).await, json!(3), "the revision of this file");
+    });
 }
 
 /// A forged snapshot is refused as a whole, and nothing is written.
@@ -311,6 +367,13 @@ fn a_forged_snapshot_writes_nothing() {
             fact in another space: bad_arguments: "clerk@tenant=v/" is not a namespace
             measurements: bad_arguments: run 0 of the snapshot: tokens is -1, not between 0 and 4294967295
             unknown member: bad_arguments: import_run: there is no argument snapshot.runs[0].context.plans
+            handoff to an unnamed agent: bad_arguments: the snapshot is not valid: agents does not name vault, which a message makes active
+            handoff to another's agent: bad_arguments: the snapshot is not valid: agent clerk does not hand over to vault here
+            handoff to a primary agent: bad_arguments: the snapshot is not valid: agent clerk does not hand over to clerk here
+            handoff after many calls: bad_arguments: the snapshot is not valid: tool_calls of a handoff is not between 0 and 2
+            handoff before: bad_arguments: the snapshot is not valid: iterations of a handoff is not between 0 and 1
+            handoff later: bad_arguments: the snapshot is not valid: at of a handoff is not between 0 and 1795269600000000
+            answer number: bad_arguments: the snapshot is not valid: an answer has the number 9223372036854775807
             format: bad_arguments: the snapshot is not valid: format is "tar", not "abide-run"
             version: bad_arguments: the snapshot is not valid: the snapshot has version 4, not 1 to 3
             version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 3
@@ -328,7 +391,7 @@ fn a_forged_snapshot_writes_nothing() {
             tools: not_found: this file does not have the tools of the run: rm
             agent: bad_arguments: the snapshot is not valid: agents does not name boss
             agents: bad_arguments: the snapshot is not valid: agents does not name clerk
-            definition: conflict: agent clerk is defined differently here: limits, tools
+            definition: conflict: agent clerk is defined differently here: limits, subagents, tools
             role: bad_arguments: run 0 of the snapshot: role has control characters
             scope: limit_exceeded: the scope has 20 keys; the limit is 16
             child: bad_arguments: run 1 of the snapshot: the snapshot is not valid: it does not belong to a call of run r1

@@ -60,10 +60,12 @@ impl AgentDefinition {
     /// delegation.
     fn check_numbers(&self) -> Result<(), InvalidSetting> {
         let (limits, config) = (&self.limits, &self.config);
+        let parallel_tools = limits.parallel_tools.map(|it| i64::try_from(it).unwrap_or(i64::MAX));
         for (setting, number, least) in [
             ("limits.tool_calls", limits.tool_calls, 0),
             ("limits.descendants", limits.descendants, 0),
             ("limits.delegation_depth", limits.delegation_depth, 0),
+            ("limits.parallel_tools", parallel_tools, 1),
             ("limits.delegation_seconds", limits.delegation_seconds, 1),
             ("limits.wall_clock_seconds", limits.wall_clock_seconds, 1),
             ("limits.tokens", limits.tokens, 1),

@@ -89,8 +89,7 @@ pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Funct
     let declaration = ToolDeclaration {
         effect: Effect::AtMostOnce,
         needs_approval: config.needs_approval,
-        // The tool itself stops the command, and then needs time for the result.
-        timeout: max + Duration::from_secs(30),
+        timeout: max,
         ..ToolDeclaration::new("execute", description(sandbox), parameters)
     };
     let tool = Arc::new(Commands {

@@ -45,6 +45,12 @@ impl Tools {
         ToolView::of(self.clone(), selection)
     }
 
+    /// The tools that an agent may use. Unknown names select nothing: a tool can be removed while a run uses others.
+    #[must_use]
+    pub fn view_of_known(&self, selection: Selection) -> ToolView {
+        ToolView { tools: self.clone(), selection: Arc::new(selection) }
+    }
+
     /// Denies calls of these tools to all agents, in addition to earlier ones. A `*` at the end of a name matches any
     /// suffix. No definition can lift it.
     ///
@@ -105,7 +111,7 @@ impl ToolView {
             let known = stock.names().into_iter().map(str::to_owned).collect();
             Err(ToolsError::Unknown { names, known })
         })?;
-        Ok(ToolView { tools, selection: Arc::new(selection) })
+        Ok(tools.view_of_known(selection))
     }
 
     /// The visible tools by name, including the blocked ones.

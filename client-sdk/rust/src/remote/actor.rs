@@ -263,10 +263,10 @@ impl Actor {
         } else if let Some(results) = frame.results {
             let results = results
                 .into_iter()
-                .map(|one| AppliedCall { seq: one.seq, result: RawResult::of_wire(one.result) });
+                .map(|one| AppliedCall { seq: one.seq, result: RawResult::from_wire(one.result) });
             BackendReply::Batch { seq, duplicate, results: results.collect() }
         } else {
-            BackendReply::Called { seq, duplicate, result: RawResult::of_wire(frame.result) }
+            BackendReply::Called { seq, duplicate, result: RawResult::from_wire(frame.result) }
         };
         request.finish(Ok(reply));
     }

@@ -1,0 +1,86 @@
+//! What a model reads of a session.
+
+use abide_client::{AgentState, Json, Micros, Seq};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The messages for entries of `role`, text, and data; data is that of the driver of a run.
+fn read(all: &[(&str, &str, Option<Value>)]) -> Vec<String> {
+    let rows = all.iter().zip(1..).map(|((role, content, data), id)| AgentState {
+        id,
+        session_id: "s".to_owned(),
+        role: (*role).to_owned(),
+        kind: "message".to_owned(),
+        content: Some((*content).to_owned()),
+        data: data.as_ref().map(Json::of),
+        created_at: Micros(0),
+        seq: Seq(id),
+        run_id: data.as_ref().map(|_| "r".to_owned()),
+    });
+    let entries: Vec<SessionEntry> = rows.map(SessionEntry::from).collect();
+    let line = |message: ModelMessage| match message {
+        ModelMessage::System { text } => format!("system: {text}"),
+        ModelMessage::User { text } => format!("user: {text}"),
+        ModelMessage::Assistant { text, calls, .. } => {
+            let ids: Vec<String> = calls.into_iter().map(|call| call.id).collect();
+            format!("assistant: {text} {}", ids.join(" "))
+        }
+        ModelMessage::Tool { call_id, content, .. } => format!("tool {call_id}: {content}"),
+    };
+    messages(&entries).into_iter().map(line).collect()
+}
+
+fn calls(ids: &[&str]) -> Option<Value> {
+    let calls = ids.iter().map(|id| json!({"call_id": id, "provider_call_id": id, "name": "look"}));
+    Some(json!({"run_id": "r", "iteration": 1, "calls": calls.collect::<Vec<_>>()}))
+}
+
+fn result(id: &str) -> Option<Value> {
+    Some(json!({"call_id": id, "provider_call_id": id, "name": "look"}))
+}
+
+const ENDED: &str = "There is no result: the run ended before the call.";
+
+/// A message of a supervisor between an answer and its results gave each call a second result, which says that the call did
+/// not run.
+#[test]
+fn a_message_before_the_results_follows_them() {
+    let read = read(&[
+        ("user", "Look.", None),
+        ("assistant", "", calls(&["a", "b"])),
+        ("tool", "1", result("a")),
+        ("reviewer", "Hurry.", None),
+        ("tool", "2", result("b")),
+        ("user", "And?", None),
+    ]);
+    let expected = ["user: Look.", "assistant:  a b", "tool a: 1", "tool b: 2"];
+    assert_eq!(read[..4], expected);
+    assert_eq!(read[4..], ["user: [reviewer] Hurry.", "user: And?"]);
+}
+
+#[test]
+fn a_call_without_a_result_has_a_placeholder() {
+    let ended = format!("tool a: {ENDED}");
+    let open = [("assistant", "", calls(&["a"])), ("user", "Again.", None)];
+    assert_eq!(read(&open), ["assistant:  a", &ended, "user: Again."]);
+    let answered = [&open[..], &[("assistant", "Yes.", calls(&[]))]].concat();
+    assert_eq!(read(&answered), ["assistant:  a", &ended, "user: Again.", "assistant: Yes. "]);
+}
+
+/// The model read a denied message in the next turn.
+#[test]
+fn a_denied_message_is_removed_from_later_requests() {
+    let denial = Some(json!({"run_id": "r"}));
+    let read = read(&[
+        ("user", "Hello.", None),
+        ("assistant", "Hello.", calls(&[])),
+        ("user", "The password is hunter2.", None),
+        ("assistant", "I do not talk about that.", denial),
+        ("user", "Go on.", None),
+    ]);
+    let denied = format!("user: {DENIED}");
+    let expected = ["user: Hello.", "assistant: Hello. ", &denied];
+    assert_eq!(read[..3], expected);
+    assert_eq!(read[3..], ["assistant: I do not talk about that. ", "user: Go on."]);
+}

@@ -1,0 +1,90 @@
+//! The handoffs in a snapshot. Each makes another agent active, with its prompt, tools and limits, so an import accepts those that
+//! the definitions of this file allow: a message of a snapshot can be forged.
+
+use std::collections::BTreeMap;
+
+use abide_schema::{Abort, Context, Micros, Refusal};
+use serde_json::Value as JsonValue;
+
+use super::format::{SnapshotMessage, SnapshotRun};
+use super::refusal::wrong;
+use crate::agent::{self, AgentRevision};
+
+/// The counters of a run that a handoff has, with their largest values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counters {
+    pub(super) iterations: i64,
+    pub(super) tool_calls: i64,
+}
+
+/// Refuses a run with a handoff that its agents could not have made, or that would give the active agent more than its
+/// limits. `results` are the results of calls that drivers of runs wrote, `revisions` those of the agents in this file.
+pub(super) fn check<'a>(
+    ctx: &mut Context<'_>,
+    source: &'a SnapshotRun,
+    results: impl Iterator<Item = &'a SnapshotMessage>,
+    (revisions, counters): (&BTreeMap<String, i64>, Counters),
+) -> Result<(), Abort> {
+    let of_summary = source.context.summary.iter().flat_map(|summary| &summary.handoffs);
+    let of_messages = results.filter_map(|message| message.data.as_ref()?.get("handoff"));
+    // Those of the summary are in effect at its last message, and the messages have all.
+    for all in [of_summary.collect::<Vec<_>>(), of_messages.collect()] {
+        let mut active = vec![source.agent.as_str()];
+        for handoff in all.into_iter().filter(|it| it["run_id"] == source.id.as_str()) {
+            let Some(to) = handoff["agent"].as_str() else {
+                active.truncate(active.len().saturating_sub(1).max(1));
+                continue;
+            };
+            let from = active.last().copied().unwrap_or_default();
+            check_agents(ctx, revisions, from, to)?;
+            check_numbers(handoff, source, counters, ctx.now)?;
+            active.push(to);
+        }
+    }
+    Ok(())
+}
+
+/// Checks that an agent can hand over to another one.
+fn check_agents(
+    ctx: &mut Context<'_>,
+    revisions: &BTreeMap<String, i64>,
+    from: &str,
+    to: &str,
+) -> Result<(), Abort> {
+    if !revisions.contains_key(to) {
+        return Err(
+            wrong(format!("agents does not name {to}, which a message makes active")).into()
+        );
+    }
+    agent::ready(ctx, to, true)?;
+    let revision = revisions.get(from).copied().unwrap_or_default();
+    let definition = ctx.without_policies(|ctx| ctx.get::<AgentRevision>((from, revision)))?;
+    let allowed = definition.map(|it| agent::subagents(from, &it.definition.value()));
+    match allowed.unwrap_or_default().iter().any(|name| name == to) {
+        true => Ok(()),
+        false => Err(wrong(format!("agent {from} does not hand over to {to} here")).into()),
+    }
+}
+
+/// Checks the counters and the time of a handoff. The limits of the active agent apply from there on.
+fn check_numbers(
+    handoff: &JsonValue,
+    source: &SnapshotRun,
+    counters: Counters,
+    now: Micros,
+) -> Result<(), Refusal> {
+    let tokens = source.input_tokens.saturating_add(source.output_tokens);
+    for (name, max) in [
+        ("iterations", counters.iterations),
+        ("tool_calls", counters.tool_calls),
+        ("tokens", tokens),
+        ("cost_micros", source.cost_micros.unwrap_or(0)),
+        ("at", now.0),
+    ] {
+        let number = handoff.get(name).map_or(Some(0), JsonValue::as_i64);
+        if !number.is_some_and(|number| (0..=max).contains(&number)) {
+            return Err(wrong(format!("{name} of a handoff is not between 0 and {max}")));
+        }
+    }
+    Ok(())
+}
