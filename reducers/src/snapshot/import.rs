@@ -142,8 +142,8 @@ fn check_tools(ctx: &mut Context<'_>, snapshot: &RunSnapshot) -> Result<(), Abor
         return Ok(());
     }
     let detail = format!("this file does not have the tools of the run: {}", missing.join(", "));
-    let hint = "start a runtime that has these tools and the agents behind them on this file, or register_tool, and import \
-                again";
+    let hint = "start a runtime that has these tools and the agents behind them on this file, \
+                or register_tool, and import again";
     Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
 }
 
@@ -377,14 +377,9 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn add_run(
-        &self,
-        ctx: &mut Context<'_>,
-        source: &SnapshotRun,
-        id: String,
-        session: &Session,
-        parent: Option<&Run>,
-    ) -> Result<Run, Abort> {
+    /// The counters of a run, which are at least those of its messages: a forged count must not give a run more than its
+    /// limits.
+    fn counters(&self, ctx: &mut Context<'_>, source: &SnapshotRun) -> Result<Counters, Abort> {
         let is_checked = !ctx.is_before("snapshot", 4);
         // Before, messages of others counted too.
         let written = source.messages.iter().filter(|it| !is_checked || self.is_of_run(it));
@@ -398,14 +393,26 @@ impl Import<'_> {
         // The structured answer is not a tool call.
         let requested = answers.filter_map(|it| it["calls"].as_array()).flatten();
         let requested = requested.filter(|call| call["name"] != "response").count();
-        // A forged count must not give a run more than its limits.
-        let iterations = source.iterations.max(counted.unwrap_or(0));
-        let tool_calls = source.tool_calls.max(requested as i64);
+        let counters = Counters {
+            iterations: source.iterations.max(counted.unwrap_or(0)),
+            tool_calls: source.tool_calls.max(requested as i64),
+        };
         if is_checked {
-            let counters = Counters { iterations, tool_calls };
             let messages = written.filter(|message| message.role == "tool");
             handoffs::check(ctx, source, messages, (&self.revisions, counters))?;
         }
+        Ok(counters)
+    }
+
+    fn add_run(
+        &self,
+        ctx: &mut Context<'_>,
+        source: &SnapshotRun,
+        id: String,
+        session: &Session,
+        parent: Option<&Run>,
+    ) -> Result<Run, Abort> {
+        let Counters { iterations, tool_calls } = self.counters(ctx, source)?;
         let (now, seq) = (ctx.now, ctx.seq);
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.
