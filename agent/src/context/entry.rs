@@ -60,6 +60,22 @@ impl SessionEntry {
     }
 }
 
+/// The row of a message for tests. The driver of run `r` wrote it if it has data.
+#[cfg(test)]
+pub(crate) fn test_row(id: i64, role: &str, content: &str, data: Option<&Value>) -> AgentState {
+    AgentState {
+        id,
+        session_id: "s".to_owned(),
+        role: role.to_owned(),
+        kind: "message".to_owned(),
+        content: Some(content.to_owned()),
+        data: data.map(Json::of),
+        created_at: abide_client::Micros(0),
+        seq: abide_client::Seq(id),
+        run_id: data.map(|_| "r".to_owned()),
+    }
+}
+
 /// The data of an assistant message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

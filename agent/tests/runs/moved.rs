@@ -3,6 +3,7 @@
 
 use abide_client::arguments::{DecideApproval, ExportRun, ImportRun};
 use abide_client::{Abide, Code, Decision, RunSnapshot, RunStatus};
+use serde_json::json;
 
 use crate::fixture::RuntimeFixture;
 use crate::pauses::{EVERYWHERE, SCENARIOS, attend, strip_time};
@@ -125,4 +126,35 @@ async fn an_approval_does_not_move() {
     assert_eq!(fixture.ledger(), Vec::<String>::new());
     fixture.close().await;
     target.close().await;
+}
+
+/// A forged answer with many calls ran all of them.
+#[tokio::test]
+async fn an_imported_answer_keeps_the_limit_of_tool_calls() {
+    let definition = "tools: [pay, look]\ninterrupt_on: { pay: true }\nlimits: { tool_calls: 1 }\n";
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    fixture.begin("Pay.").await;
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    let snapshot = fixture.abide.call(ExportRun::new("r1")).await.expect("it waits").into_inner();
+    fixture.close().await;
+    let mut forged = serde_json::to_value(&snapshot).expect("it is JSON");
+    let messages = forged["runs"][0]["messages"].as_array_mut().expect("there are messages");
+    let calls = messages.last_mut().expect("the answer")["data"]["calls"].as_array_mut();
+    let calls = calls.expect("the answer has a call");
+    calls.extend((2..=3).map(|nth| {
+        json!({"call_id": format!("r1~1.{nth}"), "name": "look", "arguments": r#"{"order":"B"}"#})
+    }));
+    let forged: RunSnapshot = serde_json::from_value(forged).expect("it is a snapshot");
+    let fixture = RuntimeFixture::of(definition, script).await;
+    fixture.abide.call(ImportRun::new(forged)).await.expect("it is imported");
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    let sql = "SELECT call_id FROM tool_calls";
+    let calls: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(calls, [("r1~1.1".to_owned(),)]);
+    let sql = "SELECT count(*) FROM agent_state WHERE content LIKE 'This call was skipped%'";
+    let skipped: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(skipped, [(2,)]);
+    assert_eq!(fixture.ledger(), [""; 0]);
+    fixture.close().await;
 }

@@ -129,7 +129,7 @@ impl Error {
                 Some("retry with the same request id: the call takes effect at most once")
             }
             Error::TimedOut { .. } => {
-                Some("read what was written, then repeat it, or set a longer deadline")
+                Some("set a longer deadline; before you repeat a write, read what it has written")
             }
             Error::Decode { .. } => Some("compare the type with the columns in the schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),

@@ -1,5 +1,5 @@
-//! The handoffs in a snapshot. Each makes another agent active, with its prompt, tools and limits, so an import accepts those that
-//! the definitions of this file allow: a message of a snapshot can be forged.
+//! The handoffs in a snapshot. Each makes another agent active, with its prompt, tools and limits. A message of a snapshot can
+//! be forged, so an import accepts only handoffs that the definitions of this file allow.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::format::{SnapshotMessage, SnapshotRun};
 use super::refusal::wrong;
 use crate::agent::{self, AgentRevision};
 
-/// The counters of a run that a handoff has, with their largest values.
+/// Counters of an imported run. Those of its handoffs are not larger.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counters {
     pub(super) iterations: i64,
@@ -32,7 +32,9 @@ pub(super) fn check<'a>(
         let mut active = vec![source.agent.as_str()];
         for handoff in all.into_iter().filter(|it| it["run_id"] == source.id.as_str()) {
             let Some(to) = handoff["agent"].as_str() else {
-                active.truncate(active.len().saturating_sub(1).max(1));
+                if active.len() > 1 {
+                    active.pop();
+                }
                 continue;
             };
             let from = active.last().copied().unwrap_or_default();

@@ -377,9 +377,13 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// The counters of a run, which are at least those of its messages: a forged count must not give a run more than its
-    /// limits.
-    fn counters(&self, ctx: &mut Context<'_>, source: &SnapshotRun) -> Result<Counters, Abort> {
+    /// Checks the messages that drivers wrote, and returns the counters of a run. They are at least those of its messages: a
+    /// forged count must not give a run more than its limits.
+    fn checked_counters(
+        &self,
+        ctx: &mut Context<'_>,
+        source: &SnapshotRun,
+    ) -> Result<Counters, Abort> {
         let is_checked = !ctx.is_before("snapshot", 4);
         // Before, messages of others counted too.
         let written = source.messages.iter().filter(|it| !is_checked || self.is_of_run(it));
@@ -412,7 +416,7 @@ impl Import<'_> {
         session: &Session,
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
-        let Counters { iterations, tool_calls } = self.counters(ctx, source)?;
+        let Counters { iterations, tool_calls } = self.checked_counters(ctx, source)?;
         let (now, seq) = (ctx.now, ctx.seq);
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.

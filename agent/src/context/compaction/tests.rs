@@ -1,27 +1,17 @@
 //! Which messages stay together, and what is reduced.
 
-use abide_client::{AgentState, Json, Micros, Seq};
 use abide_definitions::profile::Profile;
 use abide_models::ModelMessage;
 use serde_json::{Value, json};
 
 use super::groups;
-use crate::context::entry::SessionEntry;
+use crate::context::entry::{SessionEntry, test_row};
 use crate::context::transcript::reduced_messages;
 
 /// Messages with the ids 1, 2, 3 …
 fn entries(all: &[(&str, &str, Value)]) -> Vec<SessionEntry> {
-    let rows = all.iter().zip(1..).map(|((role, content, data), id)| AgentState {
-        id,
-        session_id: "s".to_owned(),
-        role: (*role).to_owned(),
-        kind: "message".to_owned(),
-        content: Some((*content).to_owned()),
-        data: Some(Json::of(data)),
-        created_at: Micros(0),
-        seq: Seq(0),
-        run_id: Some("r".to_owned()),
-    });
+    let rows = all.iter().zip(1..);
+    let rows = rows.map(|((role, content, data), id)| test_row(id, role, content, Some(data)));
     rows.map(SessionEntry::from).collect()
 }
 

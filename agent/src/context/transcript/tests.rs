@@ -1,23 +1,14 @@
 //! What a model reads of a session.
 
-use abide_client::{AgentState, Json, Micros, Seq};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::context::entry::test_row;
 
 /// The messages for entries of `role`, text, and data; data is that of the driver of a run.
 fn read(all: &[(&str, &str, Option<Value>)]) -> Vec<String> {
-    let rows = all.iter().zip(1..).map(|((role, content, data), id)| AgentState {
-        id,
-        session_id: "s".to_owned(),
-        role: (*role).to_owned(),
-        kind: "message".to_owned(),
-        content: Some((*content).to_owned()),
-        data: data.as_ref().map(Json::of),
-        created_at: Micros(0),
-        seq: Seq(id),
-        run_id: data.as_ref().map(|_| "r".to_owned()),
-    });
+    let rows = all.iter().zip(1..);
+    let rows = rows.map(|((role, content, data), id)| test_row(id, role, content, data.as_ref()));
     let entries: Vec<SessionEntry> = rows.map(SessionEntry::from).collect();
     let line = |message: ModelMessage| match message {
         ModelMessage::System { text } => format!("system: {text}"),

@@ -1,11 +1,10 @@
 //! On which occasions a plan is revised.
 
-use abide_client::{AgentState, Json, Micros, Seq};
 use abide_definitions::profile_settings::{PlanSettings, Replan};
 use serde_json::{Value, json};
 
 use super::{ReplanReason, occasion};
-use crate::context::entry::SessionEntry;
+use crate::context::entry::{SessionEntry, test_row};
 
 /// Messages: `a` is an answer, `+tool` a result and `-tool` a failure. The plan was written by event 3.
 fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
@@ -14,17 +13,7 @@ fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
             ("a", _) => ("assistant", json!({"iteration": seq})),
             (sign, tool) => ("tool", json!({"name": tool, "is_error": sign == "-"})),
         };
-        SessionEntry::from(AgentState {
-            id: seq,
-            session_id: "s".to_owned(),
-            role: role.to_owned(),
-            kind: "message".to_owned(),
-            content: Some(String::new()),
-            data: Some(Json::of(&data)),
-            created_at: Micros(0),
-            seq: Seq(seq),
-            run_id: Some("r".to_owned()),
-        })
+        SessionEntry::from(test_row(seq, role, "", Some(&data)))
     };
     let entries: Vec<SessionEntry> = messages.split(' ').zip(1..).map(entry).collect();
     occasion(&PlanSettings { replan, replan_steps: 2 }, 3, &entries)

@@ -1,10 +1,11 @@
 //! The formulas, the thresholds, and which action follows.
 
-use abide_client::{AgentState, Json, Micros, Seq};
+use abide_client::{AgentState, Micros, Seq};
 use abide_definitions::profile_settings::Preset;
 use serde_json::json;
 
 use super::*;
+use crate::context::entry::test_row;
 
 fn balanced() -> WatchdogSettings {
     Preset::Balanced.settings().watchdog
@@ -118,17 +119,8 @@ fn repeated_calls_are_a_warning_and_then_the_end() {
 }
 
 fn entry(role: &str, kind: &str, content: &str, data: Value) -> SessionEntry {
-    SessionEntry::from(AgentState {
-        id: 0,
-        session_id: "s".to_owned(),
-        role: role.to_owned(),
-        kind: kind.to_owned(),
-        content: Some(content.to_owned()),
-        data: Some(Json::from(data)),
-        created_at: Micros(0),
-        seq: Seq(1),
-        run_id: Some("r".to_owned()),
-    })
+    let row = test_row(0, role, content, Some(&data));
+    SessionEntry::from(AgentState { kind: kind.to_owned(), ..row })
 }
 
 fn call(arguments: &str) -> RequestedCall {
