@@ -54,7 +54,7 @@ macro_rules! reducers_of {
 }
 
 /// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
-const EXPORTED: [&str; 75] = reducers_of![
+const EXPORTED: [&str; 76] = reducers_of![
     AbortRun,
     AcknowledgeCancel,
     AppendMessage,
@@ -126,6 +126,7 @@ const EXPORTED: [&str; 75] = reducers_of![
     SuspendSession,
     SuspendToolCall,
     UnlabelPrompt,
+    UpdateSession,
     WaitRun,
     WithholdAnswer,
     WriteEntries,

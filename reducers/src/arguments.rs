@@ -29,6 +29,7 @@ pub use crate::run::reserve::ReserveUsage;
 pub use crate::run::start::StartRun;
 pub use crate::run::wait::WaitRun;
 pub use crate::session::create::{CreateSession, OpenSession};
+pub use crate::session::update::UpdateSession;
 pub use crate::session::{
     CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };

@@ -27,6 +27,7 @@ mod ancestors;
 mod end;
 mod rows;
 pub(crate) mod scope;
+pub(crate) mod update;
 
 pub(crate) use ancestors::{is_closing, wanted};
 pub(crate) use create::{NewSession, insert, make_child};
@@ -36,6 +37,7 @@ pub(crate) use end::{mark_cancelled, stopped};
 use rows::not_from;
 pub use rows::{Session, SessionStatus};
 pub(crate) use rows::{find, made_for, next_made_for, open, to_status, touch};
+pub use update::update_session;
 
 /// The module.
 #[must_use]
@@ -45,6 +47,7 @@ pub fn module() -> Module {
         .sessions::<Session>()
         .reducer(create_session::definition())
         .reducer(open_session::definition())
+        .reducer(update_session::definition())
         .reducer(suspend_session::definition())
         .reducer(resume_session::definition())
         .reducer(complete_session::definition())

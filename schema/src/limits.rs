@@ -408,6 +408,10 @@ pub const WEBHOOK_URL_BYTES: usize = 2_048;
 /// Bytes of a secret of a webhook: it is a header, and servers accept 8 KiB of headers.
 pub const WEBHOOK_SECRET_BYTES: usize = 4 << 10;
 
+/// Bytes of the metadata of a session after a change. The row is written by each call of the session, and a tool gets it
+/// with each call.
+pub const SESSION_METADATA_BYTES: usize = 64 << 10;
+
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
 const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");
 

@@ -7,6 +7,7 @@ mod agents;
 mod elements;
 mod prompts;
 mod protocols;
+mod sessions;
 
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue, json};
@@ -21,7 +22,11 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
         let name = reducer["name"].as_str().unwrap_or_default();
         paths.insert(format!("/v1/call/{name}"), reducer_path(name, reducer, &mut components));
     }
-    let of_agents = agents::paths().into_iter().chain(agents::contract()).chain(prompts::paths());
+    let of_agents = agents::paths()
+        .into_iter()
+        .chain(agents::contract())
+        .chain(prompts::paths())
+        .chain(sessions::paths());
     for (path, item) in fixed_paths().into_iter().chain(of_agents).chain(protocols::paths()) {
         paths.insert(path.to_owned(), item);
     }

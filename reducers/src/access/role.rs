@@ -104,6 +104,7 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
         "supervisor",
         &[
             "append_message",
+            "update_session",
             "suspend_session",
             "resume_session",
             "cancel_session",

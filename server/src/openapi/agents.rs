@@ -42,10 +42,13 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
         json!({"seq": schema_ref("seq"), "agents": {"type": "array", "items": agent()}}),
         &["seq", "agents"],
     );
+    let meaning = "Only agents that can own a session, or only those that can get tasks.";
+    let mut kind = parameter("kind", "query", "string", meaning);
+    kind["schema"]["enum"] = json!(["primaries", "subagents"]);
     [
         (
             "/agents",
-            json!({"get": operation("agents", "Lists the agents.", agents),
+            json!({"get": with(operation("agents", "Lists the agents.", agents), kind),
                 "post": as_created(create)}),
         ),
         (
@@ -270,7 +273,7 @@ pub(super) fn operation(id: &str, meaning: &str, answer: JsonValue) -> JsonValue
 }
 
 /// Adds the status 201 for a new object.
-fn as_created(mut operation: JsonValue) -> JsonValue {
+pub(super) fn as_created(mut operation: JsonValue) -> JsonValue {
     let responses = operation["responses"].as_object_mut();
     if let Some((responses, ok)) = responses.and_then(|all| all.remove("200").map(|ok| (all, ok))) {
         responses.insert("201".to_owned(), ok);

@@ -1,21 +1,23 @@
 //! `/agents` and `/capabilities`: the agent registry over REST. The engine decides who may read and register, as for
 //! any other call; the server's [`AgentRegistry`](crate::AgentRegistry) checks definitions.
 
-use abide_engine::{Engine, QueryResult};
+use abide_engine::{Engine, QueryResult, sqlite_version};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{BatchCall, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Value};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::header::{ETAG, IF_MATCH, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::response::json as as_json;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
+use crate::query_string;
 use crate::routes::idempotency_key::idempotency_key;
 use crate::routes::rows::hidden;
 
@@ -31,14 +33,45 @@ const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.na
     a.retired_at, r.definition FROM agents a \
     LEFT JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
 
+/// Which agents a list has.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// Those that can own a session.
+    Primaries,
+    /// Those that can get tasks.
+    Subagents,
+}
+
+/// The filter of a list.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    kind: Option<Kind>,
+}
+
 /// Lists the agents that can run or get tasks, except hidden ones.
 pub(super) async fn list(
     State(app): State<AppState>,
     by: CallerExtension,
+    query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let sql =
-        format!("SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL ORDER BY a.name");
-    let answer = ask(&app.engine, &by, &sql, &Map::new()).await?;
+    let Query(ListQuery { kind }) = query.map_err(|why| {
+        let hint = "omit it, or send ?kind=primaries or ?kind=subagents";
+        query_string::invalid(Code::BadArguments, &why).hint(hint)
+    })?;
+    // An agent of the mode `all` is of both kinds.
+    let excluded_mode = match kind {
+        Some(Kind::Primaries) => "subagent",
+        Some(Kind::Subagents) => "primary",
+        None => "",
+    };
+    let sql = format!(
+        "SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL \
+         AND a.mode <> :excluded_mode ORDER BY a.name"
+    );
+    let params = Map::from_iter([("excluded_mode".to_owned(), json!(excluded_mode))]);
+    let answer = ask(&app.engine, &by, &sql, &params).await?;
     let agents: Vec<JsonValue> = answer.rows.iter().map(|row| shown(row)).collect();
     Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
 }
@@ -155,12 +188,17 @@ async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<Strin
 /// The capabilities of this server.
 pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtension) -> Response {
     let agents = app.agents.is_some();
+    let mut stream_protocols = vec!["sse", SUBPROTOCOL];
+    if agents {
+        stream_protocols.extend(["mcp", "a2a", "responses", "ai-sdk", "ag-ui"]);
+    }
     let mut reply = json!({
-        "packages": {"abide": env!("CARGO_PKG_VERSION")},
-        "stream_protocols": ["sse", SUBPROTOCOL],
+        "packages": {"abide": env!("CARGO_PKG_VERSION"), "sqlite": sqlite_version()},
+        "stream_protocols": stream_protocols,
         // Without an agent host, no programs run.
         "sandbox_backends": [],
-        "features": {"agents": agents, "mcp": agents, "a2a": agents, "artifacts": false},
+        "features": {"agents": agents, "mcp": agents, "a2a": agents, "responses": agents,
+            "ai_sdk": agents, "ag_ui": agents, "artifacts": false},
         "middleware": [],
         "tools": [],
         "scope": {"keys": "any", "yours": by.scope()},

@@ -1,4 +1,6 @@
-//! Sessions over REST: the state, now or at a checkpoint of a run, the abort of what is active, and forks.
+//! Sessions over REST: the collection, the state now or at a checkpoint of a run, the abort of what is active, and forks.
+
+pub(super) mod resource;
 
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
@@ -14,7 +16,7 @@ use super::idempotency_key::idempotency_key;
 use super::reducer_route::{ReducerRoute, arguments};
 use super::response::json as as_json;
 use super::rows::{rows, stored_ids};
-use super::runs::{abort_reason, call, find, path};
+use super::runs::{abort_reason, call, find as find_run, path};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
@@ -76,7 +78,7 @@ pub(super) async fn get(
         let detail = "invalid query string: at or last is out of range";
         return Err(Refusal::new(Code::BadArguments, detail).hint(state_hint()).into());
     }
-    let (seq, session) = session(&app.engine, &by, &id, at.map(Seq)).await?;
+    let (seq, session) = find(&app.engine, &by, &id, at.map(Seq)).await?;
     // The other queries read the same point in time.
     let of_session = [("id", session["id"].clone())];
     let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq), &JSON_COLUMNS).await?;
@@ -113,7 +115,7 @@ pub(super) async fn checkpoints(
         let hint = "omit it, or send ?after= with next of the previous page";
         query_string::invalid(Code::BadArguments, &why).hint(hint)
     })?;
-    let (_, run) = find(&app.engine, &by, &id).await?;
+    let (_, run) = find_run(&app.engine, &by, &id).await?;
     let of_run = [
         ("id", run["id"].clone()),
         ("after", json!(after.unwrap_or(0))),
@@ -153,7 +155,7 @@ pub(super) async fn abort(
         let hint = "POST /v1/runs/{id}/abort takes one";
         return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
     }
-    let (seq, session) = session(&app.engine, &by, &id, None).await?;
+    let (seq, session) = find(&app.engine, &by, &id, None).await?;
     let of_session = [("id", session["id"].clone())];
     let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None, &[]).await?;
     let mut reply = json!({"seq": seq, "aborted": false, "run": null});
@@ -209,7 +211,8 @@ async fn check_begun(engine: &Engine, by: &Caller, id: &str, at: i64) -> Result<
     Ok(())
 }
 
-async fn session(
+/// Finds a session, now or as of an event of the log.
+async fn find(
     engine: &Engine,
     by: &Caller,
     id: &str,

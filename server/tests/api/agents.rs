@@ -253,7 +253,7 @@ async fn capabilities_are_listed() {
     check(
         &output.to_string(),
         expect![[r#"
-            {"features":{"a2a":true,"agents":true,"artifacts":false,"mcp":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1"],"tools":["look"]}
+            {"features":{"a2a":true,"ag_ui":true,"agents":true,"ai_sdk":true,"artifacts":false,"mcp":true,"responses":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1","mcp","a2a","responses","ai-sdk","ag-ui"],"tools":["look"]}
         "#]],
     );
 }

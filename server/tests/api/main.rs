@@ -23,6 +23,7 @@ mod prompts;
 mod push;
 mod responses;
 mod runs;
+mod sessions;
 mod shutdown;
 mod sockets;
 mod tokens;

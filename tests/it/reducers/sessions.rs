@@ -311,3 +311,32 @@ fn every_pair_of_statuses_without_the_engine() {
     "#]]
     .assert_eq(&table);
 }
+
+/// The title and the metadata of a session could not be changed after it was created.
+#[test]
+fn a_session_is_updated() {
+    check(
+        r#"
+        create_session agent=support id=s1 title=Old metadata={"a":1,"b":{"c":2}}
+        update_session session_id=s1 title=New
+        update_session session_id=s1 metadata={"a":null,"b":{"d":3},"e":{"f":null}}
+        update_session session_id=s1 title=""
+        update_session session_id=s1
+        update_session session_id=s2 title=New
+        complete_session session_id=s1
+        update_session session_id=s1 metadata={"rating":5}
+        sql SELECT title, metadata, status, seq FROM sessions
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created, metadata: {"a":1,"b":{"c":2}}, title: Old}
+            seq 2 {id: s1, status: created, metadata: {"a":1,"b":{"c":2}}, title: New}
+            seq 3 {id: s1, status: created, metadata: {"b":{"c":2,"d":3},"e":{}}, title: New}
+            seq 4 {id: s1, status: created, metadata: {"b":{"c":2,"d":3},"e":{}}}
+            refused bad_arguments: there is nothing to change: title and metadata are missing
+            refused not_found: there is no session s2 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            seq 5 {id: s1, status: completed, metadata: {"b":{"c":2,"d":3},"e":{}}}
+            refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
+            (null, "{\"b\":{\"c\":2,\"d\":3},\"e\":{}}", "completed", 5)
+        "#]],
+    );
+}
