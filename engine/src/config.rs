@@ -45,6 +45,7 @@ impl Config {
             commit: limits::LIVE_COMMIT_STEPS,
             statement: limits::LIVE_STATEMENT_STEPS,
             time: Duration::from_millis(limits::LIVE_DELTA_MS),
+            commit_time: Duration::from_millis(limits::LIVE_COMMIT_MS),
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();

@@ -268,14 +268,26 @@ pub const LIVE_DELTA_STEPS: u64 = 50_000;
 /// Steps after which a single delta is interrupted: some twenty milliseconds, occasionally.
 pub const LIVE_DELTA_MOST_STEPS: u64 = 1_000_000;
 
-/// Milliseconds of CPU time after which a single delta is interrupted: covers costs not in steps, such as long values.
+/// Milliseconds of CPU time after which a single delta is interrupted, and after which no further delta of one tenant
+/// begins in a commit. A safety net: steps also count the bytes that functions read.
 pub const LIVE_DELTA_MS: u64 = 25;
+
+/// Milliseconds of CPU time after which no further delta begins in a commit.
+pub const LIVE_COMMIT_MS: u64 = 100;
+
+/// Operators, functions and paths of a live query. Each may read a value of [`VALUE_BYTES_AT_LEAST`], so a row costs at
+/// most [`LIVE_ROW_BYTES`].
+pub const LIVE_OPERATIONS: usize = LIVE_ROW_BYTES / VALUE_BYTES_AT_LEAST;
+
+/// Milliseconds that a reader may take to fill the accumulators of a group.
+pub const LIVE_FILL_MS: u64 = 2_000;
 
 /// Minimum milliseconds between two full runs of a live query.
 pub const RERUN_MS: u64 = 50;
 
-/// Steps that the deltas of all live queries together may take for one commit: a tenth of a second at
-/// worst. Readers run the remaining queries again.
+/// Steps that the deltas of the operator's live queries may take for one commit: a tenth of a second at
+/// worst. Each tenant has a quarter, and the views of restricted callers have half. Readers run the remaining
+/// queries again.
 pub const LIVE_COMMIT_STEPS: u64 = 5_000_000;
 
 /// Steps that the start of a statement counts in [`LIVE_COMMIT_STEPS`]: 30 to 50 µs, of which its fifty steps are one.

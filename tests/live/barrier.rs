@@ -74,7 +74,7 @@ static CALLS: TableSpec =
 static NOTES: TableSpec =
     table("notes", &[key("id"), text("session_id"), text("body")], BY_SESSION);
 
-static TABLES: [&TableSpec; 4] = [&SESSIONS, &MESSAGES, &CALLS, &NOTES];
+pub(crate) static TABLES: [&TableSpec; 4] = [&SESSIONS, &MESSAGES, &CALLS, &NOTES];
 
 /// Tables with a session, which determines their visibility.
 const OF_SESSIONS: [&str; 3] = ["messages", "calls", "notes"];
@@ -120,15 +120,15 @@ impl Recorder {
     }
 }
 
-struct BarrierFixture {
-    catalog: Arc<Catalog>,
-    db: Database,
+pub(crate) struct BarrierFixture {
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) db: Database,
     recorder: Recorder,
-    planner: Planner,
+    pub(crate) planner: Planner,
 }
 
 impl BarrierFixture {
-    fn new() -> BarrierFixture {
+    pub(crate) fn new() -> BarrierFixture {
         let catalog = Arc::new(Catalog::new(TABLES.to_vec(), Vec::new()));
         let connection = Connection::open_in_memory().expect("an in-memory database opens");
         let ddl = TABLES.iter().flat_map(|table| table.ddl());
@@ -183,6 +183,11 @@ impl BarrierFixture {
     /// A caller of the tenant `ours`; with `correlated`, it sees only rows of open sessions, by a
     /// policy with a correlated subquery.
     fn principal(&self, correlated: bool) -> QueryPrincipal {
+        self.principal_of("ours", correlated)
+    }
+
+    /// Such a caller of any tenant.
+    pub(crate) fn principal_of(&self, tenant: &str, correlated: bool) -> QueryPrincipal {
         let keys = ["tenant"];
         let session = OwnerReference { column: "session_id", table: "sessions", key: "id" };
         let selects = TABLES.iter().map(|table| {
@@ -205,7 +210,7 @@ impl BarrierFixture {
             )
         });
         let authorized_views = Arc::new(AuthorizedViews::new(selects.collect::<Vec<_>>()));
-        let values = BTreeMap::from([("scope_tenant".to_owned(), Value::from("ours"))]);
+        let values = BTreeMap::from([("scope_tenant".to_owned(), Value::from(tenant))]);
         QueryPrincipal::new(
             authorized_views,
             values,

@@ -29,9 +29,9 @@ const QUERIES: &[&str] = &[
 ];
 
 /// Enforces the allowance, as the writer does.
-struct Metered<'a> {
-    db: &'a mut Database,
-    left: Option<u64>,
+pub(crate) struct Metered<'a> {
+    pub(crate) db: &'a mut Database,
+    pub(crate) left: Option<u64>,
 }
 
 impl Sql for Metered<'_> {

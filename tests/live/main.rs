@@ -13,6 +13,7 @@ mod frames;
 mod from_subqueries;
 mod generated;
 mod generated_extended;
+mod hidden_rows;
 mod hostile;
 mod known_bugs;
 mod outer_joins;

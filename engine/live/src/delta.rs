@@ -98,6 +98,17 @@ impl Delta {
         change
     }
 
+    /// The old and new rows with their weights.
+    pub(crate) fn weights(&self) -> HashMap<ExactRow, i64> {
+        let placed = self.top_n.inserts.iter().chain(&self.top_n.updates);
+        let new = self.inserts.iter().chain(&self.updates).chain(placed.map(|placed| &placed.row));
+        let mut weights = HashMap::new();
+        for (row, weight) in self.gone.iter().map(|row| (row, -1)).chain(new.map(|row| (row, 1))) {
+            *weights.entry(ExactRow(row.clone())).or_default() += weight;
+        }
+        weights
+    }
+
     /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces. The caller adds the
     /// subscription's id and shares these bytes among all subscribers.
     pub fn write_json(&self, out: &mut Vec<u8>) {

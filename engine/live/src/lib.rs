@@ -30,6 +30,7 @@ mod route;
 mod router;
 mod sql;
 mod template;
+mod views;
 
 pub use analysis::{Scan, StatementPurpose};
 pub use catalog::Catalog;

@@ -11,6 +11,7 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::catalog::Catalog;
+use crate::identifier::quoted;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
 use crate::plan::principal::QueryPrincipal;
@@ -79,7 +80,7 @@ impl Planner {
     pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
         let parsed = self.parsed(sql)?;
         let values = parsed.values(params, None)?;
-        Ok(Binding::new(Arc::clone(&parsed.template), values, None))
+        Ok(Binding::new(Arc::clone(&parsed.template), values, None, Vec::new()))
     }
 
     /// Binds a query of a restricted caller, which sees only the rows and columns that its outlook
@@ -134,9 +135,40 @@ impl Planner {
             }
             None => self.lock().texts.get(sql),
         }?;
+        let views = match principal {
+            Some(principal) => self.known_views(&parsed, principal)?,
+            None => Vec::new(),
+        };
         let principal_key = principal.map(QueryPrincipal::principal_key);
-        let values = parsed.values(params, principal);
-        Some(values.map(|values| Binding::new(Arc::clone(&parsed.template), values, principal_key)))
+        Some(
+            parsed.values(params, principal).map(|values| {
+                Binding::new(Arc::clone(&parsed.template), values, principal_key, views)
+            }),
+        )
+    }
+
+    /// The caller's view of each table that a text names, if all of them are cached.
+    fn known_views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Option<Vec<Binding>> {
+        let texts = self.view_texts(parsed);
+        let mut known = self.lock();
+        let views = texts.iter().map(|text| {
+            let place = RestrictedQuery { principal, once: false }.place(text);
+            known.bounded.get(&place)?.view(principal).ok()
+        });
+        views.collect()
+    }
+
+    /// The caller's view of each table that a text names.
+    fn views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Result<Vec<Binding>, Refusal> {
+        let bounded = RestrictedQuery { principal, once: false };
+        let texts = self.view_texts(parsed);
+        texts.iter().map(|text| self.parsed_bounded(text, bounded)?.view(principal)).collect()
+    }
+
+    fn view_texts(&self, parsed: &Parsed) -> Vec<String> {
+        let tables = parsed.template.named_tables().into_iter();
+        let names = tables.map(|table| quoted(self.catalog.table(table).name));
+        names.map(|name| format!("SELECT * FROM {name}")).collect()
     }
 
     fn bind_bounded(
@@ -148,7 +180,9 @@ impl Planner {
         let parsed = self.parsed_bounded(sql, bounded)?;
         let values = parsed.values(params, Some(bounded.principal))?;
         let principal_key = bounded.principal.principal_key();
-        Ok(Binding::new(Arc::clone(&parsed.template), values, Some(principal_key)))
+        // A query that runs once is affected by no commit.
+        let views = if bounded.once { Vec::new() } else { self.views(&parsed, bounded.principal)? };
+        Ok(Binding::new(Arc::clone(&parsed.template), values, Some(principal_key), views))
     }
 
     fn parsed_bounded(&self, sql: &str, bounded: RestrictedQuery) -> Result<Arc<Parsed>, Refusal> {
@@ -184,7 +218,7 @@ impl Planner {
         }
         let values = parsed.values(&all, principal)?;
         let principal_key = principal.map(QueryPrincipal::principal_key);
-        Ok(Binding::new(Arc::clone(&parsed.template), values, principal_key))
+        Ok(Binding::new(Arc::clone(&parsed.template), values, principal_key, Vec::new()))
     }
 
     fn parsed(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
@@ -258,6 +292,13 @@ fn no_select(once: bool) -> Refusal {
 }
 
 impl Parsed {
+    /// Binds a text without parameters of the caller.
+    fn view(&self, principal: &QueryPrincipal) -> Result<Binding, Refusal> {
+        let values = self.values(&Map::new(), Some(principal))?;
+        let principal_key = principal.principal_key();
+        Ok(Binding::new(Arc::clone(&self.template), values, Some(principal_key), Vec::new()))
+    }
+
     fn values(
         &self,
         params: &Map<String, JsonValue>,

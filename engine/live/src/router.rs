@@ -1,10 +1,10 @@
 //! The index over all live bindings: finds those that a commit affects, with a few hash probes.
 
-use std::borrow::Cow;
 use std::collections::hash_map::{Entry as MapEntry, RandomState};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_schema::limits;
 use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey};
@@ -14,15 +14,16 @@ use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::accumulator::BackfilledGroup;
 use crate::delta::changes::Changes;
-use crate::delta::meter::{Budget, Cost, Meters, TemplateWork};
+use crate::delta::meter::{Budget, Cost, Meters, PayerCost, TemplateWork};
 use crate::delta::state::RuleState;
 use crate::plan::conjunct::{Comparison, Equality};
 use crate::route::binding_index::{BindingId, BindingIndex, IdMap};
 use crate::route::payers::{Holders, Released};
-use crate::route::table_routes::{KeySet, RouteEntry, TableRoutes};
+use crate::route::table_routes::{Images, KeySet, RouteEntry, TableRoutes};
 use crate::route::{KeyColumn, hash_key, interval_of};
 use crate::sql::{LiveError, Sql};
 use crate::template::{Binding, Template};
+use crate::views::{UsedView, ViewAllowance, ViewChanges, Views};
 
 /// Counted work, for tests and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct Router {
     /// Bytes of cached state of all results.
     remembered: usize,
     backfills: Vec<BackfillRequest>,
+    /// What restricted callers see; `None` in the router of these views.
+    views: Option<Box<Views>>,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,8 @@ struct AttachedBinding {
     binding: Binding,
     holders: Holders,
     places: Vec<RouteEntry>,
+    /// The views that a restricted query reads.
+    views: Vec<UsedView>,
     meter: usize,
     /// Created when a commit first affects the binding.
     state: Option<Box<RuleState>>,
@@ -81,6 +86,33 @@ pub struct BackfillRequest {
     pub group: Row,
 }
 
+/// A change that matches a key of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hit {
+    pub(crate) table: usize,
+    /// The number of the change among those of its table.
+    pub(crate) number: usize,
+    /// The images that match.
+    pub(crate) images: Images,
+}
+
+/// The bindings that a commit may affect.
+#[derive(Debug)]
+pub(crate) struct Affected {
+    /// With the changes that match a key, none if a lookup found the binding.
+    pub(crate) hits: BTreeMap<BindingId, Vec<Hit>>,
+    /// Those whose lookup cost too much.
+    pub(crate) unknown: BTreeSet<BindingId>,
+}
+
+/// The deltas of a commit, as far as they are computed.
+struct CommitDeltas {
+    /// The CPU time at the start of the commit.
+    started: Duration,
+    spent_for: BTreeMap<ShareKey, PayerCost>,
+    deltas: Vec<(BindingId, Result<Delta, LiveError>)>,
+}
+
 /// The subscriber of a binding that is about to be indexed, and what it is about to use.
 struct NewPlaces<'a> {
     by: &'a ShareKey,
@@ -93,6 +125,12 @@ impl Router {
     /// An empty router.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Router {
+        let views = Some(Box::new(Views::new(Arc::clone(&catalog))));
+        Router { views, ..Router::of_views(catalog) }
+    }
+
+    /// An empty router of views.
+    pub(crate) fn of_views(catalog: Arc<Catalog>) -> Router {
         let tables = (0..catalog.len()).map(|_| TableRoutes::default()).collect();
         Router {
             catalog,
@@ -107,6 +145,7 @@ impl Router {
             budget: None,
             remembered: 0,
             backfills: Vec::new(),
+            views: None,
         }
     }
 
@@ -148,22 +187,44 @@ impl Router {
     /// the subscriber's, `overloaded` if they are those of others.
     pub fn attach(&mut self, binding: &Binding, by: &ShareKey) -> Result<BindingId, Refusal> {
         self.common.include(by);
+        let views = match &mut self.views {
+            Some(views) => views.attach(binding.views(), by)?,
+            None => Vec::new(),
+        };
         let hash = self.hasher.hash_one(binding);
         if let Some(id) = self.find(hash, binding) {
             let attached = self.bindings.get_mut(&id).expect("an id in use is attached");
             attached.holders.add(by);
             return Ok(id);
         }
-        let places = self.places(binding, by)?;
+        let places = self.places(binding, by).inspect_err(|_| {
+            if let Some(attached) = &mut self.views {
+                attached.detach(&views, by);
+            }
+        })?;
         let id = BindingId(self.next);
         self.next += 1;
         for place in &places {
             self.tables[place.table()].add(place, id, binding, by);
         }
         self.ids.add(hash, id);
-        let (binding, meter) = (binding.clone(), self.meters.enter(binding.template().text()));
+        if let Some(all) = &mut self.views {
+            for view in &views {
+                let is_by_view = |place: &RouteEntry| matches!(place, RouteEntry::View { table, .. } if *table == view.table);
+                all.add_user(view.id, id, !places.iter().any(is_by_view));
+            }
+        }
+        let meter = self.meters.enter(binding.template().text(), by);
         let holders = Holders::new(by.clone());
-        self.bindings.insert(id, AttachedBinding { binding, holders, places, meter, state: None });
+        let attached = AttachedBinding {
+            binding: binding.clone(),
+            holders,
+            places,
+            views,
+            meter,
+            state: None,
+        };
+        self.bindings.insert(id, attached);
         Ok(id)
     }
 
@@ -182,6 +243,9 @@ impl Router {
     /// on other bindings.
     pub fn detach(&mut self, id: BindingId, by: &ShareKey) {
         let MapEntry::Occupied(mut attached) = self.bindings.entry(id) else { return };
+        if let Some(views) = &mut self.views {
+            views.detach(&attached.get().views, by);
+        }
         match attached.get_mut().holders.release(by) {
             Released::Kept => return,
             Released::PaidByOther => return self.move_to_payer(id, by),
@@ -194,11 +258,17 @@ impl Router {
         for place in &attached.places {
             self.tables[place.table()].remove(place, id, by);
         }
+        if let Some(views) = &mut self.views {
+            attached.views.iter().for_each(|view| views.remove_user(view.id, id));
+        }
     }
 
     /// Counts the places of a binding for its new payer.
     fn move_to_payer(&mut self, id: BindingId, from: &ShareKey) {
-        let attached = &self.bindings[&id];
+        let attached = self.bindings.get_mut(&id).expect("only attached bindings have a payer");
+        self.meters.leave(attached.meter);
+        let payer = attached.holders.payer();
+        attached.meter = self.meters.enter(attached.binding.template().text(), payer);
         for place in &attached.places {
             self.tables[place.table()].move_use(place, from, attached.holders.payer());
         }
@@ -229,53 +299,50 @@ impl Router {
         changes: &Changes,
         sql: &mut dyn Sql,
     ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
-        let before = self.work.spent;
-        let mut hits = self.route(changes);
+        let started = sql.processor_time();
+        let allowance = ViewAllowance { budget: self.budget, started };
         let mut laid_out = BTreeSet::new();
-        let mut unknown = BTreeSet::new();
-        self.look_up(changes, sql, &mut laid_out, &mut hits, &mut unknown);
+        let visible = match self.changes_of_views(changes, allowance, sql, &mut laid_out) {
+            Ok(visible) => visible,
+            Err(error) => return self.all_fail(&error),
+        };
+        let Affected { mut hits, mut unknown } = self.affected(changes, sql, &mut laid_out);
+        hits.retain(|id, found| {
+            let views = &self.bindings[id].views;
+            found.retain(|hit| is_visible(hit, views, &visible));
+            views.is_empty() || !found.is_empty()
+        });
+        if let Some(views) = &self.views {
+            views.add_users(&visible, &mut hits, &mut unknown);
+        }
         // Bindings planned with outdated policies receive no more deltas.
         hits.retain(|id, _| self.bindings[id].binding.is_latest());
         self.work.bindings_probed += hits.len() as u64;
-        let mut seen: HashMap<*const Template, Cow<'_, Changes>> = HashMap::new();
-        for id in hits.keys() {
-            let template = self.bindings[id].binding.template();
-            let template_seen = || template.seen(changes);
-            seen.entry(std::ptr::from_ref(template)).or_insert_with(template_seen);
+        let mut groups: BTreeMap<Vec<BindingId>, Vec<(BindingId, Vec<Hit>)>> = BTreeMap::new();
+        for (id, found) in hits {
+            let views = self.bindings[&id].views.iter().map(|view| view.id).collect();
+            groups.entry(views).or_default().push((id, found));
         }
-        let seen_of = |binding: &Binding| &seen[&std::ptr::from_ref(binding.template())];
-        let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
-        let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
-        // A table without changes that an affected query reads is left empty.
-        let unseen = tables.iter().filter(|table| {
-            let name = self.catalog.table(**table).name;
-            !seen.values().any(|seen| !seen.of(name).is_empty())
-        });
-        let unseen: Vec<&str> = unseen.map(|table| self.catalog.table(*table).name).collect();
-        match changes.without(&unseen).lay_out(&self.catalog, tables, sql) {
-            Ok(spent) => self.work.spent.add(spent),
-            Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
-        }
-        let mut deltas = Vec::new();
-        let mut spent_for: BTreeMap<ShareKey, u64> = BTreeMap::new();
-        for (id, numbers) in hits {
-            let payer = self.bindings[&id].holders.payer().clone();
-            let own = spent_for.entry(payer.clone()).or_default();
-            let spent = self.charge(self.work.spent - before);
-            let is_over = |budget: Budget| spent > budget.commit || budget.is_over(&payer, *own);
-            if unknown.contains(&id) || self.budget.is_some_and(is_over) {
-                deltas.push((id, Err(LiveError::OverBudget)));
-                self.forget_one(id);
-                continue;
-            }
-            let seen = Changes::clone(seen_of(&self.bindings[&id].binding));
-            let delta = self.delta(id, &seen, &numbers, sql);
-            *own += self.charge(self.work.spent - before) - spent;
-            match delta {
-                Ok(delta) if delta.is_empty() => {}
-                other => deltas.push((id, other)),
+        let mut commit = CommitDeltas { started, spent_for: BTreeMap::new(), deltas: Vec::new() };
+        for group in groups.into_values() {
+            let views = self.bindings[&group[0].0].views.clone();
+            let is_unknown = group.iter().all(|(id, _)| unknown.contains(id));
+            let seen = if is_unknown {
+                Ok((changes.clone(), group))
+            } else if views.is_empty() {
+                let ids = group.iter().map(|(id, _)| id);
+                self.lay_out(ids, changes, sql, &mut laid_out).map(|()| (changes.clone(), group))
+            } else {
+                laid_out.clear();
+                self.lay_out_visible(&views, &visible, changes, group, allowance, sql)
+            };
+            match seen {
+                Ok((seen, group)) => self.group_deltas(&seen, group, &unknown, sql, &mut commit),
+                Err(error) => return self.all_fail(&error),
             }
         }
+        let mut deltas = commit.deltas;
+        deltas.sort_unstable_by_key(|(id, _)| *id);
         self.work.deltas_made += deltas.len() as u64;
         if self.remembered > limits::LIVE_STATE_BYTES {
             self.forget_most();
@@ -283,10 +350,161 @@ impl Router {
         deltas
     }
 
-    /// The steps of the budget of a commit that this work takes.
-    fn charge(&self, cost: Cost) -> u64 {
-        let statement = self.budget.map_or(0, |budget| budget.statement);
-        cost.steps.saturating_add(cost.statements.saturating_mul(statement))
+    /// The changes could not be laid out. Every binding gets the error, because those that a hidden
+    /// row affects must not be told apart.
+    fn all_fail(&self, error: &LiveError) -> Vec<(BindingId, Result<Delta, LiveError>)> {
+        let mut ids: Vec<BindingId> = self.bindings.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|id| (id, Err(error.clone()))).collect()
+    }
+
+    fn changes_of_views(
+        &mut self,
+        changes: &Changes,
+        allowance: ViewAllowance,
+        sql: &mut dyn Sql,
+        laid_out: &mut BTreeSet<usize>,
+    ) -> Result<ViewChanges, LiveError> {
+        let Some(views) = &mut self.views else { return Ok(ViewChanges::new()) };
+        let before = views.spent();
+        let visible = views.changes(changes, allowance, sql, laid_out);
+        self.work.spent.add(views.spent() - before);
+        visible
+    }
+
+    /// The bindings that a commit may affect, by their keys and by lookups.
+    pub(crate) fn affected(
+        &mut self,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+        laid_out: &mut BTreeSet<usize>,
+    ) -> Affected {
+        let mut hits = self.route(changes);
+        let mut unknown = BTreeSet::new();
+        self.look_up(changes, sql, laid_out, &mut hits, &mut unknown);
+        hits.retain(|id, _| self.bindings[id].binding.is_latest());
+        Affected { hits, unknown }
+    }
+
+    /// Lays out the changes of all tables that these bindings read.
+    pub(crate) fn lay_out<'i>(
+        &mut self,
+        ids: impl Iterator<Item = &'i BindingId>,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+        laid_out: &mut BTreeSet<usize>,
+    ) -> Result<(), LiveError> {
+        let mut tables = BTreeSet::new();
+        let mut changed = BTreeSet::new();
+        let mut templates: HashSet<*const Template> = HashSet::new();
+        for id in ids {
+            let template = self.bindings[id].binding.template();
+            if !templates.insert(std::ptr::from_ref(template)) {
+                continue;
+            }
+            let seen = template.seen(changes);
+            for table in template.tables() {
+                tables.insert(table);
+                if template.has_changed(table, &seen) {
+                    changed.insert(table);
+                }
+            }
+        }
+        tables.retain(|table| !laid_out.contains(table));
+        // A table without changes that an affected query reads is left empty.
+        let unseen = tables.iter().filter(|table| !changed.contains(table));
+        let unseen: Vec<&str> = unseen.map(|table| self.catalog.table(*table).name).collect();
+        let spent = changes.without(&unseen).lay_out(&self.catalog, tables.iter().copied(), sql)?;
+        self.work.spent.add(spent);
+        laid_out.extend(tables.intersection(&changed));
+        Ok(())
+    }
+
+    /// Lays out the changes that the caller of these queries sees, if possible. Returns the changes
+    /// and the queries, whose change numbers are positions in them.
+    fn lay_out_visible(
+        &mut self,
+        used: &[UsedView],
+        visible: &ViewChanges,
+        changes: &Changes,
+        mut group: Vec<(BindingId, Vec<Hit>)>,
+        allowance: ViewAllowance,
+        sql: &mut dyn Sql,
+    ) -> Result<(Changes, Vec<(BindingId, Vec<Hit>)>), LiveError> {
+        let tables = group.iter().flat_map(|(id, _)| self.bindings[id].binding.template().tables());
+        let tables: BTreeSet<usize> = tables.collect();
+        let views = self.views.as_mut().expect("the queries use views");
+        let before = views.spent();
+        let seen = views.visible_changes(used, visible, changes, &tables, allowance, sql);
+        self.work.spent.add(views.spent() - before);
+        let Some(seen) = seen? else {
+            let ids = group.iter().map(|(id, _)| id);
+            self.lay_out(ids, changes, sql, &mut BTreeSet::new())?;
+            return Ok((changes.clone(), group));
+        };
+        for hit in group.iter_mut().flat_map(|(_, hits)| hits) {
+            let view = used.iter().find(|view| view.table == hit.table);
+            let position = view.and_then(|view| visible.get(&view.id)?.position(hit.number));
+            hit.number = position.expect("only visible changes affect the query");
+        }
+        Ok((seen, group))
+    }
+
+    /// The deltas of queries that see the same changes, which are laid out.
+    fn group_deltas(
+        &mut self,
+        changes: &Changes,
+        group: Vec<(BindingId, Vec<Hit>)>,
+        unknown: &BTreeSet<BindingId>,
+        sql: &mut dyn Sql,
+        commit: &mut CommitDeltas,
+    ) {
+        let mut seen: HashMap<*const Template, Changes> = HashMap::new();
+        for (id, hits) in group {
+            let payer = self.bindings[&id].holders.payer().clone();
+            let now = sql.processor_time();
+            let own = commit.spent_for.entry(payer.clone()).or_default();
+            let is_over = self.budget.is_some_and(|budget| {
+                budget.is_over(&payer, *own)
+                    || now.saturating_sub(commit.started) >= budget.commit_time
+            });
+            if unknown.contains(&id) || is_over {
+                commit.deltas.push((id, Err(LiveError::OverBudget)));
+                self.forget_one(id);
+                continue;
+            }
+            let template = self.bindings[&id].binding.template();
+            let seen = seen
+                .entry(std::ptr::from_ref(template))
+                .or_insert_with(|| template.seen(changes).into_owned())
+                .clone();
+            let before = self.work.spent;
+            let mut numbers: Vec<usize> = hits.iter().map(|hit| hit.number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            let delta = self.delta(id, &seen, &numbers, sql);
+            let spent = self.work.spent - before;
+            own.steps += self.budget.map_or(spent.steps, |budget| budget.charge(spent));
+            own.time += sql.processor_time().saturating_sub(now);
+            match delta {
+                Ok(delta) if delta.is_empty() => {}
+                other => commit.deltas.push((id, other)),
+            }
+        }
+    }
+
+    /// Counts work that was done elsewhere.
+    pub(crate) fn count(&mut self, spent: Cost) {
+        self.work.spent.add(spent);
+    }
+
+    /// An attached binding.
+    pub(crate) fn binding(&self, id: BindingId) -> Option<&Binding> {
+        self.bindings.get(&id).map(|attached| &attached.binding)
+    }
+
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
     }
 
     /// Drops the cached state of those callers that have the most, until the rest is within the
@@ -424,17 +642,18 @@ impl Router {
     }
 
     /// The bindings that a commit may affect, with the numbers of the relevant changes.
-    fn route(&mut self, changes: &Changes) -> BTreeMap<BindingId, Vec<usize>> {
-        let mut hits: BTreeMap<BindingId, Vec<usize>> = BTreeMap::new();
+    fn route(&mut self, changes: &Changes) -> BTreeMap<BindingId, Vec<Hit>> {
+        let mut hits: BTreeMap<BindingId, Vec<Hit>> = BTreeMap::new();
         for (name, rows) in changes.tables() {
             let Some(table) = self.catalog.find(name) else { continue };
             let routes = &self.tables[table];
             for (number, change) in rows.iter().enumerate() {
                 self.work.rows_routed += 1;
-                routes.find(change, &self.hasher, &mut self.work.probes, &mut |id| {
-                    let numbers = hits.entry(id).or_default();
-                    if numbers.last() != Some(&number) {
-                        numbers.push(number);
+                routes.find(change, &self.hasher, &mut self.work.probes, &mut |id, images| {
+                    let found = hits.entry(id).or_default();
+                    let hit = Hit { table, number, images };
+                    if found.last() != Some(&hit) {
+                        found.push(hit);
                     }
                 });
             }
@@ -450,7 +669,7 @@ impl Router {
         changes: &Changes,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
-        hits: &mut BTreeMap<BindingId, Vec<usize>>,
+        hits: &mut BTreeMap<BindingId, Vec<Hit>>,
         unknown: &mut BTreeSet<BindingId>,
     ) {
         for (name, _) in changes.tables() {
@@ -479,7 +698,9 @@ impl Router {
                     spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.max));
                 }
                 spent_before.add(spent);
-                self.meters.spend_on(template.text(), spent);
+                if let Some(holders) = &known.holders {
+                    self.meters.spend_on(template.text(), holders.payer(), spent);
+                }
                 let mut add = |id| {
                     hits.entry(id).or_default();
                 };
@@ -502,7 +723,15 @@ impl Router {
     fn places(&mut self, binding: &Binding, by: &ShareKey) -> Result<Vec<RouteEntry>, Refusal> {
         let template = binding.template();
         let mut new = NewPlaces { by, places: BTreeSet::new(), sets: Vec::new() };
+        let is_restricted = !binding.views().is_empty();
         for (at, source) in template.query.sources.iter().enumerate() {
+            if is_restricted {
+                if source.is_named {
+                    let places = self.places_by_view(binding, at, &mut new)?;
+                    new.places.extend(places);
+                }
+                continue;
+            }
             if let Some(place) = self.better_place(binding, at, &new) {
                 new.places.extend(place);
                 continue;
@@ -520,6 +749,32 @@ impl Router {
             }
         }
         Ok(new.places.into_iter().collect())
+    }
+
+    /// The places of a named table of a restricted query. Its keys are compared with visible changes
+    /// only. A lookup would read hidden rows, so every change of the view takes its place.
+    fn places_by_view(
+        &mut self,
+        binding: &Binding,
+        source: usize,
+        new: &mut NewPlaces<'_>,
+    ) -> Result<Vec<RouteEntry>, Refusal> {
+        let template = binding.template();
+        let table = template.query.sources[source].table;
+        let lookup = template.lookup(source);
+        if lookup.is_none_or(|lookup| !lookup.is_better) {
+            let alternatives = template.query.routes[source].of_source(source);
+            let keyed = alternatives
+                .and_then(|alternatives| self.keys(table, &alternatives, binding.params(), new));
+            if let Some(keys) = keyed {
+                return Ok(keys);
+            }
+        }
+        let is_counted = lookup.is_none();
+        if is_counted {
+            self.require_room(table, new.by)?;
+        }
+        Ok(vec![RouteEntry::View { table, is_counted }])
     }
 
     /// By a lookup that finds fewer bindings than the keys would.
@@ -675,4 +930,11 @@ impl Router {
         new.sets.push((table, at, is_new));
         Some(at)
     }
+}
+
+/// Whether a change concerns a query, in an image that its caller sees. Without views it sees all.
+fn is_visible(hit: &Hit, views: &[UsedView], visible: &ViewChanges) -> bool {
+    let mut of_table = views.iter().filter(|view| view.table == hit.table);
+    views.is_empty()
+        || of_table.any(|view| visible.get(&view.id).is_some_and(|change| change.shows(hit)))
 }

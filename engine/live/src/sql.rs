@@ -27,6 +27,12 @@ pub trait Sql {
     /// with [`SqlErrorKind::Budget`]. `None` lifts the limit. An implementation that cannot interrupt a
     /// statement may ignore it.
     fn allow(&mut self, _allowance: Option<StatementLimits>) {}
+
+    /// The CPU time of this thread, as a safety net for costs that are not steps. An implementation
+    /// whose work must be the same in every run returns zero.
+    fn processor_time(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// The limits of statements.

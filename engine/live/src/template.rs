@@ -230,6 +230,17 @@ impl Template {
         !changes.of(self.catalog.table(table).name).is_empty()
     }
 
+    /// The name of a table.
+    pub(crate) fn table_name(&self, table: usize) -> &'static str {
+        self.catalog.table(table).name
+    }
+
+    /// The tables that a restricted caller named.
+    pub(crate) fn named_tables(&self) -> BTreeSet<usize> {
+        let named = self.query.sources.iter().filter(|source| source.is_named);
+        named.map(|source| source.table).collect()
+    }
+
     /// The tables it reads.
     pub(crate) fn tables(&self) -> Vec<usize> {
         let mut tables: Vec<usize> = self.query.sources.iter().map(|source| source.table).collect();
@@ -250,6 +261,8 @@ struct BindingInner {
     params: Row,
     /// For a restricted query: the caller and the policies.
     principal_key: Option<PrincipalKey>,
+    /// For a restricted query: what the caller may see of each table that it names.
+    views: Vec<Binding>,
 }
 
 impl Binding {
@@ -257,8 +270,14 @@ impl Binding {
         template: Arc<Template>,
         params: Vec<Value>,
         principal_key: Option<PrincipalKey>,
+        views: Vec<Binding>,
     ) -> Binding {
-        Binding(Arc::new(BindingInner { template, params: params.into(), principal_key }))
+        Binding(Arc::new(BindingInner { template, params: params.into(), principal_key, views }))
+    }
+
+    /// What a restricted caller may see of each table that the query names, as queries of their own.
+    pub(crate) fn views(&self) -> &[Binding] {
+        &self.0.views
     }
 
     /// Whether the visibility of its result is restricted.

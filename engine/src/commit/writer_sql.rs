@@ -1,5 +1,7 @@
 //! Live queries' SQL on the writer's connection.
 
+use std::time::Duration;
+
 use abide_live::{Sql, SqlError, SqlErrorKind, StatementLimits};
 use abide_schema::Value;
 use abide_store::StoreError;
@@ -36,5 +38,9 @@ impl Sql for WriterSql<'_> {
         if let Err(error) = self.store.allow(allowance.map(live_limits).as_ref()) {
             tracing::error!(%error, "the limits of a delta could not be set");
         }
+    }
+
+    fn processor_time(&self) -> Duration {
+        abide_store::processor_time()
     }
 }

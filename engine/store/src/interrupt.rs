@@ -305,6 +305,12 @@ pub(crate) fn set_value_bytes(connection: &Connection, bytes: usize) -> rusqlite
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes).map(drop)
 }
 
+/// The processor time of this thread.
+#[must_use]
+pub fn processor_time() -> Duration {
+    Duration::from_micros(cpu_us())
+}
+
 fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX - 1)
 }

@@ -45,7 +45,7 @@ pub use checkpoint::{Checkpointer, WalSize};
 pub use disk::{Disk, DiskFile, SystemDisk};
 pub use error::{OpenError, StoreError};
 pub use holder::Holder;
-pub use interrupt::QueryLimits;
+pub use interrupt::{QueryLimits, processor_time};
 pub use journal::frame::RecordPosition;
 pub use journal::{Journal, Segment};
 pub use layout::{APPLICATION_ID, FORMAT_VERSION, Layout};

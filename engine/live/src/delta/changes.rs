@@ -65,6 +65,13 @@ impl Changes {
         Changes { tables: kept.map(|(name, rows)| (*name, Arc::clone(rows))).collect() }
     }
 
+    /// Sets the changes of one table.
+    pub(crate) fn set(&mut self, table: &'static str, rows: Vec<RowChange>) {
+        if !rows.is_empty() {
+            self.tables.insert(table, Arc::new(rows));
+        }
+    }
+
     /// The changes of one table.
     #[must_use]
     pub fn of(&self, table: &str) -> &[RowChange] {

@@ -1,7 +1,8 @@
 //! The cost of each template's live queries to commits, in counted work, and which templates exceed
 //! their budget.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,12 +40,16 @@ pub struct Budget {
     pub average: u64,
     /// The maximum of a single delta. It is interrupted there.
     pub max: u64,
-    /// The maximum of all deltas of one commit. Beyond it no further delta is computed.
+    /// The maximum of all deltas of one commit for the operator. Each tenant has a quarter, however
+    /// many there are. Beyond it no further delta is computed for that payer.
     pub commit: u64,
     /// What each statement counts in `commit` in addition to its steps, for its start.
     pub statement: u64,
-    /// The maximum CPU time of a single delta. It covers costs that are not steps, such as long values.
+    /// The maximum CPU time of a single delta, and of all deltas of one tenant in a commit. It
+    /// covers costs that are not steps.
     pub time: Duration,
+    /// The CPU time of all deltas of a commit after which no further one begins.
+    pub commit_time: Duration,
 }
 
 impl Budget {
@@ -55,14 +60,35 @@ impl Budget {
         commit: u64::MAX,
         statement: 0,
         time: Duration::MAX,
+        commit_time: Duration::MAX,
     };
 
-    /// Whether the deltas of one caller have cost more than its share of a commit, so that those of
-    /// others are computed.
-    pub(crate) fn is_over(&self, payer: &ShareKey, spent: u64) -> bool {
+    /// Whether the deltas of one payer have cost more than its share of a commit. What others spend
+    /// does not matter: a tenant would notice their hidden rows.
+    pub(crate) fn is_over(&self, payer: &ShareKey, spent: PayerCost) -> bool {
+        if *payer == ShareKey::Operator {
+            return spent.steps > self.commit;
+        }
         let share = usize::try_from(self.commit).map_or(u64::MAX, |all| Shares::share(all) as u64);
-        *payer != ShareKey::Operator && spent > share
+        spent.steps > share || spent.time >= self.time
     }
+
+    /// The steps after which no further view of a restricted caller is evaluated in a commit.
+    pub(crate) fn views(&self) -> u64 {
+        self.commit / 2
+    }
+
+    /// The steps of the budget of a commit that this work takes.
+    pub(crate) fn charge(&self, cost: Cost) -> u64 {
+        cost.steps.saturating_add(cost.statements.saturating_mul(self.statement))
+    }
+}
+
+/// What the deltas of one payer have cost in a commit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PayerCost {
+    pub(crate) steps: u64,
+    pub(crate) time: Duration,
 }
 
 /// The work of one template so far.
@@ -144,20 +170,21 @@ impl Meter {
     }
 }
 
-/// The meters of all attached templates.
+/// The meters of all attached templates, one for each payer: the cost of a query depends on the
+/// rows that its caller sees.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
-    meters: Vec<Option<Meter>>,
-    places: HashMap<Arc<str>, usize>,
+    meters: Vec<Option<(ShareKey, Meter)>>,
+    places: BTreeMap<(Arc<str>, ShareKey), usize>,
     free: Vec<usize>,
 }
 
 impl Meters {
     /// Adds a binding of a template. Returns the index of its meter.
-    pub(crate) fn enter(&mut self, sql: &Arc<str>) -> usize {
+    pub(crate) fn enter(&mut self, sql: &Arc<str>, payer: &ShareKey) -> usize {
         let (meters, free) = (&mut self.meters, &mut self.free);
-        let at = *self.places.entry(Arc::clone(sql)).or_insert_with(|| {
-            let meter = Some(Meter::new(sql));
+        let at = *self.places.entry((Arc::clone(sql), payer.clone())).or_insert_with(|| {
+            let meter = Some((payer.clone(), Meter::new(sql)));
             match free.pop() {
                 Some(at) => {
                     meters[at] = meter;
@@ -175,11 +202,10 @@ impl Meters {
 
     /// Removes a binding.
     pub(crate) fn leave(&mut self, at: usize) {
-        let work = &mut self.of(at).work;
-        work.bindings -= 1;
-        if work.bindings == 0 {
-            let sql = Arc::clone(&work.sql);
-            self.places.remove(&sql);
+        let (payer, meter) = self.meters[at].as_mut().expect("the meter of an attached binding");
+        meter.work.bindings -= 1;
+        if meter.work.bindings == 0 {
+            self.places.remove(&(Arc::clone(&meter.work.sql), payer.clone()));
             self.meters[at] = None;
             self.free.push(at);
         }
@@ -187,20 +213,32 @@ impl Meters {
 
     /// The meter of an attached binding.
     pub(crate) fn of(&mut self, at: usize) -> &mut Meter {
-        self.meters[at].as_mut().expect("the meter of an attached binding")
+        &mut self.meters[at].as_mut().expect("the meter of an attached binding").1
     }
 
-    /// Records work for all bindings of a template together.
-    pub(crate) fn spend_on(&mut self, sql: &Arc<str>, spent: Cost) {
-        if let Some(at) = self.places.get(sql).copied() {
+    /// Records work for all bindings of a template together, for one of their payers.
+    pub(crate) fn spend_on(&mut self, sql: &Arc<str>, payer: &ShareKey, spent: Cost) {
+        if let Some(at) = self.places.get(&(Arc::clone(sql), payer.clone())).copied() {
             self.of(at).work.spent.add(spent);
         }
     }
 
     /// The work of all templates, the most expensive first.
     pub(crate) fn read(&self) -> Vec<TemplateWork> {
-        let mut all: Vec<TemplateWork> =
-            self.meters.iter().flatten().map(|meter| meter.work.clone()).collect();
+        let mut by_template: HashMap<Arc<str>, TemplateWork> = HashMap::new();
+        for (_, Meter { work, .. }) in self.meters.iter().flatten() {
+            match by_template.entry(Arc::clone(&work.sql)) {
+                Entry::Vacant(entry) => drop(entry.insert(work.clone())),
+                Entry::Occupied(mut known) => {
+                    let known = known.get_mut();
+                    known.bindings += work.bindings;
+                    known.deltas += work.deltas;
+                    known.over_budget += work.over_budget;
+                    known.spent.add(work.spent);
+                }
+            }
+        }
+        let mut all: Vec<TemplateWork> = by_template.into_values().collect();
         all.sort_by_key(|work| std::cmp::Reverse(work.spent.steps));
         all
     }

@@ -17,6 +17,8 @@ pub(crate) struct Source {
     pub(crate) table: usize,
     /// The alias that qualifies its columns; unique within a query.
     pub(crate) alias: String,
+    /// Whether a restricted caller named it. Its other sources only decide which rows are visible.
+    pub(crate) is_named: bool,
 }
 
 /// The rows that a source stands for in one rendering.

@@ -386,9 +386,14 @@ impl Lowering<'_> {
     ) -> Result<(), Refusal> {
         let (filters, terms) = (core.filter.len(), core.from.len());
         let named = NamedQuery { name: name.clone(), columns: Vec::new(), sql };
+        let source = self.sources.len();
         self.trusted = true;
         let result = self.read_view(core, named, place, scope);
         self.trusted = false;
+        // An authorized view reads its own table before those of its owners and of its condition.
+        if let Some(source) = self.sources.get_mut(source) {
+            source.is_named = true;
+        }
         // A caller that only names the table does not learn why the policy cannot be read.
         result.map_err(|refusal| match refusal.code {
             Code::LimitExceeded => refusal,
@@ -565,7 +570,7 @@ impl Lowering<'_> {
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }
         let alias = self.unique_alias(name);
-        self.sources.push(Source { table, alias });
+        self.sources.push(Source { table, alias, is_named: false });
         Ok(self.sources.len() - 1)
     }
 

@@ -27,10 +27,38 @@ const LOOKUPS: usize = 64;
 /// Where a binding is indexed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RouteEntry {
-    Key { table: usize, set: usize, key: u64 },
-    Range { table: usize, column: KeyColumn, interval: Interval },
-    Lookup { table: usize, template: Arc<str>, source: usize, key: u64 },
-    Residual { table: usize },
+    Key {
+        table: usize,
+        set: usize,
+        key: u64,
+    },
+    Range {
+        table: usize,
+        column: KeyColumn,
+        interval: Interval,
+    },
+    Lookup {
+        table: usize,
+        template: Arc<str>,
+        source: usize,
+        key: u64,
+    },
+    Residual {
+        table: usize,
+    },
+    /// Affected by every change that a restricted caller sees. `is_counted` if nothing else limits
+    /// the number of such queries.
+    View {
+        table: usize,
+        is_counted: bool,
+    },
+}
+
+/// Which images of a changed row have a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Images {
+    pub(crate) old: bool,
+    pub(crate) new: bool,
 }
 
 #[derive(Debug)]
@@ -85,7 +113,8 @@ impl RouteEntry {
             RouteEntry::Key { table, .. }
             | RouteEntry::Range { table, .. }
             | RouteEntry::Lookup { table, .. }
-            | RouteEntry::Residual { table } => *table,
+            | RouteEntry::Residual { table }
+            | RouteEntry::View { table, .. } => *table,
         }
     }
 
@@ -107,6 +136,7 @@ impl TableRoutes {
             RouteEntry::Residual { .. } => {
                 self.residual.insert(id);
             }
+            RouteEntry::View { .. } => {}
             RouteEntry::Range { column, interval, .. } => {
                 let intervals = self.ranges.entry(*column).or_default();
                 intervals.insert(interval, id);
@@ -137,6 +167,7 @@ impl TableRoutes {
             RouteEntry::Residual { .. } => {
                 self.residual.remove(&id);
             }
+            RouteEntry::View { .. } => {}
             RouteEntry::Range { column, interval, .. } => {
                 if let Some(intervals) = self.ranges.get_mut(column) {
                     intervals.remove(interval, id);
@@ -163,8 +194,10 @@ impl TableRoutes {
     /// What a place uses: the limit, and the holders of what bindings share there.
     fn used(&mut self, place: &RouteEntry) -> Option<(&mut Shares, Option<&mut Option<Holders>>)> {
         match place {
-            RouteEntry::Range { .. } => None,
-            RouteEntry::Residual { .. } => Some((&mut self.residual_used, None)),
+            RouteEntry::Range { .. } | RouteEntry::View { is_counted: false, .. } => None,
+            RouteEntry::Residual { .. } | RouteEntry::View { .. } => {
+                Some((&mut self.residual_used, None))
+            }
             RouteEntry::Key { set, .. } => {
                 Some((&mut self.sets_used, Some(&mut self.sets[*set].holders)))
             }
@@ -216,7 +249,7 @@ impl TableRoutes {
         change: &RowChange,
         hasher: &RandomState,
         probes: &mut u64,
-        each: &mut dyn FnMut(BindingId),
+        each: &mut dyn FnMut(BindingId, Images),
     ) {
         for set in self.sets.iter().filter(|set| !set.index.is_empty()) {
             let key = |row: &Row| {
@@ -228,21 +261,32 @@ impl TableRoutes {
                 hash_key(hasher.build_hasher(), cells.iter())
             };
             let old = change.old.as_ref().map(key);
-            let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
-            for key in [old, new].into_iter().flatten() {
+            let new = change.new.as_ref().map(key);
+            for (key, images) in keys_of_images(old, new) {
                 *probes += 1;
-                set.index.find(key, each);
+                set.index.find(key, &mut |id| each(id, images));
             }
         }
         for ((column, collation), intervals) in &self.ranges {
             let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
             let old = change.old.as_ref().and_then(point);
-            let new = change.new.as_ref().and_then(point).filter(|new| Some(new) != old.as_ref());
-            for point in [old, new].into_iter().flatten() {
+            let new = change.new.as_ref().and_then(point);
+            for (point, images) in keys_of_images(old, new) {
                 *probes += 1;
-                intervals.find(&point, each);
+                intervals.find(&point, &mut |id| each(id, images));
             }
         }
-        self.residual.iter().for_each(|id| each(*id));
+        let images = Images { old: change.old.is_some(), new: change.new.is_some() };
+        self.residual.iter().for_each(|id| each(*id, images));
     }
+}
+
+/// The keys of two images, each with the images that have it.
+fn keys_of_images<K: PartialEq>(old: Option<K>, new: Option<K>) -> Vec<(K, Images)> {
+    if old == new {
+        return old.into_iter().map(|key| (key, Images { old: true, new: true })).collect();
+    }
+    let old = old.map(|key| (key, Images { old: true, new: false }));
+    let new = new.map(|key| (key, Images { old: false, new: true }));
+    old.into_iter().chain(new).collect()
 }

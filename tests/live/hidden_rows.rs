@@ -1,0 +1,187 @@
+//! Hidden rows have no effect on what a restricted caller receives.
+//!
+//! The router compared the keys of a subscription with hidden rows too, and charged the matches to
+//! the budget of the subscription. Beyond the budget it sent a frame. So a tenant that subscribed to
+//! many ranges of an expensive query read two characters of each value that another tenant wrote.
+//! The class: anything that a subscriber can notice and that depends on work done for rows that it may
+//! not see. Here two worlds differ in hidden rows only, and every subscription of the caller gets the
+//! same deltas and the same errors in both, within each budget and beyond it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use abide_live::{BindingId, Budget, Delta, LiveError, Router, Sql as _};
+use abide_schema::share::ShareKey;
+use abide_schema::{Caller, Scope, Value};
+use serde_json::{Map, json};
+
+use crate::barrier::{BarrierFixture, TABLES};
+use crate::budget::Metered;
+use crate::world::{net, read_state};
+
+/// A query for each rule and each kind of key.
+const QUERIES: &[&str] = &[
+    "SELECT id, title FROM sessions WHERE title >= :a AND title < :b",
+    "SELECT id FROM sessions WHERE title = :a",
+    "SELECT id FROM sessions WHERE title LIKE :a || '%' OR title LIKE 'a%'",
+    "SELECT s0.id FROM sessions s0 JOIN sessions s1 ON s1.id = s0.id JOIN sessions s2 ON s2.id = s0.id \
+     WHERE s0.title >= :a AND s0.title < :b AND s1.title >= :a AND s2.title < :b",
+    "SELECT m.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE s.title = :a AND m.body < :b",
+    "SELECT count(*), max(body) FROM messages WHERE body >= :a AND body < :b",
+    "SELECT session_id, count(*) FROM messages WHERE body >= :a AND body < :b GROUP BY session_id",
+    "SELECT lower(body), count(*) FROM messages WHERE body >= :a AND body < :b GROUP BY lower(body)",
+    "SELECT id, body FROM messages WHERE body >= :a AND body < :b ORDER BY id LIMIT 2",
+    "SELECT count(*) FROM messages WHERE body >= :a AND body < :b LIMIT 1",
+    "SELECT DISTINCT body FROM messages WHERE body >= :a AND body < :b",
+    "SELECT body FROM messages WHERE body >= :a UNION SELECT title FROM sessions WHERE title < :b",
+    "SELECT id FROM sessions s WHERE EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id \
+     AND m.body >= :a AND m.body < :b)",
+    "SELECT s.id, m.body FROM sessions s LEFT JOIN messages m ON m.session_id = s.id WHERE s.title < :b \
+     AND s.title >= :a",
+    "SELECT id, row_number() OVER (PARTITION BY session_id ORDER BY id) FROM messages WHERE body >= :a \
+     AND body < :b",
+    "SELECT m.id, c.id FROM messages m FULL JOIN calls c ON c.session_id = m.session_id WHERE m.body < :b \
+     AND m.body >= :a",
+    "SELECT id FROM messages WHERE instr(body, :a) AND length(body) < length(:b) + 9",
+];
+
+/// Bounds of ranges that hidden values fall in, in one world or the other.
+const BOUNDS: [&str; 6] = ["a", "b", "m", "n", "y", "z"];
+
+/// The hidden values of each world.
+const SECRETS: [[&str; 3]; 2] = [["a1", "m1", "y1"], ["b2", "n2", "z2"]];
+
+struct HiddenRowsWorld {
+    fixture: BarrierFixture,
+    router: Router,
+    /// The bindings of the caller whose frames are compared.
+    own: BTreeSet<BindingId>,
+    secrets: [&'static str; 3],
+}
+
+/// Number of known and unknown deltas of the caller.
+#[derive(Debug, Default)]
+struct Outcomes {
+    known: usize,
+    unknown: usize,
+}
+
+fn payer(tenant: &str) -> ShareKey {
+    let scope = Scope::from([("tenant".to_owned(), tenant.to_owned())]);
+    ShareKey::of(&Caller::with("ann", "worker", BTreeSet::new(), scope))
+}
+
+impl HiddenRowsWorld {
+    fn new(budget: Budget, correlated: bool, secrets: [&'static str; 3]) -> HiddenRowsWorld {
+        let fixture = BarrierFixture::new();
+        let mut router = Router::with_budget(Arc::clone(&fixture.catalog), budget);
+        let mut own = BTreeSet::new();
+        for tenant in ["theirs", "ours"] {
+            let principal = fixture.principal_of(tenant, correlated);
+            for sql in QUERIES {
+                for bounds in BOUNDS.windows(2) {
+                    let mut params = Map::new();
+                    for (name, value) in ["a", "b"].into_iter().zip(bounds) {
+                        if sql.contains(&format!(":{name}")) {
+                            params.insert(name.to_owned(), json!(value));
+                        }
+                    }
+                    let binding = fixture.planner.bind_within(sql, &params, &principal);
+                    let binding = binding.unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
+                    let id = router.attach(&binding, &payer(tenant)).expect("there is room");
+                    if tenant == "ours" {
+                        own.insert(id);
+                    }
+                }
+            }
+        }
+        HiddenRowsWorld { fixture, router, own, secrets }
+    }
+
+    fn run(&mut self, sql: &str, params: &[&str]) {
+        let params: Vec<Value> = params.iter().map(|text| Value::from(*text)).collect();
+        self.fixture.db.run(sql, &params, &mut |_| {}).expect("a row is written");
+    }
+
+    fn write(&mut self, step: usize) {
+        let session = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
+        let message = "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3)";
+        let secret = self.secrets[step % 3];
+        // The same keys in both worlds, so that a scan visits as many rows.
+        if step % 4 != 1 {
+            self.run(session, &["theirs", secret, r#"{"tenant":"theirs"}"#, "open"]);
+            self.run(session, &["HIDDEN-closed", secret, r#"{"tenant":"ours"}"#, "closed"]);
+            self.run(message, &[&format!("t{step}"), "theirs", secret]);
+            self.run(message, &[&format!("c{step}"), "HIDDEN-closed", secret]);
+        }
+        let shown = BOUNDS[step % BOUNDS.len()];
+        if step % 4 != 2 {
+            self.run(session, &["s", &format!("{shown}0"), r#"{"tenant":"ours"}"#, "open"]);
+            self.run(message, &[&format!("m{step}"), "s", &format!("{shown}0")]);
+        }
+        if step == 0 {
+            self.run(message, &["of s2", "s2", "m0"]);
+        }
+        // A row appears or vanishes although only its session changes.
+        if step % 7 == 6 {
+            let status = if step % 2 == 0 { "open" } else { "closed" };
+            self.run(session, &["s2", "m0", r#"{"tenant":"ours"}"#, status]);
+        }
+    }
+
+    fn commit(&mut self, step: usize) -> BTreeMap<BindingId, Result<Delta, LiveError>> {
+        let before = read_state(&self.fixture.db.0, &TABLES);
+        self.write(step);
+        let changes = net(&before, &read_state(&self.fixture.db.0, &TABLES));
+        let mut metered = Metered { db: &mut self.fixture.db, left: None };
+        let mut deltas: BTreeMap<_, _> =
+            self.router.commit(&changes, &mut metered).into_iter().collect();
+        deltas.retain(|id, _| self.own.contains(id));
+        deltas
+    }
+}
+
+/// Compares the deltas of both worlds.
+fn compare(budget: Budget, correlated: bool) -> Outcomes {
+    let mut worlds = SECRETS.map(|secrets| HiddenRowsWorld::new(budget, correlated, secrets));
+    let mut outcomes = Outcomes::default();
+    for step in 0..28 {
+        let [one, other] = worlds.each_mut().map(|world| world.commit(step));
+        assert_eq!(one, other, "commit {step} of {budget:?}");
+        for delta in one.values() {
+            match delta {
+                Ok(_) => outcomes.known += 1,
+                Err(_) => outcomes.unknown += 1,
+            }
+        }
+    }
+    outcomes
+}
+
+#[test]
+fn two_worlds_that_differ_in_hidden_rows_send_the_same_frames() {
+    let average = |average: u64| Budget { average, max: 4 * average, ..Budget::UNLIMITED };
+    let commit = |commit: u64| Budget { commit, statement: 50, ..Budget::UNLIMITED };
+    for correlated in [false, true] {
+        let free = compare(Budget::UNLIMITED, correlated);
+        assert!(free.known > 100 && free.unknown == 0, "{free:?}");
+        for budget in [average(60), average(200), commit(8_000), commit(40_000), commit(100_000)] {
+            let outcomes = compare(budget, correlated);
+            assert!(outcomes.unknown > 0, "{budget:?} is never exceeded: {outcomes:?}");
+        }
+    }
+}
+
+/// Beyond the budget of views, all queries of a table are unknown alike.
+#[test]
+fn views_over_their_budget_tell_nothing_about_a_subscription() {
+    let budget = Budget { commit: 2, ..Budget::UNLIMITED };
+    let mut world = HiddenRowsWorld::new(budget, false, SECRETS[0]);
+    for step in 0..8 {
+        let deltas = world.commit(step);
+        let unknown = deltas.values().filter(|delta| **delta == Err(LiveError::OverBudget));
+        assert_eq!(unknown.count(), deltas.len(), "commit {step}");
+        let sizes = [0, world.own.len()];
+        assert!(sizes.contains(&deltas.len()), "commit {step}: {} queries differ", deltas.len());
+    }
+}
