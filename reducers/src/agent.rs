@@ -8,12 +8,16 @@ use std::collections::BTreeMap;
 
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, nearest, reducer,
-    table,
+    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, nearest,
+    reducer, table,
 };
 use serde_json::Value as JsonValue;
 
 use crate::check;
+
+pub(crate) mod allow;
+
+pub use allow::AgentAllow;
 
 /// How an agent can be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TextEnum)]
@@ -90,11 +94,19 @@ pub struct AgentRevision {
     pub seq: Seq,
 }
 
+/// The name of the module.
+const MODULE: &str = "agent";
+
+/// Version 2: definitions say who may start runs. The tables do not change.
+const ALLOW: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("agent")
-        .visible::<Agent>(RowVisibility::Open)
+    Module::new(MODULE)
+        .step(ALLOW)
+        // Names that a caller may not start are not listed to it.
+        .visible::<Agent>(RowVisibility::Where(allow::VISIBLE, &[]))
         // Prompts belong to the operator: tenants see an agent's name, mode and description.
         .visible::<AgentRevision>(RowVisibility::Where(":caller_scope = '{}'", &[]))
         .reducer(register_agent::definition())
@@ -102,7 +114,8 @@ pub fn module() -> Module {
 }
 
 /// Registers an agent, or a new revision of one. Registering an identical definition changes nothing.
-/// `expected_revision` makes it a conflict if that is no longer the newest: for editors.
+/// `expected_revision` makes it a conflict if that is no longer the newest: for editors. A retired agent is active again, except
+/// one that comes with the runtime, which registers it at every start.
 #[reducer]
 pub fn register_agent(
     ctx: &mut Context<'_>,
@@ -127,11 +140,11 @@ pub fn register_agent(
     let before = ctx.get::<Agent>(&name)?;
     let revision = before.as_ref().map_or(0, |before| before.revision);
     if let Some(expected) = expected_revision.filter(|expected| *expected != revision) {
-        let detail = format!("agent {name} is at revision {revision}, not {expected}");
-        return Err(Refusal::new(Code::Conflict, detail)
-            .hint("read it again and retry the change")
-            .into());
+        return Err(other_revision(&name, revision, expected).into());
     }
+    allow::check_definition(&definition.value())?;
+    let native = native.unwrap_or(false);
+    let stays_retired = native && !ctx.is_before(MODULE, 2);
     let registered =
         ctx.without_policies(|ctx| ctx.get::<AgentRevision>((name.as_str(), revision)))?;
     let defined_anew = registered.as_ref().is_none_or(|old| old.definition != definition);
@@ -145,8 +158,11 @@ pub fn register_agent(
         mode: mode.unwrap_or(AgentMode::Primary),
         description,
         hidden: hidden.unwrap_or(false),
-        native: native.unwrap_or(false),
-        retired_at: None,
+        native,
+        retired_at: before
+            .as_ref()
+            .filter(|it| it.native && stays_retired)
+            .and_then(|it| it.retired_at),
         created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
         updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
         seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
@@ -174,7 +190,8 @@ pub fn register_agent(
     Ok(ReducerResult::Fresh(agent))
 }
 
-/// Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it.
+/// Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it. An agent that comes
+/// with the runtime stays retired until another definition is registered under its name.
 #[reducer]
 pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<ReducerResult<Agent>, Abort> {
     check_unbounded(ctx)?;
@@ -274,17 +291,37 @@ fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
     Err(Refusal::new(Code::Denied, detail).hint("let an identity without a scope register it"))
 }
 
-/// Loads an agent.
+/// The refusal of a change of another revision.
+fn other_revision(name: &str, newest: i64, expected: i64) -> Refusal {
+    if expected == 0 {
+        let detail = format!("agent {name} exists, at revision {newest}");
+        let hint = format!(
+            "choose another name, or change the agent: `PATCH /agents/{name}`, or `register_agent` \
+             with expected_revision={newest}"
+        );
+        return Refusal::new(Code::Conflict, detail).hint(hint);
+    }
+    let detail = format!("agent {name} is at revision {newest}, not {expected}");
+    Refusal::new(Code::Conflict, detail).hint("read it again and retry the change")
+}
+
+/// Loads an agent that the caller may know.
 pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
+    let by = ctx.caller.clone();
     match ctx.get::<Agent>(name)? {
-        Some(agent) => Ok(agent),
-        None => Err(unknown(ctx, name)?.into()),
+        Some(agent) if allow::may_know(ctx, &agent, &by)? => Ok(agent),
+        _ => Err(unknown(ctx, name, &by)?.into()),
     }
 }
 
-/// The refusal of a name that no agent has.
-fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
-    let known = ctx.find::<Agent>("WHERE retired_at IS NULL ORDER BY name LIMIT 100", &[])?;
+/// The refusal of a name that no agent has, or none that the caller may know.
+fn unknown(ctx: &mut Context<'_>, name: &str, by: &Caller) -> Result<Refusal, Abort> {
+    let mut known = Vec::new();
+    for agent in ctx.find::<Agent>("WHERE retired_at IS NULL ORDER BY name LIMIT 100", &[])? {
+        if allow::may_know(ctx, &agent, by)? {
+            known.push(agent);
+        }
+    }
     let refusal = Refusal::new(Code::NotFound, format!("there is no agent {name}"));
     Ok(match nearest(name, known.iter().map(|agent| &*agent.name)) {
         Some(name) => refusal.hint(format!("did you mean {name}?")),
@@ -311,19 +348,40 @@ pub(crate) fn retired(name: &str) -> Refusal {
     Refusal::new(Code::BadTransition, detail).hint(hint)
 }
 
-/// Loads an agent that can start a run: in its own session, or for a delegation.
-pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Result<Agent, Abort> {
-    let agent = find(ctx, name)?;
-    let (fits, what, hint) = match as_subagent {
-        true => {
-            let hint = "set mode to subagent or all";
-            (agent.mode.is_subagent(), "be given tasks by another agent", hint)
-        }
-        false => (agent.mode.is_primary(), "own a session", "set mode to primary or all"),
+/// What a run is started for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunPurpose {
+    /// A session of the agent.
+    Session,
+    /// A task of another agent, or a turn that another agent hands over.
+    Delegation,
+}
+
+/// Loads an agent that can start a run in a session. `starter` is the caller on whose behalf the run works: for a delegation it is
+/// the one that started the run at the root.
+pub(crate) fn ready(
+    ctx: &mut Context<'_>,
+    name: &str,
+    purpose: RunPurpose,
+    starter: &Caller,
+    session_scope: &Json,
+) -> Result<Agent, Abort> {
+    let Some(agent) = ctx.get::<Agent>(name)? else {
+        return Err(unknown(ctx, name, starter)?.into());
     };
+    allow::check(ctx, &agent, starter, session_scope)?;
     if agent.retired_at.is_some() {
         return Err(retired(name).into());
     }
+    let (fits, what, hint) = match purpose {
+        RunPurpose::Delegation => {
+            let hint = "set mode to subagent or all";
+            (agent.mode.is_subagent(), "be given tasks by another agent", hint)
+        }
+        RunPurpose::Session => {
+            (agent.mode.is_primary(), "own a session", "set mode to primary or all")
+        }
+    };
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());

@@ -170,6 +170,9 @@ pub fn decide_approval(
     // A caller who can see the approval may decide, even if it cannot see the call.
     ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.without_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
+    if decision == Decision::Approve {
+        run::starter::check_continues(ctx, &approval.session_id)?;
+    }
     let by = ctx.caller.id().to_owned();
     match decision {
         Decision::Approve if exchange::rows::asker(&call).is_some() => {

@@ -9,7 +9,7 @@ use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Value, limits, reducer};
 use serde_json::json;
 
-use crate::agent::AgentRevision;
+use crate::agent::{AgentRevision, RunPurpose};
 use crate::run::{self, NewRun, Run, RunEventKind};
 use crate::tool_call::{self, ToolCall};
 use crate::{agent, check, lease, session};
@@ -47,14 +47,17 @@ pub fn start_child_run(
         lease::hide(ctx, &mut before.fencing_token)?;
         return again(before, &call, &parent, &agent);
     }
-    agent::ready(ctx, &agent, true)?;
+    let starter = run::starter::starter(ctx, &parent.id)?;
+    let scope = session::find(ctx, &call.session_id)?.scope;
+    agent::ready(ctx, &agent, RunPurpose::Delegation, &starter, &scope)?;
     let place = admit(ctx, &parent)?;
     let above = session::wanted(ctx, &call.session_id)?;
     let child = session::make_child(ctx, call_id.clone(), agent.clone(), &above)?;
     let new = NewRun {
         id: Some(id.clone()),
         agent: agent.clone(),
-        as_subagent: true,
+        purpose: RunPurpose::Delegation,
+        starter,
         input: Some(input.clone()),
         parent_id: Some(parent.id.clone()),
         deadline_at: deadline(ctx, &parent, deadline_ms)?,

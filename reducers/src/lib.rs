@@ -50,7 +50,7 @@ pub use access::role;
 pub use access::role::Role;
 pub use access::token;
 pub use access::token::Token;
-pub use agent::{Agent, AgentMode, AgentRevision};
+pub use agent::{Agent, AgentAllow, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
 pub use budget::{Reservation, RunBudget};
 pub use cleanup::{Cleanup, CleanupKind};

@@ -121,7 +121,7 @@ pub fn record_pause(
 }
 
 /// Resumes a paused run: a driver continues it at the same place. For a run that has not paused yet, it withdraws the
-/// request.
+/// request. The caller, and the one that started the run, must be allowed to start runs of its agent.
 #[reducer]
 pub fn resume_run(
     ctx: &mut Context<'_>,
@@ -145,6 +145,7 @@ pub fn resume_run(
                     resume_session continue a run that waits for them";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
+    run::starter::check_allowed(ctx, &run, Some(&ctx.caller.clone()))?;
     if let Some(mut pause) = before {
         pause.status = PauseStatus::Resumed;
         pause.resumed_at = Some(ctx.now);

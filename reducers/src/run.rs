@@ -27,6 +27,7 @@ pub mod end;
 pub mod list;
 pub mod reserve;
 pub(crate) mod start;
+pub(crate) mod starter;
 pub(crate) mod stop;
 pub(crate) mod wait;
 
@@ -41,6 +42,7 @@ pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
 use rows::{status, tell_all};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
+pub use starter::RunStarter;
 pub use wait::wait_run;
 pub(crate) use wait::{go_on_after_pause, limit_wait, wake};
 
@@ -71,8 +73,11 @@ pub fn module() -> Module {
         .step(WAITING_ENDS)
         .step(WAIT_LIMITS)
         .step(list::FILL)
+        .step(starter::STARTERS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
+        // It names capabilities and identities.
+        .visible::<RunStarter>(RowVisibility::Closed)
         .visible::<RunListEntry>(RowVisibility::InScope)
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])

@@ -66,7 +66,7 @@ pub fn suspend_session(
     to_status(ctx, session, SessionStatus::Suspended, |session| session.reason = reason)
 }
 
-/// Resumes a suspended session.
+/// Resumes a suspended session. Refused if the caller that started its run may no longer start runs of the agent.
 #[reducer]
 pub fn resume_session(
     ctx: &mut Context<'_>,
@@ -77,6 +77,7 @@ pub fn resume_session(
     if session.status != SessionStatus::Suspended {
         return Err(not_from(&session, "resumed").into());
     }
+    run::starter::check_continues(ctx, &session_id)?;
     let session =
         to_status(ctx, session, SessionStatus::Active, |session| session.reason = reason)?;
     run::wake(ctx, &session_id)?;

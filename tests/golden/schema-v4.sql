@@ -634,6 +634,16 @@ FROM runs r LEFT JOIN run_corrections c ON c.run_id = r.id
   AND NOT EXISTS (SELECT 1 FROM run_corrections l WHERE l.run_id = c.run_id AND l.number > c.number)
 WHERE r.ended_at IS NOT NULL;
 
+CREATE TABLE run_starters (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  caller TEXT NOT NULL,
+  authority TEXT NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX run_starters_session_id ON run_starters (session_id);
+
 CREATE TABLE run_traces (
   run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,

@@ -109,6 +109,7 @@ fn an_older_file_is_migrated() {
              DROP INDEX runs_deadline_at;
              DROP TABLE wait_limits;
              DROP TABLE run_lists;
+             DROP TABLE run_starters;
              UPDATE meta SET value = '3' WHERE name = 'module.tool_call';
              UPDATE meta SET value = '1' WHERE name = 'module.run'",
         )

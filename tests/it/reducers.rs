@@ -2,6 +2,7 @@
 //! part of the protocol.
 
 mod agents;
+mod allow;
 mod approvals;
 mod arguments;
 mod cancellation;

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
+use abide_client::{AgentAllow, AgentMode};
 use abide_programs::{CliConfig, ParserChoice, Parsers};
 use abide_tools::{A2aConfig, BackendName, Selection, Tools};
 use serde::de::value::MapAccessDeserializer;
@@ -95,6 +95,10 @@ pub struct AgentDefinition {
     pub hidden: bool,
     /// Whether the agent comes with the runtime.
     pub native: bool,
+    /// Who may start its runs. The default is every caller; for an agent that comes with the runtime, every caller without a
+    /// scope. An inline subagent has the rule of its parent, unless it has its own.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub allow: Option<AgentAllow>,
     /// Whether other agents may reach it by A2A.
     pub a2a_exposed: bool,
     /// Whether clients of the MCP server may use it as a tool.
@@ -198,6 +202,11 @@ impl<'de> Deserialize<'de> for Subagent {
         }
         from.deserialize_any(NameOrDefinition)
     }
+}
+
+/// Reads a field that must not be `null`: an empty key would lift a restriction.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 /// Whether calls of a tool need approval.
@@ -487,7 +496,8 @@ impl AgentDefinition {
         for subagent in &self.subagents {
             if let Subagent::Inline(inline) = subagent {
                 let name = subagent.registered_name(&self.name);
-                all.extend(AgentDefinition { name, ..(**inline).clone() }.with_inline());
+                let allow = inline.allow.as_ref().or(self.allow.as_ref()).cloned();
+                all.extend(AgentDefinition { name, allow, ..(**inline).clone() }.with_inline());
             }
         }
         all.push(self.clone());

@@ -3,7 +3,7 @@
 //! calls, so another driver continues with the same agent.
 
 use abide_client::arguments::CompleteToolCall;
-use abide_client::{Agent, Error, RunEventKind, ToolCall};
+use abide_client::{Agent, Code, Error, RunEventKind, ToolCall};
 use abide_definitions::agent_tool::{AgentToolKind, HAND_BACK, message};
 use abide_models::ToolSpec;
 use abide_tools::{Failure, Parameters, ToolDeclaration, ToolOutcome};
@@ -61,6 +61,12 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<Tool
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
     let event = run_event(RunEventKind::Delegation, data);
     match driver.record(&[event], None, vec![done.into()]).await {
+        // The caller on whose behalf the run works may not use the other agent.
+        Err(StepError::Refused(error))
+            if matches!(error.code(), Some(Code::Denied | Code::NotFound)) =>
+        {
+            Ok(Some(ToolOutcome::failed(Failure::Denied, error.to_string())))
+        }
         // The next step reads the call's current state.
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),
         recorded => recorded.map(|()| None),

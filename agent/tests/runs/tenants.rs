@@ -311,3 +311,33 @@ async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
     }
     fixture.close().await;
 }
+
+/// A handoff and a task are for the tenant that started the run, although the driver has every permission. The model learns that
+/// it was refused, and the turn goes on.
+#[tokio::test]
+async fn an_agent_takes_over_only_for_those_whom_it_admits() {
+    let plan = FixtureOptions::of(
+        "subagents: [billing, ledger]\n",
+        r#"
+answers:
+  - calls: [{ name: transfer_to_billing, arguments: { message: "Go on." } }]
+  - calls: [{ name: task, arguments: { agent: ledger, task: "Look." } }]
+  - text: I stay.
+"#,
+    );
+    let allow = "allow: { scopes: [{ tenant: zeta }] }\n";
+    plan.define("billing.yaml", &format!("mode: subagent\nas_handoff: {{}}\n{allow}"));
+    plan.define("ledger.yaml", &format!("mode: subagent\n{allow}"));
+    let fixture = plan.open().await;
+    assert_eq!(*fixture.problems.borrow(), []);
+    let acme = tenant(&fixture, "acme").await;
+    let session = acme.call(CreateSession::new("clerk")).await.expect("it is created");
+    let run = acme.call(StartRun::new(&session.id).input("Pay.")).await.expect("the run starts");
+    let (output, done) = fixture.output(&run.id, 0).await;
+    assert_eq!(done.kind, RunEventKind::Done, "{output}");
+    for agent in ["billing", "ledger"] {
+        assert!(output.contains(&format!("there is no agent {agent}")), "{output}");
+    }
+    assert!(!output.contains("delegation"), "{output}");
+    fixture.close().await;
+}

@@ -102,14 +102,14 @@ pub use abide_reducers::summary::{NewArchivedResult, NewSummary};
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::tool_call::Outcome;
 pub use abide_reducers::{
-    Agent, AgentMode, AgentRevision, AgentState, Approval, ArchivedResult, ContextSummary, Effect,
-    ExchangeKind, HandoffRequest, HandoffStatus, HealthAction, Identity, LostLease, Memory,
-    MemoryVector, NewExchange, NewHealth, NewInput, NewMemory, NewMemoryVector, Pause, PauseStage,
-    PauseStatus, PlanStep, PlanStepStatus, PlanVersion, Prompt, PromptLabel, PromptVersion,
-    Reservation, Role, Run, RunBudget, RunCorrection, RunEvent, RunEventKind, RunHealth, RunImport,
-    RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan, SessionStatus, Timer,
-    TimerStatus, Token, Tool, ToolCall, ToolCallStatus, ToolExchange, TraceStatus, Webhook,
-    WebhookState, WebhookStatus, WithheldAnswer,
+    Agent, AgentAllow, AgentMode, AgentRevision, AgentState, Approval, ArchivedResult,
+    ContextSummary, Effect, ExchangeKind, HandoffRequest, HandoffStatus, HealthAction, Identity,
+    LostLease, Memory, MemoryVector, NewExchange, NewHealth, NewInput, NewMemory, NewMemoryVector,
+    Pause, PauseStage, PauseStatus, PlanStep, PlanStepStatus, PlanVersion, Prompt, PromptLabel,
+    PromptVersion, Reservation, Role, Run, RunBudget, RunCorrection, RunEvent, RunEventKind,
+    RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan,
+    SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, ToolExchange,
+    TraceStatus, Webhook, WebhookState, WebhookStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
-use super::list;
+use super::{list, starter};
 use crate::waiting;
 
 /// Status of a run.
@@ -321,7 +321,8 @@ pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("run", 4)
 }
 
-/// Adds a driver's events; the events that end a turn are not allowed here.
+/// Adds a driver's events; the events that end a turn are not allowed here. A handoff is refused if the caller on whose behalf the
+/// run works may not use the other agent.
 pub(crate) fn tell_all(
     ctx: &mut Context<'_>,
     run: &mut Run,
@@ -339,6 +340,12 @@ pub(crate) fn tell_all(
             let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
             let hint = "omit it, and end the turn with one of these calls";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+        }
+        if kind == RunEventKind::Delegation
+            && data.get("handoff").is_some_and(|it| *it == true)
+            && let Some(to) = data.get("to_agent").and_then(JsonValue::as_str)
+        {
+            starter::check_handoff(ctx, run, to)?;
         }
         add_event(ctx, run, kind, JsonValue::Object(data))?;
     }

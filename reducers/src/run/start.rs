@@ -1,15 +1,17 @@
 //! Starting a run, by a caller or for a delegation.
 
 use abide_schema::reducer::ReducerResult;
-use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
+use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, reducer};
 
-use super::{Run, RunStatus, active, list, save, status};
+use super::{Run, RunStatus, active, list, save, starter, status};
+use crate::agent::RunPurpose;
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
 use crate::{agent, check, lease, waiting};
 
 /// Starts a run of a session's agent, or of the named one. `input` is the user's
-/// message. A run for a delegation is started by `start_child_run` instead.
+/// message. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its
+/// runs: `allow`.
 /// A session has one run at a time. The same `id` for the same session is the same run.
 #[reducer]
 pub fn start_run(
@@ -36,7 +38,9 @@ pub fn start_run(
     let session = session::wanted(ctx, &session_id)?;
     let agent = agent.unwrap_or_else(|| session.agent.clone());
     let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
-    let new = NewRun { id, agent, as_subagent: false, input, parent_id: None, deadline_at };
+    let purpose = RunPurpose::Session;
+    let starter = ctx.caller.clone();
+    let new = NewRun { id, agent, purpose, starter, input, parent_id: None, deadline_at };
     begin(ctx, session, new).map(ReducerResult::Fresh)
 }
 
@@ -44,7 +48,9 @@ pub fn start_run(
 pub(crate) struct NewRun {
     pub(crate) id: Option<String>,
     pub(crate) agent: String,
-    pub(crate) as_subagent: bool,
+    pub(crate) purpose: RunPurpose,
+    /// The caller on whose behalf it works.
+    pub(crate) starter: Caller,
     pub(crate) input: Option<String>,
     pub(crate) parent_id: Option<String>,
     pub(crate) deadline_at: Option<Micros>,
@@ -54,10 +60,10 @@ pub(crate) struct NewRun {
 pub(crate) fn begin(
     ctx: &mut Context<'_>,
     session: Session,
-    NewRun { id, agent, as_subagent, input, parent_id, deadline_at }: NewRun,
+    NewRun { id, agent, purpose, starter, input, parent_id, deadline_at }: NewRun,
 ) -> Result<Run, Abort> {
     let session_id = session.id.clone();
-    let agent = agent::ready(ctx, &agent, as_subagent)?;
+    let agent = agent::ready(ctx, &agent, purpose, &starter, &session.scope)?;
     if let Some(active) = ctx.without_policies(|ctx| active(ctx, &session_id))? {
         return Err(taken(ctx, &session_id, &active)?.into());
     }
@@ -93,7 +99,7 @@ pub(crate) fn begin(
         updated_at: now,
         seq,
     };
-    ctx.insert(run.clone())?;
+    starter::insert(ctx, &run, &starter)?;
     waiting::note(ctx, run.entry(), true)?;
     list::begin(ctx, &run.listed())?;
     status(ctx, &mut run, "thinking")?;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use abide_schema::{Abort, Context, Micros, Refusal};
-use serde_json::Value as JsonValue;
+use abide_schema::{Abort, Context, Json, Micros, Refusal};
+use serde_json::{Value as JsonValue, json};
 
 use super::format::{SnapshotMessage, SnapshotRun};
 use super::refusal::wrong;
-use crate::agent::{self, AgentRevision};
+use crate::agent::{self, AgentRevision, RunPurpose};
 
 /// Counters of an imported run. Those of its handoffs are not larger.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,7 @@ pub(super) fn check<'a>(
     results: impl Iterator<Item = &'a SnapshotMessage>,
     (revisions, counters): (&BTreeMap<String, i64>, Counters),
 ) -> Result<(), Abort> {
+    let scope = Json::from(json!(source.scope));
     let of_summary = source.context.summary.iter().flat_map(|summary| &summary.handoffs);
     let of_messages = results.filter_map(|message| message.data.as_ref()?.get("handoff"));
     // Those of the summary are in effect at its last message, and the messages have all.
@@ -38,7 +39,7 @@ pub(super) fn check<'a>(
                 continue;
             };
             let from = active.last().copied().unwrap_or_default();
-            check_agents(ctx, revisions, from, to)?;
+            check_agents(ctx, revisions, &scope, [from, to])?;
             check_numbers(handoff, source, counters, ctx.now)?;
             active.push(to);
         }
@@ -50,15 +51,16 @@ pub(super) fn check<'a>(
 fn check_agents(
     ctx: &mut Context<'_>,
     revisions: &BTreeMap<String, i64>,
-    from: &str,
-    to: &str,
+    session_scope: &Json,
+    [from, to]: [&str; 2],
 ) -> Result<(), Abort> {
     if !revisions.contains_key(to) {
         return Err(
             wrong(format!("agents does not name {to}, which a message makes active")).into()
         );
     }
-    agent::ready(ctx, to, true)?;
+    let starter = ctx.caller.clone();
+    agent::ready(ctx, to, RunPurpose::Delegation, &starter, session_scope)?;
     let revision = revisions.get(from).copied().unwrap_or_default();
     let definition = ctx.without_policies(|ctx| ctx.get::<AgentRevision>((from, revision)))?;
     let allowed = definition.map(|it| agent::subagents(from, &it.definition.value()));

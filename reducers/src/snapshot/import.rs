@@ -20,7 +20,7 @@ use super::format::{
 use super::handoffs::{self, Counters};
 use super::refusal::wrong;
 use super::rows::RunImport;
-use crate::agent::{Agent, AgentRevision};
+use crate::agent::{Agent, AgentRevision, RunPurpose};
 use crate::message::rows::{self, NewEntry};
 use crate::run::{self, Run, RunEventKind, RunStatus};
 use crate::session::{self, NewSession, Session, SessionStatus};
@@ -236,7 +236,10 @@ impl Import<'_> {
         let (parent, ids) = parent.ok_or_else(missing)?;
         let call_id = ids.calls.get(&source.session_id).cloned().ok_or_else(missing)?;
         let parent = ctx.get::<Run>(&parent.id)?.ok_or_else(missing)?;
-        let agent = agent::ready(ctx, &source.agent, true)?;
+        let above = session::wanted(ctx, &parent.session_id)?;
+        let starter = ctx.caller.clone();
+        let purpose = RunPurpose::Delegation;
+        let agent = agent::ready(ctx, &source.agent, purpose, &starter, &above.scope)?;
         let place = delegation::admit(ctx, &parent)?;
         let new = (format!("{call_id}{DERIVED}run"), call_id.clone());
         let run = self.add(
@@ -262,7 +265,8 @@ impl Import<'_> {
                 session::make_child(ctx, session_id, source.agent.clone(), &above)?
             }
             None => {
-                agent::ready(ctx, &source.agent, false)?;
+                let (starter, scope) = (ctx.caller.clone(), Json::from(json!(source.scope)));
+                agent::ready(ctx, &source.agent, RunPurpose::Session, &starter, &scope)?;
                 let (scope, metadata) = (source.scope.clone(), source.metadata.clone());
                 let (agent, title) = (source.agent.clone(), source.title.clone());
                 let id = session_id;
@@ -451,7 +455,8 @@ impl Import<'_> {
             updated_at: now,
             seq,
         };
-        ctx.insert(run.clone())?;
+        let starter = ctx.caller.clone();
+        run::starter::insert(ctx, &run, &starter)?;
         waiting::note(ctx, run.entry(), true)?;
         run::list::begin(ctx, &run.listed())?;
         let mut from = json!({"status": "imported", "snapshot_id": self.snapshot.id,

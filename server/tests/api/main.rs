@@ -8,6 +8,7 @@ mod ws;
 mod a2a;
 mod a2a_bindings;
 mod agents;
+mod allow;
 mod bad_input;
 mod buffers;
 mod calls;

@@ -27,6 +27,9 @@ impl AgentDefinition {
         for rule in &self.pause {
             rule.check()?;
         }
+        if let Some(why) = self.allow.as_ref().and_then(|allow| allow.check().err()) {
+            return contradiction(&why);
+        }
         if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
             return contradiction(&why);
         }
