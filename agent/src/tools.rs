@@ -1,10 +1,11 @@
 //! Tool calls: they are requested, claimed, run and recorded.
 //!
-//! `arguments` what a model wrote · `waiting_calls` calls that wait for a worker · `calls` the calls of a run ·
+//! `approval` what an approval adds to a call · `arguments` what a model wrote · `waiting_calls` calls that wait for a worker · `calls` the calls of a run ·
 //! `claimed` a call while its tool runs · `exchange` what a call exchanges with a server · `interrupted` what
 //! interrupted calls have changed · `left_tasks` tasks of servers that are no longer needed · `response` archived
 //! results · `worker` calls of no run.
 
+pub(crate) mod approval;
 pub(crate) mod arguments;
 pub(crate) mod calls;
 pub(crate) mod claimed;

@@ -156,15 +156,17 @@ pub(crate) struct CallResult {
     pub(crate) is_error: bool,
     /// The exit code of the tool's program: 1 for an error without one.
     pub(crate) exit_code: i32,
+    /// The arguments that ran, if the approver changed those of the model.
+    pub(crate) approved_arguments: Option<Value>,
 }
 
 impl CallResult {
     pub(crate) fn ok(text: impl Into<String>, exit_code: i32) -> CallResult {
-        CallResult { text: text.into(), is_error: false, exit_code }
+        CallResult { text: text.into(), is_error: false, exit_code, approved_arguments: None }
     }
 
     pub(crate) fn error(text: impl Into<String>) -> CallResult {
-        CallResult { text: text.into(), is_error: true, exit_code: 1 }
+        CallResult { text: text.into(), is_error: true, exit_code: 1, approved_arguments: None }
     }
 }
 
@@ -182,6 +184,9 @@ pub(crate) struct ToolEntry {
     pub(crate) is_error: bool,
     /// A program's exit code, else 0 or 1.
     pub(crate) exit_code: i32,
+    /// The arguments that ran, if the approver changed those of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) approved_arguments: Option<Value>,
     /// The change of the active agent that the call makes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<HandoffEntry>,

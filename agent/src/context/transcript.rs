@@ -83,10 +83,15 @@ impl<'a> Conversation<'a> {
             let rules = &settings.reduce_results;
             reduction::of_result(rules, &result.name, &result.call_id, text)
         });
+        let mut content = content.unwrap_or_else(|| text.to_owned());
+        // The request of the model stays as it was: providers check what they have signed.
+        if let Some(arguments) = &result.approved_arguments {
+            content = format!("The approver changed the arguments to {arguments}.\n{content}");
+        }
         self.messages.push(ModelMessage::Tool {
             call_id: result.provider_call_id.clone(),
             name: result.name.clone(),
-            content: content.unwrap_or_else(|| text.to_owned()),
+            content,
             is_error: result.is_error,
         });
         self.open.retain(|call| call.call_id != result.call_id);

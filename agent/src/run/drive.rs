@@ -180,6 +180,9 @@ impl Driver {
         let mut messages = Vec::new();
         for (asked, row) in ended {
             let mut result = tools::calls::result(self, &row);
+            if row.status != ToolCallStatus::Rejected {
+                result.approved_arguments = tools::approval::changed_arguments(self, &row).await?;
+            }
             let mut handoff = None;
             if handoff::changes_agent(self, &row) && !result.is_error {
                 match handoff::target(self, &row).await? {
@@ -191,7 +194,7 @@ impl Driver {
                 }
             }
             if row.status == ToolCallStatus::Rejected {
-                events.push(tools::calls::decided(&row, "rejected"));
+                events.push(tools::calls::decided(&row, "rejected", None));
             }
             let (event, message) = self.result_with_handoff(&asked, &result, handoff);
             events.push(event);
@@ -231,6 +234,7 @@ impl Driver {
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
         tools::interrupted::add_files(self, &mut all).await;
+        tools::approval::add_questions(self, &mut all).await?;
         let reason = match reason {
             "approval" => decision_of(&all),
             other => other,

@@ -119,8 +119,9 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
 }
 
 /// Whether calls of a tool need an approval: by the tool, or by the definition of the agent.
-fn needs_approval(driver: &Driver, name: &str) -> bool {
-    let by_tool = driver.shared.tools.get(name).is_some_and(|it| it.declaration().needs_approval);
+pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
+    let by_tool =
+        driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
     by_tool || driver.definition.asks_for(name)
 }
 
@@ -199,7 +200,8 @@ async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     if call.attempt > 0 || !needs_approval(driver, &call.tool_name) {
         return Ok(driver.abide.call(claim).await?.into_inner());
     }
-    let event = decided(call, "approved");
+    let changed = tools::approval::changed_arguments(driver, call).await?;
+    let event = decided(call, "approved", changed);
     let record = driver.run_lease.record(&[event], None, settings.lease);
     let batch = driver.abide.batch([Call::of(record), Call::of(claim)]).await?;
     let claimed = batch.into_inner().pop().map(|it| it.result).unwrap_or_default();
@@ -219,12 +221,19 @@ async fn check_approval(driver: &Driver, call: &ToolCall) -> Result<(), Error> {
     Err(Error::Refused(Refusal::new(Code::Denied, detail).hint(hint)))
 }
 
-/// The event for a decision on a call.
-pub(crate) fn decided(call: &ToolCall, decision: &str) -> NewRunEvent {
+/// The event for a decision on a call, with the arguments that the approver has changed.
+pub(crate) fn decided(
+    call: &ToolCall,
+    decision: &str,
+    approved_arguments: Option<Value>,
+) -> NewRunEvent {
     let mut data = json!({"status": "tool_approval", "tool_call_id": call.call_id,
         "tool_name": call.tool_name, "decision": decision});
     if let Some(why) = &call.error {
         data["comment"] = json!(why);
+    }
+    if let Some(arguments) = approved_arguments {
+        data["approved_args"] = arguments;
     }
     run_event(RunEventKind::Status, data)
 }
@@ -318,7 +327,10 @@ async fn report_with(
     let effect = effect(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
     let delivers = is_only(driver, claimed) && !outcome.is_error;
-    let delivery = delivers.then(|| delivery(driver, claimed, &outcome));
+    let delivery = match delivers {
+        true => Some(delivery(driver, claimed, &outcome).await?),
+        false => None,
+    };
     let held = ClaimedCall { exchange, ..held(driver, claimed) };
     let recorded = held.record(&outcome, effect, again, delivery).await;
     recorded.map_err(StepError::Refused)
@@ -336,9 +348,10 @@ fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
 }
 
 /// The step that gives a result to the model.
-fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> StepBatch {
+async fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Step<StepBatch> {
     let result = CallResult::ok(outcome.text.as_str(), outcome.exit_code);
-    let result = for_model(driver, &claimed.call_id, result);
+    let mut result = for_model(driver, &claimed.call_id, result);
+    result.approved_arguments = tools::approval::changed_arguments(driver, claimed).await?;
     let asked = RequestedCall {
         call_id: claimed.call_id.clone(),
         name: claimed.tool_name.clone(),
@@ -346,7 +359,7 @@ fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> StepB
         provider_call_id: claimed.provider_call_id.clone().unwrap_or_default(),
     };
     let (event, message) = driver.result(&asked, &result);
-    driver.step_batch((&[event], None), vec![message.into()])
+    Ok(driver.step_batch((&[event], None), vec![message.into()]))
 }
 
 fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {

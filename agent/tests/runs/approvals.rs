@@ -1,10 +1,12 @@
 //! Approvals of tool calls in a run: what starts before, which events report decisions, and the order of results.
 
 use abide_client::arguments::DecideApproval;
-use abide_client::{Decision, RunEventKind};
+use abide_client::{ApprovalPolicy, Decision, RunEventKind};
+use abide_tools::{Function, Invocation, ToolDeclaration};
 use expect_test::expect;
+use serde_json::json;
 
-use crate::fixture::RuntimeFixture;
+use crate::fixture::{FixtureOptions, RuntimeFixture};
 
 const DEFINITION: &str = "tools: [look, note, pay]\ninterrupt_on: { pay: true, note: true }\n";
 
@@ -73,5 +75,50 @@ async fn decisions_are_events_when_they_take_effect() {
     assert_eq!(fixture.ledger(), ["pay A", "look B"]);
     let transcript = fixture.transcript().await;
     assert!(transcript.contains("tool [r1~1.3]: Rejected: Not this one."), "{transcript}");
+    fixture.close().await;
+}
+
+/// The question of an approval is in the interrupt, and the arguments that the approver has changed are in the events, in the row of
+/// the result and in the next request, beside those of the model. Regression: the tool ran with `EDITED`, and the model, which never
+/// learned it, told the user that order A was paid. The class: a decision of a person that only the row of the approval has.
+#[tokio::test]
+async fn changed_arguments_are_visible() {
+    let script =
+        "answers:\n  - calls: [{ name: wire, arguments: { order: A } }]\n  - text: Done.\n";
+    let plan = FixtureOptions::of("tools: [wire]\n", script);
+    let order = json!({"type": "object", "properties": {"order": {"type": "string"}}});
+    // The settings of an approval alone require one.
+    let mut declaration = ToolDeclaration::new("wire", "Wires money.", order);
+    declaration.approval = Some(ApprovalPolicy {
+        prompt: Some("Wire this?".to_owned()),
+        defaults: Some(json!({"order": "B"})),
+        ..ApprovalPolicy::default()
+    });
+    let wire = Function::of(declaration, |call: Invocation| async move {
+        Ok::<_, String>(format!("wired {}", call.arguments["order"]))
+    });
+    plan.tools.add(wire).expect("the name is free");
+    let fixture = plan.open().await;
+    let run = fixture.begin("Go on.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
+    for data in [&interrupt.data, &interrupt.data["action_requests"][0]] {
+        assert_eq!(
+            (&data["prompt"], &data["defaults"]),
+            (&json!("Wire this?"), &json!({"order": "B"}))
+        );
+    }
+    let approve = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
+    let approve = approve.approved_arguments(json!({"order": "EDITED"}));
+    fixture.abide.call(approve).await.expect("it is pending");
+    let (output, last) = fixture.output(&run.id, interrupt.number).await;
+    assert_eq!(last.kind, RunEventKind::Done);
+    for event in [r#""status":"tool_approval""#, "tool_result"] {
+        let line = output.lines().find(|line| line.contains(event)).expect("there is one");
+        assert!(line.contains(r#""approved_args":{"order":"EDITED"}"#), "{line}");
+    }
+    let sql = "SELECT data ->> '$.approved_arguments' FROM agent_state WHERE role = 'tool'";
+    let stored: Vec<(Option<String>,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(stored, [(Some(r#"{"order":"EDITED"}"#.to_owned()),)]);
     fixture.close().await;
 }

@@ -320,7 +320,7 @@ async fn an_agent_takes_over_only_for_those_whom_it_admits() {
         "subagents: [billing, ledger]\n",
         r#"
 answers:
-  - calls: [{ name: transfer_to_billing, arguments: { message: "Go on." } }]
+  - calls: [{ name: handoff_to_billing, arguments: { message: "Go on." } }]
   - calls: [{ name: task, arguments: { agent: ledger, task: "Look." } }]
   - text: I stay.
 "#,

@@ -80,7 +80,7 @@ pub struct HttpToolConfig {
     /// Whether each call needs approval.
     #[serde(default)]
     pub needs_approval: bool,
-    /// How approvals are requested.
+    /// How approvals are requested. If it is given, each call needs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalPolicy>,
     /// How failed calls are retried.

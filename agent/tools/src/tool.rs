@@ -57,9 +57,9 @@ pub struct ToolDeclaration {
     pub parameters: Value,
     /// The effect of a repeated call.
     pub effect: Effect,
-    /// Whether each call needs approval.
+    /// Whether each call needs approval. See [`ToolDeclaration::requires_approval`].
     pub needs_approval: bool,
-    /// How approvals are requested.
+    /// How approvals are requested. If it is given, each call needs one.
     pub approval: Option<ApprovalPolicy>,
     /// Timeout of a call.
     pub timeout: Duration,
@@ -100,6 +100,12 @@ impl ToolDeclaration {
         }
     }
 
+    /// Whether each call needs approval: if the declaration says so, or says how approvals are requested.
+    #[must_use]
+    pub fn requires_approval(&self) -> bool {
+        self.needs_approval || self.approval.is_some()
+    }
+
     /// The arguments of `register_tool`.
     #[must_use]
     pub fn manifest(&self) -> RegisterTool {
@@ -108,7 +114,7 @@ impl ToolDeclaration {
             input_schema: Some(self.parameters.clone()),
             effect: Some(self.effect),
             annotations: self.annotations.as_ref().and_then(Value::as_object).cloned(),
-            needs_approval: Some(self.needs_approval),
+            needs_approval: Some(self.requires_approval()),
             approval: self.approval.clone(),
             timeout_ms: Some(
                 i64::try_from(self.timeout.saturating_add(REPORT).as_millis()).unwrap_or(i64::MAX),

@@ -136,24 +136,63 @@ impl Decider<'_> {
         })
     }
 
-    /// Whether a call is approved.
+    /// The decision on a call. A comment can follow `y` and `n`; `e` reads other arguments, if the call can have them.
     async fn approves(
         &mut self,
         abide: &Abide,
         call_id: &str,
         asked: &str,
-    ) -> Result<Verdict<Decision>, Failure> {
+        can_edit: bool,
+    ) -> Result<Verdict<DecideApproval>, Failure> {
+        let decide = |decision| DecideApproval::new(decision).call_id(call_id);
         if matches!(self, Decider::All) {
-            return Ok(Verdict::Decided(Decision::Approve));
+            return Ok(Verdict::Decided(decide(Decision::Approve)));
         }
-        let question = format!("{asked}  — approve? [y/N] ");
-        Ok(match self.ask(abide, call_id, &question).await? {
-            UserDecision::Yes => Verdict::Decided(Decision::Approve),
-            UserDecision::No | UserDecision::Open => Verdict::Decided(Decision::Reject),
-            UserDecision::Interrupted => Verdict::Interrupted,
-            UserDecision::Elsewhere => Verdict::Elsewhere,
-            UserDecision::None => Verdict::Open,
-        })
+        let edit = if can_edit { "  (e: other arguments)" } else { "" };
+        let question = format!("{asked}{edit}  — approve? [y/N] ");
+        let arguments = "arguments as JSON, or Enter to go back: ";
+        let mut is_editing = false;
+        loop {
+            let ask = if is_editing { arguments } else { &question };
+            let text = match self.read(abide, call_id, ask).await? {
+                Reply::Text(text) => text,
+                Reply::Interrupted => return Ok(Verdict::Interrupted),
+                Reply::Elsewhere => return Ok(Verdict::Elsewhere),
+                Reply::None => return Ok(Verdict::Open),
+            };
+            let text = text.trim();
+            if std::mem::take(&mut is_editing) {
+                match serde_json::from_str::<Value>(text) {
+                    Ok(arguments) => {
+                        let approved = decide(Decision::Approve).approved_arguments(arguments);
+                        return Ok(Verdict::Decided(approved));
+                    }
+                    Err(_) if text.is_empty() => {}
+                    Err(why) => {
+                        note(Printable::line(&format!("this is not JSON: {why}")));
+                        is_editing = true;
+                    }
+                }
+                continue;
+            }
+            let (word, comment) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+            let decision = match &*word.to_lowercase() {
+                "y" | "yes" => decide(Decision::Approve),
+                "n" | "no" | "" => decide(Decision::Reject),
+                "e" | "edit" if can_edit => {
+                    is_editing = true;
+                    continue;
+                }
+                _ => {
+                    note("answer y or n; a comment can follow, such as: n not this customer");
+                    continue;
+                }
+            };
+            return Ok(Verdict::Decided(match comment.trim() {
+                "" => decision,
+                comment => decision.comment(comment),
+            }));
+        }
     }
 }
 
@@ -193,8 +232,7 @@ pub(super) async fn decide(
         let verdict = match (status, is_question) {
             (_, true) => answer(abide, decider, call_id, request).await?,
             ("awaiting_approval", _) => {
-                let decision = decider.approves(abide, call_id, &asked(request)).await?;
-                decision.then(async |it| abide.call(by_user(call_id, it)).await.map(drop)).await
+                decide_call(abide, decider, call_id, &asked(request)).await?
             }
             _ => {
                 let settlement = settlement(abide, decider, call_id, request).await?;
@@ -225,12 +263,35 @@ pub(super) async fn decide(
     Err(Failure::Waits(waits.hint(hint.of_calls(&hints))))
 }
 
-/// The decision of the user of the command. Without a reason, a rejection names the identity of the process.
-fn by_user(call_id: &str, decision: Decision) -> DecideApproval {
-    let decided = DecideApproval::new(decision).call_id(call_id);
-    match decision {
-        Decision::Reject => decided.comment("by the user"),
-        Decision::Approve => decided,
+/// Asks for the decision on a call, and makes it. Arguments that do not fit the tool are asked for again.
+async fn decide_call(
+    abide: &Abide,
+    decider: &mut Decider<'_>,
+    call_id: &str,
+    asked: &str,
+) -> Result<Verdict<Result<(), Error>>, Failure> {
+    loop {
+        let decision = match decider.approves(abide, call_id, asked, true).await? {
+            Verdict::Decided(decision) => decision,
+            Verdict::Elsewhere => return Ok(Verdict::Elsewhere),
+            Verdict::Interrupted => return Ok(Verdict::Interrupted),
+            Verdict::Open => return Ok(Verdict::Open),
+        };
+        let is_edited = decision.approved_arguments.is_some();
+        match abide.call(by_user(decision)).await {
+            Err(error) if is_edited && error.code() == Some(Code::BadArguments) => {
+                note(Printable::line(&error.to_string()));
+            }
+            decided => return Ok(Verdict::Decided(decided.map(drop))),
+        }
+    }
+}
+
+/// The decision of the user of the command. Without a reason, a rejection would name the identity of the process.
+fn by_user(decision: DecideApproval) -> DecideApproval {
+    match (decision.decision, &decision.comment) {
+        (Decision::Reject, None) => decision.comment("by the user"),
+        _ => decision,
     }
 }
 
@@ -359,9 +420,9 @@ pub(super) async fn consent(
     let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
     let asked = format!("{tool} {input}");
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
-    let verdict = decider.approves(abide, call_id, &asked).await?;
+    let verdict = decider.approves(abide, call_id, &asked, false).await?;
     let decision = match (verdict, hint.decide_elsewhere(call_id)) {
-        (Verdict::Decided(decision), _) => by_user(call_id, decision),
+        (Verdict::Decided(decision), _) => by_user(decision),
         (Verdict::Elsewhere, _) => return Ok(Decided::All),
         (Verdict::Interrupted, _) => return Ok(Decided::Interrupted),
         (Verdict::Open, Some(command)) => {

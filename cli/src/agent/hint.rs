@@ -255,9 +255,16 @@ pub(super) fn of_folder(folder: &Path) -> String {
     }
 }
 
-/// The requested tool call, on one line, with the agent if it is a delegated one.
+/// The requested tool call, on one line, with the question of its approval and the agent if it is a delegated one.
 pub(super) fn asked(request: &Value) -> String {
-    let call = format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"]);
+    let mut call =
+        format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"]);
+    if let Some(prompt) = request["prompt"].as_str() {
+        call = format!("{prompt}  {call}");
+    }
+    if !request["defaults"].is_null() {
+        call = format!("{call}  (suggested: {})", request["defaults"]);
+    }
     match request["agent"].as_str() {
         Some(agent) => format!("{agent}: {call}"),
         None => call,

@@ -40,7 +40,8 @@ pub enum RunEventKind {
     Token,
     /// `{name, args, id}`: the model requests a tool call.
     ToolCall,
-    /// `{tool_call_id, output, exit_code}`: the result of a tool call.
+    /// `{tool_call_id, output, exit_code, approved_args}`: the result of a tool call, with the arguments that ran if the
+    /// approver changed them.
     ToolResult,
     /// `{todos}`: the current plan.
     Planning,
@@ -54,7 +55,7 @@ pub enum RunEventKind {
     /// origin, tokens_before}`: a summary replaces older messages. `{status: "delegating", child}`: an event of a run
     /// that this one delegated, directly or indirectly. `child` is `{run_id, session_id, agent, number, turn, event,
     /// data}`, with the kind of the event in `event`. `{status: "tool_approval", tool_call_id, tool_name, decision,
-    /// comment}`: a decision on a call takes effect.
+    /// comment, approved_args}`: a decision on a call takes effect.
     Status,
     /// `{input_tokens, output_tokens, estimated_cost, provider, model, completeness}`.
     Usage,

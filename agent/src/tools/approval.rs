@@ -1,0 +1,48 @@
+//! What an approval adds to a call: the question for the approver, and the arguments that the approver has changed.
+
+use abide_client::{Error, Json, ToolCall, ToolCallStatus};
+use serde_json::{Value, json};
+
+use crate::run::driver::Driver;
+use crate::tools::calls::needs_approval;
+
+/// Adds `prompt` and `defaults` of the approvals to the calls of an interrupt.
+///
+/// # Errors
+/// [`Error`] if the rows cannot be read.
+pub(crate) async fn add_questions(driver: &Driver, requests: &mut [Value]) -> Result<(), Error> {
+    for request in requests {
+        if request["status"] != ToolCallStatus::AwaitingApproval.as_str() {
+            continue;
+        }
+        let sql = "SELECT prompt, defaults FROM approvals WHERE call_id = :id";
+        let call_id = request["tool_call_id"].as_str().unwrap_or_default();
+        let found: Vec<(Option<String>, Option<Json>)> =
+            driver.abide.sql(sql).param("id", call_id).fetch().await?;
+        let Some((prompt, defaults)) = found.into_iter().next() else { continue };
+        if let Some(prompt) = prompt {
+            request["prompt"] = json!(prompt);
+        }
+        if let Some(defaults) = defaults {
+            request["defaults"] = defaults.value();
+        }
+    }
+    Ok(())
+}
+
+/// The arguments that the approver of a call has put in place of those of the model; `None` if the call ran as requested.
+///
+/// # Errors
+/// [`Error`] if the rows cannot be read.
+pub(crate) async fn changed_arguments(
+    driver: &Driver,
+    call: &ToolCall,
+) -> Result<Option<Value>, Error> {
+    if !needs_approval(driver, &call.tool_name) {
+        return Ok(None);
+    }
+    let sql = "SELECT approved_arguments FROM approvals \
+               WHERE call_id = :id AND approved_arguments IS NOT NULL";
+    let found: Vec<(Json,)> = driver.abide.sql(sql).param("id", &call.call_id).fetch().await?;
+    Ok(found.into_iter().next().map(|(arguments,)| arguments.value()))
+}
