@@ -275,15 +275,11 @@ fn stored(value: impl Serialize) -> Json {
 /// Version 2: only admins and apps lift the terms of a tool. The tables do not change.
 const TERMS_STAY: &str = "SELECT 1";
 
-/// Version 3: settings for approvals require one. The tables do not change.
-const SETTINGS_REQUIRE: &str = "SELECT 1";
-
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool")
         .step(TERMS_STAY)
-        .step(SETTINGS_REQUIRE)
         .visible::<Tool>(RowVisibility::Open)
         .visible::<ToolVersion>(RowVisibility::Open)
         .reducer(register_tool::definition())
@@ -306,7 +302,7 @@ pub fn register_tool(
     annotations: Option<serde_json::Map<String, JsonValue>>,
     /// Whether each call needs an approval.
     needs_approval: Option<bool>,
-    /// How approvals are requested. If it is given, each call needs one.
+    /// How approvals are requested. If it is given, each call needs one, unless `needs_approval` is false.
     approval: Option<ApprovalPolicy>,
     /// Time limit of an attempt.
     timeout_ms: Option<i64>,
@@ -334,10 +330,7 @@ pub fn register_tool(
         input_schema,
         effect: effect.unwrap_or(Effect::AtMostOnce),
         annotations: annotations.map(Json::from),
-        needs_approval: match (needs_approval, &approval) {
-            (Some(false), Some(_)) => !ctx.is_before("tool", 3),
-            (given, approval) => given.unwrap_or(approval.is_some()),
-        },
+        needs_approval: needs_approval.unwrap_or(approval.is_some()),
         approval: approval.map(stored),
         timeout_ms,
         retry: retry.map(stored),

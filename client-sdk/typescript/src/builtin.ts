@@ -2304,7 +2304,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["run_traces"];
   };
-  /** Registers an agent, or a new revision of one. Registering an identical definition changes nothing. `expected_revision` makes it a conflict if that is no longer the newest: for editors. */
+  /** Registers an agent, or a new revision of one. Registering an identical definition changes nothing. `expected_revision` makes it a conflict if that is no longer the newest: for editors. A retired agent is active again, except one that comes with the runtime, which registers it at every start. */
   register_agent: {
     args: {
       definition: Record<string, unknown>;
@@ -2491,14 +2491,14 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["handoff_requests"];
   };
-  /** Resumes a paused run: a driver continues it at the same place. For a run that has not paused yet, it withdraws the request. */
+  /** Resumes a paused run: a driver continues it at the same place. For a run that has not paused yet, it withdraws the request. The caller, and the one that started the run, must be allowed to start runs of its agent. */
   resume_run: {
     args: {
       id: string;
     };
     result: BuiltinTables["runs"];
   };
-  /** Resumes a suspended session. */
+  /** Resumes a suspended session. Refused if the caller that started its run may no longer start runs of the agent. */
   resume_session: {
     args: {
       reason?: string | null | undefined;
@@ -2506,7 +2506,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["sessions"];
   };
-  /** Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it. */
+  /** Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it. An agent that comes with the runtime stays retired until another definition is registered under its name. */
   retire_agent: {
     args: {
       name: string;
@@ -2671,7 +2671,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Starts a run of a session's agent, or of the named one. `input` is the user's message. A run for a delegation is started by `start_child_run` instead. A session has one run at a time. The same `id` for the same session is the same run. */
+  /** Starts a run of a session's agent, or of the named one. `input` is the user's message. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its runs: `allow`. A session has one run at a time. The same `id` for the same session is the same run. */
   start_run: {
     args: {
       agent?: string | null | undefined;

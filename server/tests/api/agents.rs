@@ -198,7 +198,7 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
     check(
         &twice.problem(),
         expect![[r#"
-            409 conflict: agent clerk is at revision 1, not 0 (read it again and retry the change)
+            409 conflict: agent clerk exists, at revision 1 (choose another name, or change the agent: `PATCH /agents/clerk`, or `register_agent` with expected_revision=1)
         "#]],
     );
     let broken = patch(&server, "clerk", r#"{"tools": ["refnd"]}"#, None).await;

@@ -94,7 +94,7 @@ fn the_fields_of_a_manifest() {
             seq 3 {name: c, version: 1, effect: at_most_once}
             seq 4 {name: d, version: 1, effect: at_most_once}
             seq 4 again {name: d, version: 1, effect: at_most_once}
-            ("a", "read_only", "{\"readOnlyHint\":true,\"title\":\"Look\"}", 0, null, null, null) ("b", "idempotent", "{\"idempotentHint\":true}", 1, "{\"defaults\":{\"amount\":1},\"expires_after_ms\":60000,\"prompt\":\"Sure?\",\"required_capability\":\"refunds\"}", null, null) ("c", "at_most_once", "{\"readOnlyHint\":true}", 1, "{}", null, null) ("d", "at_most_once", null, 0, null, "{\"backoff_max_ms\":5,\"backoff_ms\":1,\"max_attempts\":9}", "{\"calls_per_session\":5,\"concurrency\":4,\"rate\":{\"calls\":1,\"per_ms\":1000}}")
+            ("a", "read_only", "{\"readOnlyHint\":true,\"title\":\"Look\"}", 0, null, null, null) ("b", "idempotent", "{\"idempotentHint\":true}", 1, "{\"defaults\":{\"amount\":1},\"expires_after_ms\":60000,\"prompt\":\"Sure?\",\"required_capability\":\"refunds\"}", null, null) ("c", "at_most_once", "{\"readOnlyHint\":true}", 0, "{}", null, null) ("d", "at_most_once", null, 0, null, "{\"backoff_max_ms\":5,\"backoff_ms\":1,\"max_attempts\":9}", "{\"calls_per_session\":5,\"concurrency\":4,\"rate\":{\"calls\":1,\"per_ms\":1000}}")
             seq 5 {name: d, version: 2, effect: at_most_once}
             (1, 4, 1, "{\"backoff_max_ms\":5,\"backoff_ms\":1,\"max_attempts\":9}") (2, 5, 1, null)
         "#]],
