@@ -35,11 +35,11 @@ pub struct CliConfig {
     /// Timeout of the whole run: writing the prompt, reading the output, and the process's exit. Default: 300 s.
     #[serde(default = "timeout", rename = "timeout_seconds", with = "seconds")]
     pub timeout: Duration,
-    /// Time between SIGTERM and SIGKILL. Also the maximum time to wait for output that another process holds open
-    /// after the program's exit. Default: 5 s.
+    /// Time between SIGTERM and SIGKILL. Also the maximum time to wait for the program's exit after its answer, and for
+    /// output that another process holds open after that. Default: 5 s.
     #[serde(default = "grace", rename = "grace_seconds", with = "seconds")]
     pub grace: Duration,
-    /// Maximum size of stdout in bytes, including newlines and blank lines. Default: 4,000,000.
+    /// Maximum size of stdout in bytes within a minute, including newlines and blank lines. Default: 4,000,000.
     #[serde(default = "max_output_bytes")]
     pub max_output_bytes: usize,
     /// Maximum size of a line in bytes; at most `max_output_bytes`. Default: 4,000,000.
@@ -228,6 +228,11 @@ pub enum TerminalRule {
 }
 
 impl TerminalRule {
+    /// Whether a line is the answer, whatever its text.
+    pub(crate) const fn is_line_without_text(&self) -> bool {
+        matches!(self, Self::Line { text: None, .. })
+    }
+
     /// The line whose `type` has this value, with its text at the pointer.
     #[must_use]
     pub fn line_type(name: &str, text: Option<&str>) -> Self {

@@ -38,6 +38,10 @@ const STDERR_TAIL_BYTES: usize = 8 * 1024;
 /// How long a server that has given its answer may take to end after its stdin was closed. Some servers do not end then.
 const DISMISSAL: Duration = Duration::from_secs(2);
 
+/// How long a program may be silent when it has reported what may be its answer, or has worked on after one. It covers
+/// the time until the first token of a slow model: OpenCode's compaction looks like the end, and the agent continues.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// Replaces a timeout that the clock cannot represent.
 const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
@@ -83,6 +87,10 @@ pub(crate) struct Driver {
     phase: Phase,
     /// The deadline of the phase, if it has one.
     due: Instant,
+    /// When a program that has reported its end, and has not exited, is ended.
+    exit_due: Option<Instant>,
+    /// Whether the program has worked on since its last answer.
+    works_on: bool,
     /// Data to write to stdin.
     outbox: Vec<u8>,
     /// Whether nothing is written to stdin yet; it stays open.
@@ -139,6 +147,8 @@ impl Driver {
             abandoned: false,
             phase: Phase::Running,
             due: deadline,
+            exit_due: None,
+            works_on: false,
             outbox: outbox.into_bytes(),
             is_held: true,
             holds_prompt: true,
@@ -161,7 +171,7 @@ impl Driver {
     pub(crate) async fn drive(mut self) {
         while !self.is_over() {
             // A program with continuous output must not prevent the check of the deadline.
-            if self.phase != Phase::Exited && Instant::now() >= self.due {
+            if self.phase != Phase::Exited && Instant::now() >= self.next_due() {
                 self.on_time();
             }
             self.close_stdin_if_done();
@@ -193,6 +203,7 @@ impl Driver {
         let delivering = !reading;
         // The absence of output counts only while a reader is active.
         let timed = self.phase != Phase::Killed && (self.phase != Phase::Exited || reading);
+        let due = self.next_due();
         tokio::select! {
             biased;
             ask = self.asks.recv(), if !self.asks_ended => Wake::Asked(ask),
@@ -213,7 +224,15 @@ impl Driver {
             written = write(&mut self.process.stdin, &self.outbox), if !self.is_held => {
                 Wake::Written(written)
             }
-            () = tokio::time::sleep_until(self.due), if timed => Wake::Time,
+            () = tokio::time::sleep_until(due), if timed => Wake::Time,
+        }
+    }
+
+    /// The deadline of the phase, or an earlier one after an answer.
+    fn next_due(&self) -> Instant {
+        match self.exit_due {
+            Some(exit_due) if self.phase == Phase::Running => self.due.min(exit_due),
+            _ => self.due,
         }
     }
 
@@ -258,7 +277,8 @@ impl Driver {
             Ok(_) if self.deaf => {}
             Ok(bytes) => {
                 let mut whole = VecDeque::new();
-                let fits = self.lines.push(&self.stdout_buffer[..bytes], &mut whole);
+                let read = &self.stdout_buffer[..bytes];
+                let fits = self.lines.push(read, Instant::now(), &mut whole);
                 for line in whole {
                     self.on_line(line);
                 }
@@ -328,6 +348,13 @@ impl Driver {
     fn on_time(&mut self) {
         match self.phase {
             Phase::Running if self.reading.facts.dismissed => self.terminate(),
+            // At the deadline, an answer counts unless the program has worked on since.
+            Phase::Running
+                if self.exit_due.is_some_and(|due| Instant::now() >= due || !self.works_on) =>
+            {
+                self.reading.facts.dismissed = true;
+                self.terminate();
+            }
             Phase::Running => self.stop(StopReason::TimedOut(self.timeout)),
             Phase::Stopping => {
                 self.process.signal(Signal::KILL);
@@ -379,7 +406,7 @@ impl Driver {
 
     /// Closing stdin: the program gets no more input. A server ends then, or is ended.
     fn close_stdin_if_done(&mut self) {
-        let ended = self.reading.facts.answer.is_some() || self.reading.facts.failure.is_some();
+        let ended = self.reading.has_ended();
         let running = self.phase == Phase::Running;
         let kept = self.reading.dialogue.stays_open() && !ended && running;
         if self.outbox.is_empty() && !kept && !self.is_held {
@@ -396,7 +423,8 @@ impl Driver {
     }
 
     fn on_line(&mut self, raw: String) {
-        let ReadLine { events, opens_session } = self.reading.line(&raw);
+        let ReadLine { events, opens_session, has_end } = self.reading.line(&raw);
+        self.expect_exit(has_end, &events);
         // The reply to this line is the prompt.
         self.is_held |= self.holds_prompt && opens_session && self.reading.dialogue.is_server();
         self.queue.push_back(Line { raw: Some(raw), events });
@@ -405,8 +433,27 @@ impl Driver {
         }
     }
 
+    /// Decides after each line when the program has to exit: soon after its answer, and later if it may work on.
+    fn expect_exit(&mut self, has_end: bool, events: &[ProgramEvent]) {
+        let grace = self.grace.min(FOR_EVER);
+        if has_end {
+            self.works_on = false;
+            self.exit_due = Some(Instant::now() + grace);
+        } else if self.reading.has_ended() {
+            if events.iter().any(ProgramEvent::is_work) {
+                self.works_on = true;
+                self.exit_due = Some(Instant::now() + grace.max(SILENCE));
+            }
+        } else if self.reading.dialogue.is_complete() {
+            self.exit_due = Some(Instant::now() + grace.max(SILENCE));
+        } else {
+            self.exit_due = None;
+        }
+    }
+
     async fn end(mut self) {
-        let well = self.reading.facts.exit.is_some_and(crate::Exit::is_success);
+        let exit = self.reading.facts.exit;
+        let well = self.reading.facts.dismissed || exit.is_some_and(crate::Exit::is_success);
         let mut events = self.reading.finish(well);
         let stderr = String::from_utf8_lossy(&self.stderr).into_owned();
         self.reading.facts.stderr = self.secrets.redact(stderr);

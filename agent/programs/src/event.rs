@@ -102,6 +102,15 @@ impl ProgramEvent {
     pub const fn is_terminal(&self) -> bool {
         matches!(self, Self::Final(_) | Self::Error(_))
     }
+
+    /// Whether the event shows that the agent works: text, reasoning, or a call.
+    #[must_use]
+    pub(crate) const fn is_work(&self) -> bool {
+        matches!(
+            self,
+            Self::AssistantDelta { .. } | Self::ThinkingDelta { .. } | Self::ToolCallStarted { .. }
+        )
+    }
 }
 
 /// The kinds of [`ProgramEvent::Notice`].
@@ -109,7 +118,7 @@ impl ProgramEvent {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NoticeCode {
-    /// The program gave a second answer; the first one is used.
+    /// The program gave another answer; the last one is used.
     ExtraFinal,
     /// The program cannot take a decision as it is; it got a denial.
     Denied,
@@ -251,6 +260,8 @@ pub enum ErrorKind {
     RuntimeCrash,
     /// The program exited successfully without an answer.
     BadModelOutput,
+    /// The program reported success, and neither its answer nor its messages have text.
+    NoAnswer,
     /// The caller cancelled the run.
     Cancelled,
     /// The program reached its limit of turns, or detected that its model repeats itself.
@@ -272,6 +283,7 @@ impl ErrorKind {
             Self::BudgetExceeded => "budget_exceeded",
             Self::RuntimeCrash => "runtime_crash",
             Self::BadModelOutput => "bad_model_output",
+            Self::NoAnswer => "no_answer",
             Self::Cancelled => "cancelled",
             Self::LoopLimit => "loop_limit",
             Self::Refused => "refused",

@@ -64,6 +64,12 @@ pub trait Parser: Send {
         Vec::new()
     }
 
+    /// Whether the lines so far have an answer or a failure that [`Parser::finish`] would report. If such a program is
+    /// silent and does not exit, it is ended, and the answer counts. For programs without a final line.
+    fn is_complete(&self) -> bool {
+        false
+    }
+
     /// Text to write to the program's stdin in response to the lines so far; only called while stdin is open for
     /// it. For protocol requests that need no decision by a user.
     fn reply(&mut self) -> Option<String> {

@@ -8,7 +8,7 @@ use crate::command;
 use crate::config::{CliConfig, TerminalRule};
 use crate::control::OpenApprovals;
 use crate::dialogue::Dialogue;
-use crate::event::{Failure, NoticeCode, ProgramEvent, ProgramResult};
+use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult};
 use crate::parser::Parser;
 use crate::run_result::RunFacts;
 
@@ -19,6 +19,8 @@ pub(crate) struct Reading {
     rule: TerminalRule,
     open: OpenApprovals,
     fallback: FallbackAnswer,
+    /// Whether the rule, and not the parser, made an answer of a line that has no text.
+    has_answer_without_text: bool,
 }
 
 /// The events of one line.
@@ -26,6 +28,8 @@ pub(crate) struct ReadLine {
     pub(crate) events: Vec<ProgramEvent>,
     /// Whether the line reports the program's session.
     pub(crate) opens_session: bool,
+    /// Whether the line reports an answer or a failure of the run.
+    pub(crate) has_end: bool,
 }
 
 impl Reading {
@@ -36,7 +40,7 @@ impl Reading {
     ) -> Reading {
         let facts = RunFacts::default();
         let fallback = FallbackAnswer::default();
-        Reading { dialogue, facts, rule, open, fallback }
+        Reading { dialogue, facts, rule, open, fallback, has_answer_without_text: false }
     }
 
     /// Reads a line.
@@ -46,6 +50,7 @@ impl Reading {
         let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
         let opens_session = events.iter().any(is_session);
         let mut events = self.keep(events);
+        let mut has_end = ends;
         if let TerminalRule::Line { pointer, equals, text } = &self.rule
             && !ends
         {
@@ -53,11 +58,13 @@ impl Reading {
             if line.pointer(pointer) == Some(equals) {
                 let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
                 let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();
+                self.has_answer_without_text |= self.rule.is_line_without_text();
+                has_end = true;
                 let answer = ProgramResult { text, details: line, ..ProgramResult::default() };
                 events.extend(self.keep(vec![ProgramEvent::Final(answer)]));
             }
         }
-        ReadLine { events, opens_session }
+        ReadLine { events, opens_session, has_end }
     }
 
     /// Reads the end of the output of a program that has exited, successfully or not.
@@ -67,9 +74,50 @@ impl Reading {
         if self.rule == TerminalRule::ExitZero && exited_well && self.facts.answer.is_none() {
             let text = self.fallback.text.trim_end().to_owned();
             let details = std::mem::take(&mut self.fallback.status);
+            self.has_answer_without_text = !details.is_null();
             self.facts.answer = Some(ProgramResult { text, details, ..ProgramResult::default() });
         }
+        self.complete_answer(exited_well);
         events
+    }
+
+    /// Gives an answer without text the agent's last text. A program that reports success and has said nothing has failed.
+    fn complete_answer(&mut self, exited_well: bool) {
+        let Some(answer) = &mut self.facts.answer else { return };
+        if answer.text.trim().is_empty() {
+            answer.text = self.fallback.text.trim_end().to_owned();
+        }
+        let has_content = !answer.text.is_empty() || answer.structured.is_some();
+        if exited_well && !has_content && !self.has_answer_without_text {
+            let what = "the program reported success and gave no answer";
+            self.facts.failure.get_or_insert_with(|| Failure::new(ErrorKind::NoAnswer, what));
+        }
+    }
+
+    /// Whether the program has reported an answer or a failure, so that only its exit is missing.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.facts.answer.is_some() || self.facts.failure.is_some()
+    }
+
+    /// Keeps the last answer. If it has no text, the text of the one before stays.
+    fn keep_answer(&mut self, answer: ProgramResult) -> Option<ProgramEvent> {
+        let extra = |message: &str| ProgramEvent::Notice {
+            code: NoticeCode::ExtraFinal,
+            message: message.to_owned(),
+        };
+        if self.facts.failure.is_some() {
+            return Some(extra("the program gave an answer after a failure; the failure counts"));
+        }
+        let previous = self.facts.answer.take();
+        let is_extra = previous.is_some();
+        self.facts.answer = Some(match previous {
+            Some(previous) if answer.text.trim().is_empty() && answer.structured.is_none() => {
+                let ProgramResult { text, structured, .. } = previous;
+                ProgramResult { text, structured, ..answer }
+            }
+            _ => answer,
+        });
+        is_extra.then(|| extra("the program gave another answer; the last one is used"))
     }
 
     /// Records the relevant events, and holds back terminal ones.
@@ -80,16 +128,7 @@ impl Reading {
     fn keep_one(&mut self, event: ProgramEvent) -> Option<ProgramEvent> {
         self.fallback.note(&event);
         match event {
-            ProgramEvent::Final(_)
-                if self.facts.answer.is_some() || self.facts.failure.is_some() =>
-            {
-                let message = "the program gave another answer; the first one is used".to_owned();
-                Some(ProgramEvent::Notice { code: NoticeCode::ExtraFinal, message })
-            }
-            ProgramEvent::Final(answer) => {
-                self.facts.answer = Some(answer);
-                None
-            }
+            ProgramEvent::Final(answer) => self.keep_answer(answer),
             ProgramEvent::Error(failure) if self.facts.failure.is_some() => {
                 let message = failure.message;
                 Some(ProgramEvent::Notice { code: NoticeCode::Reported, message })

@@ -24,7 +24,7 @@ pub(crate) struct RunFacts {
     pub(crate) stop: Option<StopReason>,
     /// Why it could not start, or its output could not be read.
     pub(crate) broken: Option<Failure>,
-    /// Whether it is a server that was ended after its answer: its exit has no meaning.
+    /// Whether it was ended after its answer, because it is a server or did not exit: its exit has no meaning.
     pub(crate) dismissed: bool,
     /// Whether it was interrupted.
     pub(crate) interrupted: bool,
@@ -32,7 +32,7 @@ pub(crate) struct RunFacts {
     pub(crate) failure: Option<Failure>,
     /// The last error that the program reported without failing.
     pub(crate) reported: Option<String>,
-    /// The first answer.
+    /// The last answer.
     pub(crate) answer: Option<ProgramResult>,
     /// How the process ended.
     pub(crate) exit: Option<Exit>,
@@ -61,7 +61,7 @@ pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
     } else {
         silent(&facts)
     };
-    // The first answer counts, even if the failure has an answer of its own.
+    // An answer of its own line counts, even if the failure has one too.
     let answer = facts.answer.map(Box::new).or(failure.answer);
     let answer = answer.map(|answer| Box::new(ProgramResult { exit: facts.exit, ..*answer }));
     let exit = facts.exit;

@@ -260,8 +260,9 @@ fn parts(result: &CorrectedResult) -> Map<String, Value> {
 }
 
 /// The codes of failures that the lines of a program can explain. Others come from the runtime: a time limit, an abort.
-const OF_LINES: [ErrorKind; 5] = [
+const OF_LINES: [ErrorKind; 6] = [
     ErrorKind::BadModelOutput,
+    ErrorKind::NoAnswer,
     ErrorKind::RuntimeCrash,
     ErrorKind::LoopLimit,
     ErrorKind::Refused,
@@ -276,7 +277,8 @@ fn is_decided_by_lines(run: &Run) -> bool {
 
 /// Whether the exit of the program does not decide how the run has ended. The exit of a program that failed is not stored.
 fn has_exited_well(run: &Run) -> bool {
-    run.error_code.as_deref().is_none_or(|code| code == ErrorKind::BadModelOutput.code())
+    let has_exited = [ErrorKind::BadModelOutput, ErrorKind::NoAnswer].map(ErrorKind::code);
+    run.error_code.as_deref().is_none_or(|code| has_exited.contains(&code))
 }
 
 /// The processes of a run, as the current parser reads them.

@@ -15,6 +15,10 @@ impl Parser for TextPrompt {
         self.0.parse_line(line)
     }
 
+    fn is_complete(&self) -> bool {
+        self.0.is_complete()
+    }
+
     fn finish(&mut self) -> Vec<ProgramEvent> {
         self.0.finish()
     }

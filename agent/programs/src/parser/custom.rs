@@ -166,9 +166,9 @@ pub struct AnswerRule {
     /// The text; the default is the text so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<JsonPointer>,
-    /// Which of several answers counts. Default: `first`.
+    /// Which of several answers counts. Default: `last`.
     #[serde(default, rename = "match")]
-    pub which: FirstByDefault,
+    pub which: LastByDefault,
 }
 
 /// Where a line has an error.
@@ -328,6 +328,10 @@ impl Parser for CustomParser {
         events
     }
 
+    fn is_complete(&self) -> bool {
+        self.answer.is_some() || self.failure.is_some()
+    }
+
     /// Answer and failure are sent at the end, because only then it is known which line is the last one.
     fn finish(&mut self) -> Vec<ProgramEvent> {
         let finished = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
@@ -422,15 +426,28 @@ impl CustomParser {
         let mut ends = false;
         if let Some(rule) = self.rules.terminal.as_ref().filter(|rule| holds(&rule.when, line)) {
             ends = true;
-            if self.answer.is_some() && rule.which == FirstByDefault::First {
-                let message = "the program gave another answer; the first one is used";
+            let previous = self.answer.take();
+            if previous.is_some() {
+                let which = match rule.which {
+                    LastByDefault::First => "first",
+                    LastByDefault::Last => "last",
+                };
+                let message = format!("the program gave another answer; the {which} one is used");
                 events.push(notice(NoticeCode::ExtraFinal, message));
-            } else {
-                let own = rule.text.as_ref().map(|at| at.of(line).map(as_text).unwrap_or_default());
-                let text = own.unwrap_or_else(|| self.text.trim_end().to_owned());
-                self.answer =
-                    Some(ProgramResult { text, details: line.clone(), ..ProgramResult::default() });
             }
+            self.answer = match previous {
+                Some(first) if rule.which == LastByDefault::First => Some(first),
+                previous => {
+                    let own = rule.text.as_ref().map(|at| at.of(line).map(as_text));
+                    let own = own.map(Option::unwrap_or_default);
+                    let text = own.unwrap_or_else(|| self.text.trim_end().to_owned());
+                    let text = match previous {
+                        Some(previous) if text.trim().is_empty() => previous.text,
+                        _ => text,
+                    };
+                    Some(ProgramResult { text, details: line.clone(), ..ProgramResult::default() })
+                }
+            };
         }
         if let Some(rule) = self.rules.error.as_ref().filter(|rule| holds(&rule.when, line)) {
             ends = true;

@@ -25,6 +25,8 @@ pub struct OpenCodeParser {
     /// The answer so far.
     answer: Option<ProgramResult>,
     failure: Option<Failure>,
+    /// Whether a step has begun and not finished.
+    has_open_step: bool,
 }
 
 impl Parser for OpenCodeParser {
@@ -53,12 +55,17 @@ impl Parser for OpenCodeParser {
             }
             kind => {
                 if kind == "step_start" {
+                    self.has_open_step = true;
                     self.text.clear();
                 }
                 events.push(status(line));
             }
         }
         events
+    }
+
+    fn is_complete(&self) -> bool {
+        !self.has_open_step && (self.answer.is_some() || self.failure.is_some())
     }
 
     fn finish(&mut self) -> Vec<ProgramEvent> {
@@ -114,6 +121,7 @@ impl OpenCodeParser {
         if let Some(cost) = part["cost"].as_f64() {
             *self.cost_usd.get_or_insert(0.0) += cost;
         }
+        self.has_open_step = false;
         let reason = text(part, "reason");
         self.answer =
             (!["tool-calls", "unknown", "error"].contains(&reason)).then(|| ProgramResult {

@@ -122,7 +122,10 @@ fn a_failure_has_a_message() {
     let timed_out = Some(StopReason::TimedOut(Duration::from_millis(1500)));
     message(facts(timed_out), expect!["the program timed out after 1.5 s"]);
     let overflow = Some(StopReason::Overflow(Overflow::Output(4_000_000)));
-    message(facts(overflow), expect!["the program wrote more than 4000000 bytes"]);
+    message(
+        facts(overflow),
+        expect!["the program wrote more than 4000000 bytes within a minute (max_output_bytes)"],
+    );
     message(
         RunFacts {
             exit: exited(2),

@@ -281,7 +281,10 @@ async fn an_oversized_line_ends_the_run() {
     let config = CliConfig { max_line_bytes: 1000, ..acp(&["long", "1001", "hang"]) };
     let rendered = rendered(start(config)).await;
     let last = rendered.lines().last().expect("there is a last line");
-    assert_eq!(last, "· => budget_exceeded: the program wrote a line of more than 1000 bytes");
+    assert_eq!(
+        last,
+        "· => budget_exceeded: the program wrote a line of more than 1000 bytes (max_line_bytes)"
+    );
 }
 
 /// An agent serves until its stdin ends. One that continues is ended, and its answer counts.

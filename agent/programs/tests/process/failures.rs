@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use abide_programs::{CliConfig, ErrorKind, Failure, Parser, ProgramEvent, Prompt, run};
+use abide_programs::{CliConfig, ErrorKind, Failure, Parser, Program, ProgramEvent, Prompt, run};
 use expect_test::{Expect, expect};
 
 use crate::{FINAL, NEVER, SOON, end, fake, rendered, start, until};
@@ -33,7 +33,7 @@ async fn output_exceeds_max_output_bytes_is_budget_exceeded() {
         CliConfig { max_output_bytes: 10, ..fake(&steps) },
         expect![[r#"
             {} => status
-            · => budget_exceeded: the program wrote more than 10 bytes
+            · => budget_exceeded: the program wrote more than 10 bytes within a minute (max_output_bytes)
         "#]],
     )
     .await;
@@ -113,6 +113,52 @@ async fn cancel_is_cancelled_even_if_final_was_seen() {
         · => cancelled: the run was cancelled, answer "42"
     "#]]
     .assert_eq(&rendered(running).await);
+}
+
+/// Class: trust in the peer to end. OpenCode reported its last step and never exited, so the run waited for its whole timeout
+/// and then failed without the answer.
+#[tokio::test]
+async fn a_program_that_has_answered_and_does_not_exit_is_ended() {
+    let step = r#"{"type":"step_finish","part":{"reason":"stop"}}"#;
+    let text = r#"{"type":"text","part":{"text":"42"}}"#;
+    let failed = r#"{"type":"turn.failed","error":{"message":"no"}}"#;
+    let turn = r#"{"type":"turn.completed"}"#;
+    let message =
+        r#"{"type":"item.completed","item":{"id":"1","type":"agent_message","text":"42"}}"#;
+    let cases: [(Program, &[&str], &str); 4] = [
+        (Program::Claude, &["line", FINAL, "hang"], "final \"42\", was killed by signal 15"),
+        (
+            Program::Claude,
+            &["line", FINAL, "drip", "{}\n"],
+            "final \"42\", was killed by signal 15",
+        ),
+        (
+            Program::Codex,
+            &["line", message, "line", turn, "hang"],
+            "final \"42\", was killed by signal 15",
+        ),
+        (Program::Codex, &["line", failed, "hang"], "runtime_crash: no"),
+    ];
+    for (program, steps, expected) in cases {
+        let config = CliConfig { program: Some(program), grace: SOON, ..fake(steps) };
+        assert_eq!(crate::event(&end(start(config)).await), expected, "{steps:?}");
+    }
+    // Without a final line, the answer counts at the deadline, or earlier after a longer silence.
+    let steps = ["line", text, "line", step, "hang"];
+    let open_code = |steps: &[&str]| CliConfig {
+        program: Some(Program::OpenCode),
+        timeout: SOON,
+        ..fake(steps)
+    };
+    let ended = end(start(open_code(&steps))).await;
+    assert_eq!(crate::event(&ended), "final \"42\", was killed by signal 15");
+    // A step that has begun is not finished.
+    let working = ["line", text, "line", step, "line", r#"{"type":"step_start"}"#, "hang"];
+    let ended = end(start(open_code(&working))).await;
+    assert_eq!(
+        crate::event(&ended),
+        "mcp_timeout: the program timed out after 0.3 s, answer \"42\""
+    );
 }
 
 #[tokio::test]

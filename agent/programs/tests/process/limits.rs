@@ -17,7 +17,7 @@ async fn a_line_of_10_mb_is_budget_exceeded_by_default() {
         fake(&["line", "{}", "long", "10000000", "line", FINAL]),
         expect![[r#"
             {} => status
-            · => budget_exceeded: the program wrote more than 4000000 bytes
+            · => budget_exceeded: the program wrote more than 4000000 bytes within a minute (max_output_bytes)
         "#]],
     )
     .await;
@@ -44,7 +44,7 @@ async fn a_line_over_the_line_limit_is_budget_exceeded() {
         config,
         expect![[r#"
             {} => status
-            · => budget_exceeded: the program wrote a line of more than 100 bytes
+            · => budget_exceeded: the program wrote a line of more than 100 bytes (max_line_bytes)
         "#]],
     )
     .await;
@@ -67,7 +67,7 @@ async fn bytes_count_with_blank_and_ignored_lines_and_newlines() {
         CliConfig { max_output_bytes: 8, ..fake(&[&steps[..], &["hang"]].concat()) },
         expect![[r#"
             no => 
-            · => budget_exceeded: the program wrote more than 8 bytes
+            · => budget_exceeded: the program wrote more than 8 bytes within a minute (max_output_bytes)
         "#]],
     )
     .await;
@@ -80,7 +80,7 @@ async fn after_an_overflow_there_is_only_the_terminal_event() {
     check(
         CliConfig { max_output_bytes: 50, grace: SOON, ..fake(&steps) },
         expect![[r#"
-            · => budget_exceeded: the program wrote more than 50 bytes
+            · => budget_exceeded: the program wrote more than 50 bytes within a minute (max_output_bytes)
         "#]],
     )
     .await;

@@ -56,15 +56,40 @@ async fn lines_without_a_json_object_are_kept_raw() {
     .await;
 }
 
+/// Class: the wrong one of several answers. Claude Code reports a result for each background task that ends, and the first one
+/// was the answer of the run.
 #[tokio::test]
-async fn the_first_of_several_finals_is_used_with_a_notice() {
+async fn the_last_of_several_finals_is_used_with_a_notice() {
     let second = r#"{"type":"result","subtype":"success","is_error":false,"result":"43"}"#;
     check(
         fake(&["line", FINAL, "line", second]),
         expect![[r#"
             {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
-            {"type":"result","subtype":"success","is_error":false,"result":"43"} => ExtraFinal: the program gave another answer; the first one is used
-            · => final "42", exited with code 0
+            {"type":"result","subtype":"success","is_error":false,"result":"43"} => ExtraFinal: the program gave another answer; the last one is used
+            · => final "43", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+/// Class: success although the answer is missing. The result of Claude Code is empty when its text was in the message.
+#[tokio::test]
+async fn an_empty_final_does_not_replace_a_text() {
+    let said = r#"{"type":"assistant","message":{"content":"41"}}"#;
+    let empty = r#"{"type":"result","subtype":"success","is_error":false,"result":""}"#;
+    for (steps, answer) in [
+        (&["line", said, "line", empty][..], "41"),
+        (&["line", FINAL, "line", empty], "42"),
+        (&["line", empty, "line", FINAL, "line", said], "42"),
+    ] {
+        let ProgramEvent::Final(last) = end(start(fake(steps))).await else { panic!("{steps:?}") };
+        assert_eq!(last.text, answer, "{steps:?}");
+    }
+    check(
+        fake(&["line", empty]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":""} => 
+            · => no_answer: the program reported success and gave no answer, answer ""
         "#]],
     )
     .await;
@@ -119,7 +144,7 @@ async fn a_predicate_makes_a_line_the_final() {
         expect![[r#"
             {"type":"step"} => status
             {"type":"done","text":"42"} => status
-            {"type":"done"} => status, ExtraFinal: the program gave another answer; the first one is used
+            {"type":"done"} => status, ExtraFinal: the program gave another answer; the last one is used
             · => runtime_crash: the program exited with code 3 after it had given an answer, answer "42"
         "#]],
     )

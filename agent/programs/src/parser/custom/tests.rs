@@ -92,8 +92,10 @@ fn ends(change: &[(&str, Value)], lines: &[&str], expected: &str) {
 #[test]
 fn the_first_or_the_last_match_counts() {
     let answers = [r#"{"type": "done", "answer": "one"}"#, r#"{"type": "done", "answer": "two"}"#];
-    ends(&[], &answers, r#"ExtraFinal, final "one""#);
-    ends(&[("/terminal/match", json!("last"))], &answers, r#"final "two""#);
+    ends(&[], &answers, r#"ExtraFinal, final "two""#);
+    ends(&[("/terminal/match", json!("first"))], &answers, r#"ExtraFinal, final "one""#);
+    let empty = [answers[0], r#"{"type": "done", "answer": ""}"#];
+    ends(&[], &empty, r#"ExtraFinal, final "one""#);
     let errors = [r#"{"type": "error", "why": "one"}"#, r#"{"type": "error", "why": "two"}"#];
     ends(&[], &errors, r#"Reported, Reported, error "one" None"#);
     ends(&[("/error/match", json!("last"))], &errors, r#"Reported, Reported, error "two" None"#);
