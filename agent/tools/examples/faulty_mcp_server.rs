@@ -1,7 +1,7 @@
 //! An MCP server over pipes that produces faults on demand, for the tests of this crate.
 //!
 //! `faulty_mcp_server` runs until its stdin is closed; `faulty_mcp_server refuse` prints an error and exits with
-//! code 7.
+//! code 7. With `pages MODE`, its list of tools has pages: `again` repeats a cursor, `new` and `large` never end.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -29,6 +29,8 @@ struct Faulty {
     grown: Arc<AtomicBool>,
     cancelled: watch::Sender<u64>,
     era: Era,
+    /// How the list of tools goes on.
+    pages: Option<String>,
 }
 
 /// The protocol versions that it supports.
@@ -58,7 +60,8 @@ async fn main() {
         Some("old-but-discovered") => Era::OldButDiscovered,
         _ => Era::Both,
     };
-    let faulty = Faulty { grown: Arc::default(), cancelled, era };
+    let pages = std::env::args().nth(2).filter(|_| mode.as_deref() == Some("pages"));
+    let faulty = Faulty { grown: Arc::default(), cancelled, era, pages };
     let running = faulty.serve(transport::stdio()).await.expect("the client speaks MCP");
     running.waiting().await.expect("the server does not panic");
 }
@@ -87,9 +90,12 @@ impl ServerHandler for Faulty {
 
     async fn list_tools(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        if let Some(pages) = &self.pages {
+            return Ok(page_of(pages, page.and_then(|page| page.cursor)));
+        }
         let mut names = vec!["die", "flood", "fail", "refuse", "grow", "hang", "cancelled", "big"];
         names.extend(["nonsense", "kinds", "unsigned", "long", "context", "ask", "hasty"]);
         if self.grown.load(Ordering::Relaxed) {
@@ -189,6 +195,19 @@ async fn ask(context: &RequestContext<RoleServer>) -> Result<String, ErrorData> 
 
 fn structured(value: &Value) -> CallToolResponse {
     CallToolResponse::Complete(CallToolResult::structured(value.clone()))
+}
+
+/// A page of a list without an end.
+fn page_of(pages: &str, cursor: Option<String>) -> ListToolsResult {
+    let number: usize = cursor.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+    let mut result = ListToolsResult::with_all_items(vec![tool(&format!("t{number}"), &json!({}))]);
+    result.next_cursor = Some(match pages {
+        "again" => (number + 1).min(2).to_string(),
+        "empty" => String::new(),
+        "large" => format!("{}{}", "0".repeat(1_000_000), number + 1),
+        _ => (number + 1).to_string(),
+    });
+    result
 }
 
 fn text_result(text: &str) -> CallToolResponse {

@@ -31,7 +31,7 @@ use crate::config::{self, ConfigError};
 use crate::environment::{Environment, Inherit, Setting};
 use crate::oauth::{Authorizer, McpLogin, OAuthConfig, OAuthError};
 use crate::registry::{Tools, ToolsError};
-use connection::Endpoint;
+use connection::{Endpoint, ListLimits};
 use parked::ParkedCalls;
 use server::Server;
 pub use status::McpStatus;
@@ -98,9 +98,13 @@ pub struct McpServerConfig {
     /// for a URL, whose server may belong to others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_context: Option<bool>,
-    /// Maximum size of a message in bytes; the default is 32 MiB. A larger message ends the connection.
+    /// Maximum size in bytes of a message, and of the list of its tools; the default is 32 MiB. A larger message ends the
+    /// connection.
     #[serde(default = "message_bytes")]
     pub max_message_bytes: usize,
+    /// Maximum number of pages of the list of its tools; the default is 1,000.
+    #[serde(default = "list_pages")]
+    pub max_list_pages: usize,
 }
 
 fn yes() -> bool {
@@ -117,6 +121,10 @@ fn half_a_minute() -> u64 {
 
 fn message_bytes() -> usize {
     32 << 20
+}
+
+fn list_pages() -> usize {
+    1_000
 }
 
 impl McpServerConfig {
@@ -157,6 +165,7 @@ impl McpServerConfig {
             connect_timeout_ms: half_a_minute(),
             send_context: None,
             max_message_bytes: message_bytes(),
+            max_list_pages: list_pages(),
         }
     }
 
@@ -277,6 +286,10 @@ impl PreparedMcpServer {
             timeout,
             task_timeout: Duration::from_millis(config.task_timeout_ms),
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+            list_limits: ListLimits {
+                max_pages: config.max_list_pages,
+                max_bytes: config.max_message_bytes,
+            },
             tools: tools.clone(),
             link: Mutex::default(),
             parked: ParkedCalls::default(),

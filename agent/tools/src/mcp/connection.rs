@@ -1,6 +1,6 @@
 //! A connection to an MCP server: setup, state, and the reason of its end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability,
-    FormElicitationCapability, Implementation, ProtocolVersion, ServerNotification,
-    SubscriptionFilter, TASKS_EXTENSION_ID, Tool, UrlElicitationCapability,
+    FormElicitationCapability, Implementation, PaginatedRequestParams, ProtocolVersion,
+    ServerNotification, SubscriptionFilter, TASKS_EXTENSION_ID, Tool, UrlElicitationCapability,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, NotificationContext, RequestContext, RoleClient,
@@ -83,6 +83,13 @@ impl Endpoint {
 pub(super) fn parse_url(server: &str, url: &str) -> Result<reqwest::Url, ConfigError> {
     let invalid = |why| ConfigError::new(server, format!("its url is invalid: {why}"));
     reqwest::Url::parse(url).map_err(invalid)
+}
+
+/// Bounds of a list whose end only the server knows.
+#[derive(Clone, Copy)]
+pub(super) struct ListLimits {
+    pub(super) max_pages: usize,
+    pub(super) max_bytes: usize,
 }
 
 /// An open or closed connection.
@@ -239,12 +246,43 @@ impl Connection {
         self.changed.subscribe()
     }
 
-    /// The server's current tools.
-    pub(super) async fn list(&self) -> Result<Vec<Tool>, String> {
-        self.peer().list_all_tools().await.map_err(|why| match of_oauth(&why) {
-            Some(why) => why.to_string(),
-            None => why.to_string(),
-        })
+    /// Returns the server's current tools. A cursor that the server has sent before ends the list, because its pages would
+    /// repeat.
+    ///
+    /// # Errors
+    /// Why they cannot be listed.
+    pub(super) async fn list(&self, limits: ListLimits) -> Result<Vec<Tool>, String> {
+        let mut tools = Vec::new();
+        let mut bytes = 0;
+        let mut cursors = BTreeSet::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..limits.max_pages {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+            let page = self.peer().list_tools(Some(params)).await.map_err(|why| {
+                of_oauth(&why).map_or_else(|| why.to_string(), ToString::to_string)
+            })?;
+            let next = page.next_cursor;
+            bytes += serde_json::to_string(&page.tools).map_or(0, |text| text.len());
+            bytes += next.as_ref().map_or(0, String::len);
+            if bytes > limits.max_bytes {
+                let max = limits.max_bytes;
+                return Err(format!(
+                    "its list of tools has more than {max} bytes (max_message_bytes)"
+                ));
+            }
+            tools.extend(page.tools);
+            let Some(next) = next else { return Ok(tools) };
+            if !cursors.insert(next.clone()) {
+                tracing::warn!(
+                    tools = tools.len(),
+                    "an MCP server has sent a cursor again: its list of tools ends there"
+                );
+                return Ok(tools);
+            }
+            cursor = Some(next);
+        }
+        let max = limits.max_pages;
+        Err(format!("its list of tools has more than {max} pages (max_list_pages)"))
     }
 
     pub(super) fn is_open(&self) -> bool {

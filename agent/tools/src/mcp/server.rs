@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use abide_client::Effect;
 use rmcp::ServiceError;
-use rmcp::model::CancelTaskParams;
+use rmcp::model::{CancelTaskParams, Tool};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Endpoint};
+use super::connection::{Connection, Endpoint, ListLimits};
 use super::parked::ParkedCalls;
 use crate::registry::Tools;
 
-/// Delay after the second consecutive failure; it doubles up to the maximum below.
+/// Delay after the second consecutive failure, which doubles up to the maximum below, and between two lists of tools.
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
@@ -33,6 +33,7 @@ pub(super) struct Server {
     /// Maximum time for a task.
     pub(super) task_timeout: Duration,
     pub(super) connect_timeout: Duration,
+    pub(super) list_limits: ListLimits,
     pub(super) tools: Tools,
     pub(super) link: Mutex<ConnectionState>,
     pub(super) closing: CancellationToken,
@@ -127,12 +128,8 @@ impl Server {
 
     async fn connect_and_list(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
         let connection = Connection::open(&self.endpoint, self.connect_timeout).await?;
-        let listed = match tokio::time::timeout(self.connect_timeout, connection.list()).await {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(why)) => return Err(format!("it failed to list its tools: {why}")),
-            Err(_) => return Err("timeout while listing its tools".to_owned()),
-        };
-        self.publish(listed);
+        let listed = self.list(&connection).await;
+        self.publish(listed.map_err(|why| format!("it failed to list its tools: {why}"))?);
         let connection = Arc::new(connection);
         self.follow(&connection);
         Ok(connection)
@@ -149,15 +146,25 @@ impl Server {
                 else {
                     break;
                 };
-                match tokio::time::timeout(server.connect_timeout, connection.list()).await {
-                    Ok(Ok(listed)) => server.publish(listed),
-                    Ok(Err(why)) => {
+                match server.list(&connection).await {
+                    Ok(listed) => server.publish(listed),
+                    Err(why) => {
                         tracing::warn!(server = server.name, why, "tools could not be listed")
                     }
-                    Err(_) => tracing::warn!(server = server.name, "timeout while listing tools"),
                 }
+                drop((server, connection));
+                // A server that reports a change whenever it is asked for its tools must not be asked without a pause.
+                tokio::time::sleep(BACKOFF).await;
             }
         });
+    }
+
+    async fn list(&self, connection: &Connection) -> Result<Vec<Tool>, String> {
+        let listing = connection.list(self.list_limits);
+        tokio::time::timeout(self.connect_timeout, listing).await.unwrap_or_else(|_| {
+            let seconds = self.connect_timeout.as_secs_f64();
+            Err(format!("the list had no end after {seconds} s (connect_timeout_ms)"))
+        })
     }
 
     /// Retries until the first success, or until the server is closed.

@@ -60,6 +60,41 @@ async fn listed_tools_become_tools() {
     }
 }
 
+/// Class: trust in the peer to end. A server whose cursor does not advance was asked 2,500 times a second until the timeout, kept
+/// 30 MB of pages a second in memory, and was then unavailable.
+#[tokio::test]
+async fn a_list_of_tools_without_an_end_is_bounded() {
+    for (pages, expected) in [
+        ("again", "t0, t1, t2"),
+        ("empty", "t0"),
+        (
+            "new",
+            "it failed to list its tools: its list of tools has more than 20 pages (max_list_pages)",
+        ),
+        (
+            "large",
+            "it failed to list its tools: its list of tools has more than 5000000 bytes (max_message_bytes)",
+        ),
+    ] {
+        let mut config = config("pages");
+        config.command.push(pages.to_owned());
+        config.required = false;
+        config.max_list_pages = 20;
+        config.max_message_bytes = 5_000_000;
+        let (server, tools) = start(config).await;
+        let listed = match server.status().await {
+            McpStatus::Down { why } => why,
+            McpStatus::Up { .. } => {
+                let mut names = tools.names();
+                // A repeated page has the same tools: the registry keeps one of each name.
+                names.sort();
+                names.join(", ")
+            }
+        };
+        assert_eq!(listed, expected, "{pages}");
+    }
+}
+
 #[tokio::test]
 async fn configured_effects_override_annotations() {
     let mut config = config("");
