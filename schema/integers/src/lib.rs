@@ -1,4 +1,5 @@
-//! Detects integers in JSON text that do not fit a signed 64-bit integer.
+//! What `serde_json` loses or refuses in the JSON text of others: integers that do not fit a signed 64-bit integer,
+//! and unpaired surrogates ([`readable`]).
 //!
 //! `serde_json` parses such an integer as a double, which keeps about 16 of its digits, and reports nothing. So all
 //! JSON input is checked with [`check`] as text before it is parsed. The range is that of an INTEGER in
@@ -7,8 +8,11 @@
 //! A number with a fraction or an exponent is always a double and is not checked. The check does not validate
 //! JSON: for other text the result is unspecified, but it never panics.
 
+mod surrogates;
 #[cfg(test)]
 mod tests;
+
+pub use surrogates::{readable, unpaired_surrogates};
 
 use std::borrow::Cow;
 use std::fmt;
