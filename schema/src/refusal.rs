@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use abide_json_integers::{self as integers, OutOfRange};
+use abide_json_integers::{self as integers, OutOfRange, UnpairedSurrogate};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -261,6 +261,13 @@ impl Refusal {
             problem["batch_position"] = position.into();
         }
         problem
+    }
+}
+
+impl From<UnpairedSurrogate> for Refusal {
+    fn from(found: UnpairedSurrogate) -> Refusal {
+        Refusal::new(Code::BadArguments, found.to_string())
+            .hint("send whole characters: a text was cut by UTF-16 units; in JavaScript, toWellFormed() repairs it")
     }
 }
 

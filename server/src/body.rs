@@ -11,6 +11,7 @@ use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value as JsonValue;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -86,6 +87,23 @@ impl RequestBody {
         self.hold
     }
 
+    /// Returns the id of a JSON-RPC request whose values are refused, so that its sender learns which one it is; null for
+    /// all other text.
+    pub(crate) fn request_id(&self) -> JsonValue {
+        #[derive(Deserialize)]
+        struct Named {
+            id: JsonValue,
+            #[serde(rename = "method")]
+            _method: String,
+        }
+        if json_values::check(&self.text).is_err() {
+            return JsonValue::Null;
+        }
+        let named = serde_json::from_str::<Named>(&integers::readable(self.text.as_bytes()));
+        let id = named.map(|named| named.id).unwrap_or_default();
+        if id.is_string() || id.is_i64() || id.is_u64() { id } else { JsonValue::Null }
+    }
+
     /// The JSON value, null if the body is empty.
     pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
         if self.text.trim_ascii().is_empty() {
@@ -93,8 +111,10 @@ impl RequestBody {
         }
         json_values::check(&self.text)?;
         let value = serde_json::from_str(&self.text).map_err(|why| {
-            not_json(&why)
-                .hint("send one JSON object in UTF-8, or an empty body if no arguments are needed")
+            self.not_json(
+                &why,
+                "send one JSON object in UTF-8, or an empty body if no arguments are needed",
+            )
         })?;
         integers::check(&self.text)?;
         Ok(value)
@@ -106,14 +126,14 @@ impl RequestBody {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
                 .hint(format!("send a body like {looks}")));
         }
-        let refused = |refusal: Refusal| refusal.hint(format!("send a body like {looks}"));
+        let hint = format!("send a body like {looks}");
+        let refused = |refusal: Refusal| refusal.hint(hint.clone());
         if !self.text.trim_ascii_start().starts_with('{') {
             // Serde would accept an array for a struct, its items as the fields in order.
-            let refusal = serde_json::from_str::<IgnoredAny>(&self.text).map_or_else(
-                |why| not_json(&why),
-                |_| Refusal::new(Code::BadRequest, "the body is not a JSON object"),
-            );
-            return Err(refused(refusal));
+            return Err(match serde_json::from_str::<IgnoredAny>(&self.text) {
+                Err(why) => self.not_json(&why, &hint),
+                Ok(_) => refused(Refusal::new(Code::BadRequest, "the body is not a JSON object")),
+            });
         }
         json_values::check(&self.text)?;
         let envelope = serde_json::from_str(&self.text).map_err(|why| match why.classify() {
@@ -121,15 +141,21 @@ impl RequestBody {
                 Code::BadRequest,
                 format!("the body has an unexpected form: {why}"),
             )),
-            _ => refused(not_json(&why)),
+            _ => self.not_json(&why, &hint),
         })?;
         integers::check(&self.text)?;
         Ok(envelope)
     }
-}
 
-fn not_json(why: &serde_json::Error) -> Refusal {
-    Refusal::new(Code::BadRequest, format!("the body is not JSON: {why}"))
+    /// Why the body cannot be parsed. Half a surrogate pair is JSON, and no text.
+    fn not_json(&self, why: &serde_json::Error, hint: &str) -> Refusal {
+        match integers::check_surrogates(&self.text) {
+            Err(found) => found.into(),
+            Ok(()) => {
+                Refusal::new(Code::BadRequest, format!("the body is not JSON: {why}")).hint(hint)
+            }
+        }
+    }
 }
 
 impl FromRequest<AppState> for RequestBody {

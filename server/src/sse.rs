@@ -97,6 +97,7 @@ pub(crate) async fn subscribe(
 }
 
 fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
+    integers::check_surrogates(text)?;
     let params = serde_json::from_str(text).map_err(|why| {
         Refusal::new(Code::BadRequest, format!("params is not a JSON object: {why}"))
             .hint("params={\"sid\": \"s_42\"}, percent-encoded")

@@ -126,6 +126,8 @@ pub enum NoticeCode {
     Reported,
     /// The program closed its input, or exited, before it had read all of it.
     StdinUnread,
+    /// A line looks like a JSON object and cannot be read. Its content is not among the events.
+    LineUnread,
     /// The complete text of a streamed message differs from its chunks; the chunks are kept.
     TextDiffers,
 }

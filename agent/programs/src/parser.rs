@@ -77,9 +77,15 @@ pub trait Parser: Send {
     }
 }
 
-/// The line as a JSON object, or `None`. Integers that would lose digits become strings.
+/// The line as a JSON value. Integers that would lose digits become strings, and half a surrogate pair becomes U+FFFD: programs
+/// in JavaScript cut texts by UTF-16 units.
+pub(crate) fn value(line: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(&integers::quoted(&integers::readable(line.as_bytes())))
+}
+
+/// The line as a JSON object, or `None`.
 pub(crate) fn object(line: &str) -> Option<Map<String, Value>> {
-    match serde_json::from_str(&integers::quoted(line)) {
+    match value(line) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
     }

@@ -1,7 +1,6 @@
 //! Interprets the lines of a run, from a process or stored: the events of each line, and the facts
 //! that decide how the run ends. Terminal events are held back. Pure.
 
-use abide_json_integers as integers;
 use serde_json::Value;
 
 use crate::command;
@@ -9,7 +8,7 @@ use crate::config::{CliConfig, TerminalRule};
 use crate::control::OpenApprovals;
 use crate::dialogue::Dialogue;
 use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult};
-use crate::parser::Parser;
+use crate::parser::{self, Parser};
 use crate::run_result::RunFacts;
 
 /// The state of a run that is read.
@@ -45,7 +44,14 @@ impl Reading {
 
     /// Reads a line.
     pub(crate) fn line(&mut self, raw: &str) -> ReadLine {
-        let events = self.dialogue.parse_line(raw);
+        let mut events = self.dialogue.parse_line(raw);
+        if events.is_empty()
+            && raw.trim_start().starts_with('{')
+            && let Err(why) = parser::value(raw)
+        {
+            let message = format!("a line of the program cannot be read: {why}");
+            events.push(ProgramEvent::Notice { code: NoticeCode::LineUnread, message });
+        }
         let ends = events.iter().any(ProgramEvent::is_terminal);
         let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
         let opens_session = events.iter().any(is_session);
@@ -54,7 +60,7 @@ impl Reading {
         if let TerminalRule::Line { pointer, equals, text } = &self.rule
             && !ends
         {
-            let line = serde_json::from_str::<Value>(&integers::quoted(raw)).unwrap_or_default();
+            let line = parser::value(raw).unwrap_or_default();
             if line.pointer(pointer) == Some(equals) {
                 let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
                 let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();

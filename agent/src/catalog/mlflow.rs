@@ -6,6 +6,7 @@ use std::time::Duration;
 use abide_client::prompt_version;
 use abide_definitions::project_config::MlflowConfig;
 use abide_definitions::prompt_source::PromptStore;
+use abide_json_integers as integers;
 use abide_tools::Environment;
 use reqwest::{Client, StatusCode, Url};
 use serde::Deserialize;
@@ -98,7 +99,7 @@ impl Mlflow {
             status => return Err(format!("the MLflow server responded with HTTP {status}")),
         }
         let body = bounded(answer).await?;
-        let found: Found = serde_json::from_slice(&body)
+        let found: Found = serde_json::from_str(&integers::readable(&body))
             .map_err(|_| "the response is not valid for the MLflow API".to_owned())?;
         found.model_version.prompt(name)
     }

@@ -98,6 +98,7 @@ impl ServerHandler for Faulty {
         }
         let mut names = vec!["die", "flood", "fail", "refuse", "grow", "hang", "cancelled", "big"];
         names.extend(["nonsense", "kinds", "unsigned", "long", "context", "ask", "hasty"]);
+        names.extend(["half", "hologram", "nan"]);
         if self.grown.load(Ordering::Relaxed) {
             names.push("late");
         }
@@ -157,6 +158,17 @@ impl ServerHandler for Faulty {
             "long" => {
                 let n = format!("1{}", "0".repeat(23));
                 let result = format!(r#"{{"content":[],"structuredContent":{{"n":{n}}}}}"#);
+                println!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, context.id);
+                std::future::pending().await
+            }
+            // Nor half a surrogate pair, a content block of another kind, or a number that is none.
+            name @ ("half" | "hologram" | "nan") => {
+                let content = match name {
+                    "half" => r#"{"type":"text","text":"cut \ud83d"}"#,
+                    "hologram" => r#"{"type":"text","text":"seen"},{"type":"hologram","beam":7}"#,
+                    _ => r#"{"type":"text","text":"x"}],"_meta":{"n":NaN},"content":["#,
+                };
+                let result = format!(r#"{{"content":[{content}]}}"#);
                 println!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, context.id);
                 std::future::pending().await
             }

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use abide_schema::{Refusal, integers};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -105,9 +106,7 @@ impl Proxy {
                     let why = "the line is not one message of JSON-RPC 2.0";
                     self.fail(&other["id"], -32600, why).await?;
                 }
-                Err(why) => {
-                    self.fail(&JsonValue::Null, -32700, &format!("not JSON: {why}")).await?;
-                }
+                Err(why) => self.refuse(&text, &why).await?,
             }
         }
         let answered = async { while tasks.requests.join_next().await.is_some() {} };
@@ -341,6 +340,22 @@ impl Proxy {
             }
         }
         headers
+    }
+
+    /// Refuses a line that cannot be parsed. Half a surrogate pair is JSON: its sender waits for a response to its request.
+    async fn refuse(&self, line: &[u8], why: &serde_json::Error) -> io::Result<()> {
+        let text = String::from_utf8_lossy(line);
+        let Err(found) = integers::check_surrogates(&text) else {
+            return self.fail(&JsonValue::Null, -32700, &format!("not JSON: {why}")).await;
+        };
+        let message: JsonValue =
+            serde_json::from_str(&integers::readable(line)).unwrap_or_default();
+        let is_request = message["method"].is_string();
+        let id = if is_request { message["id"].clone() } else { JsonValue::Null };
+        let refusal = Refusal::from(found);
+        let error = json!({"code": -32602, "message": refusal.detail,
+            "data": {"code": refusal.code.as_str(), "hint": refusal.hint}});
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await
     }
 
     async fn fail(&self, id: &JsonValue, code: i64, why: &str) -> io::Result<()> {

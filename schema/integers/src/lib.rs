@@ -12,7 +12,7 @@ mod surrogates;
 #[cfg(test)]
 mod tests;
 
-pub use surrogates::{readable, unpaired_surrogates};
+pub use surrogates::{UnpairedSurrogate, check_surrogates, readable, unpaired_surrogates};
 
 use std::borrow::Cow;
 use std::fmt;

@@ -5,11 +5,50 @@
 //! output is therefore made readable first.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use memchr::memchr;
 
+use crate::{pointer, shown};
+
 /// The length of `\ud83d` in bytes.
 const ESCAPE_BYTES: usize = 6;
+
+/// An escape that is half of a pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnpairedSurrogate {
+    /// The position of its text, as a JSON pointer; empty if it is the whole text.
+    pub pointer: String,
+    /// The escape as written.
+    pub literal: String,
+}
+
+/// One sentence without its subject; a long pointer is truncated.
+impl fmt::Display for UnpairedSurrogate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "half a surrogate pair, {},", self.literal)?;
+        match self.pointer.is_empty() {
+            true => f.write_str(" is no Unicode text"),
+            false => write!(f, " in the text at {} is no Unicode text", shown(&self.pointer)),
+        }
+    }
+}
+
+impl std::error::Error for UnpairedSurrogate {}
+
+/// Checks a JSON text of a caller that can be asked to fix it.
+///
+/// # Errors
+/// The first half of a pair.
+pub fn check_surrogates(text: &str) -> Result<(), UnpairedSurrogate> {
+    match unpaired_surrogates(text).next() {
+        None => Ok(()),
+        Some(at) => {
+            let literal = text[at..at + ESCAPE_BYTES].to_owned();
+            Err(UnpairedSurrogate { pointer: pointer(text, at), literal })
+        }
+    }
+}
 
 /// Returns the JSON text of a peer with the replacement character U+FFFD in place of what is not Unicode: each
 /// unpaired surrogate escape becomes `\ufffd`, and each invalid sequence of UTF-8 becomes the character itself.
@@ -99,6 +138,20 @@ mod tests {
             assert_eq!(readable(text.as_bytes()), expected);
             serde_json::from_str::<Value>(expected).expect("it is JSON");
         }
+    }
+
+    #[test]
+    fn an_error_has_the_place_of_its_text() {
+        let found = |text: &str| check_surrogates(text).map_err(|found| found.to_string());
+        assert_eq!(
+            found(r#"{"a":["x",{"b/c":"\u0041 \ud83d"}]}"#).unwrap_err(),
+            r"half a surrogate pair, \ud83d, in the text at /a/1/b~1c is no Unicode text"
+        );
+        assert_eq!(
+            found(r#""\udd11""#).unwrap_err(),
+            r"half a surrogate pair, \udd11, is no Unicode text"
+        );
+        assert_eq!(found(r#"{"a":"\ud83d\udd11"}"#), Ok(()));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
     }
 }
 
-/// The part of a too large message that is parsed.
+/// The part of a refused message that is parsed.
 #[derive(Deserialize)]
 struct MessageId {
     id: String,
@@ -86,6 +86,11 @@ fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
             return (None, refusal.hint("abide.v1 is one JSON object per text message"));
         }
         Err(why) => {
+            if let Err(found) = integers::check_surrogates(text) {
+                let id = serde_json::from_str::<MessageId>(&integers::readable(text.as_bytes()));
+                let id = id.ok().map(|named| named.id).filter(|id| id.len() <= NAME_BYTES);
+                return (id, found.into());
+            }
             let refusal = bad(format!("the message is not JSON: {why}"));
             return (None, refusal.hint("abide.v1 is one JSON object per text message"));
         }

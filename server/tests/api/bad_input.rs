@@ -45,6 +45,7 @@ async fn invalid_calls_are_refused() {
             ("/v1/call/edit_note", r#"{"id":18446744073709551615,"text":"x"}"#),
             ("/v1/call/edit_note", r#"{"id":1e400,"text":"x"}"#),
             ("/v1/call/edit_note", r#"{"id":1.5,"text":"x"}"#),
+            ("/v1/call/edit_note", r#"{"id":1,"text":"cut \ud83d"}"#),
             ("/v1/call/edit_note", r#"{"id":1,"text":"x""#),
             ("/v1/call/edit_note", r#"{"id":1,"text":"x"} {}"#),
             ("/v1/call/edit_note", r#"{"id":1,"text":"x"}"#),
@@ -77,6 +78,8 @@ async fn invalid_calls_are_refused() {
                 400 bad_request: the body is not JSON: number out of range at line 1 column 11 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1.5,"text":"x"}
                 422 bad_arguments: edit_note: argument id: expected an integer, found the number 1.5 (edit_note takes id, text)
+            /v1/call/edit_note {"id":1,"text":"cut \ud83d"}
+                422 bad_arguments: half a surrogate pair, \ud83d, in the text at /text is no Unicode text (send whole characters: a text was cut by UTF-16 units; in JavaScript, toWellFormed() repairs it)
             /v1/call/edit_note {"id":1,"text":"x"
                 400 bad_request: the body is not JSON: EOF while parsing an object at line 1 column 18 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1,"text":"x"} {}

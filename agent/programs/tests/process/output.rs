@@ -48,9 +48,28 @@ async fn lines_without_a_json_object_are_kept_raw() {
             Loading… => 
             [1] => 
             7 => 
-            {"a": => 
+            {"a": => LineUnread: a line of the program cannot be read: EOF while parsing a value at line 1 column 5
             {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
             · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+/// Class: one undecodable value costs the line, silently. Claude Code cuts texts by UTF-16 units: the result of a call, or the
+/// answer of the run, was lost.
+#[tokio::test]
+async fn half_a_surrogate_pair_costs_no_line_and_a_dropped_line_is_a_notice() {
+    let said = r#"{"type":"assistant","message":{"content":"a\ud83d"}}"#;
+    let last = r#"{"type":"result","subtype":"success","is_error":false,"result":"4\udd11"}"#;
+    let no_number = r#"{"type":"assistant","x":NaN}"#;
+    check(
+        fake(&["line", said, "line", no_number, "line", last]),
+        expect![[r#"
+            {"type":"assistant","message":{"content":"a\ud83d"}} => says "a�"
+            {"type":"assistant","x":NaN} => LineUnread: a line of the program cannot be read: expected value at line 1 column 25
+            {"type":"result","subtype":"success","is_error":false,"result":"4\udd11"} => 
+            · => final "4�", exited with code 0
         "#]],
     )
     .await;

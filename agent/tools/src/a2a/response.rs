@@ -40,7 +40,7 @@ pub(super) fn result_of(
         let why = format!("the response of {host} cannot be stored: {found}");
         return Err(A2aFailure::Invalid(why));
     }
-    let mut response: Value = serde_json::from_str(&text)
+    let mut response: Value = serde_json::from_str(&integers::readable(text.as_bytes()))
         .map_err(|_| A2aFailure::Invalid(format!("{host} did not respond with JSON-RPC")))?;
     if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
         let code = error["code"].as_i64().unwrap_or_default();

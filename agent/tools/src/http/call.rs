@@ -90,7 +90,8 @@ impl Plan {
             Ok(text) => {
                 // A body that JSON cannot represent exactly is stored as text.
                 let is_exact = is_json(media_type.as_deref()) && integers::check(&text).is_ok();
-                let parsed = is_exact.then(|| serde_json::from_str(&text));
+                let readable = integers::readable(text.as_bytes());
+                let parsed = is_exact.then(|| serde_json::from_str(&readable));
                 let body = match parsed {
                     Some(Ok(value)) => value,
                     _ => Value::String(text.clone()),

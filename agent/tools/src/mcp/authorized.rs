@@ -7,20 +7,34 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use reqwest::Client;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::ServiceError;
-use rmcp::model::ClientJsonRpcMessage;
+use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
 use sse_stream::Sse;
 
+use super::received;
 use crate::oauth::{Authorizer, Challenge, OAuthError};
 
 type HttpError = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
+
+/// The beginning of the SDK's error for a response of JSON that it cannot decode; it has no variant of its own.
+const UNREADABLE: &str = "could not parse JSON response as ServerJsonRpcMessage";
+
+/// The events of a server, with messages that the SDK can decode.
+fn decodable(events: Events) -> Events {
+    let readable = |event: Sse| Sse {
+        data: event.data.map(|data| received::decodable(&data).into_owned()),
+        ..event
+    };
+    events.map_ok(readable).boxed()
+}
 
 /// An HTTP client with the tokens of its server.
 #[derive(Clone)]
@@ -147,7 +161,7 @@ impl StreamableHttpClient for AuthorizedClient {
                 max,
             )
         };
-        self.send(request).await
+        self.send(request).await.map(decodable)
     }
 
     async fn post_message(
@@ -180,6 +194,23 @@ impl StreamableHttpClient for AuthorizedClient {
             self.http
                 .post_message_with_max_sse_event_size(uri, message, session_id, token, headers, max)
         };
-        self.send(request).await
+        match self.send(request).await {
+            Ok(StreamableHttpPostResponse::Sse(events, session_id)) => {
+                Ok(StreamableHttpPostResponse::Sse(decodable(events), session_id))
+            }
+            // The server has answered: its response ends the request, and not the connection.
+            Err(StreamableHttpError::UnexpectedServerResponse(why))
+                if why.starts_with(UNREADABLE) =>
+            {
+                let ClientJsonRpcMessage::Request(request) = &message else {
+                    return Err(StreamableHttpError::UnexpectedServerResponse(why));
+                };
+                let why = format!("the response cannot be read: {why}");
+                let error = ErrorData::new(ErrorCode::PARSE_ERROR, why, None);
+                let response = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
+                Ok(StreamableHttpPostResponse::Json(response, None))
+            }
+            other => other,
+        }
     }
 }

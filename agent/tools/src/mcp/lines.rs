@@ -1,6 +1,6 @@
-//! A reader that closes a stream with oversized lines.
+//! A reader of the lines of a server: it closes a stream with oversized lines, and passes on what the SDK can decode.
 //!
-//! If such a message were dropped silently, its call would wait until its timeout. A closed connection fails
+//! If an oversized message were dropped silently, its call would wait until its timeout. A closed connection fails
 //! immediately with the reason.
 
 use std::io;
@@ -10,11 +10,20 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Passes bytes through, and fails at an oversized line.
+use super::received;
+
+/// Maximum size of a read: the capacity of a Linux pipe.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Passes on complete lines, and fails at an oversized one.
 pub(super) struct BoundedLines<R> {
     from: R,
-    /// Bytes of the current line.
-    line: usize,
+    /// The current, incomplete line.
+    partial: Vec<u8>,
+    /// Lines that are not passed on yet, and how much of them is.
+    lines: Vec<u8>,
+    passed: usize,
+    buffer: Box<[u8]>,
     max: usize,
     note: StreamError,
 }
@@ -37,7 +46,30 @@ impl StreamError {
 
 impl<R> BoundedLines<R> {
     pub(super) fn of(from: R, max: usize, note: StreamError) -> BoundedLines<R> {
-        BoundedLines { from, line: 0, max, note }
+        let buffer = vec![0; READ_BYTES].into_boxed_slice();
+        BoundedLines { from, partial: Vec::new(), lines: Vec::new(), passed: 0, buffer, max, note }
+    }
+
+    /// Adds what was read.
+    fn add(&mut self, bytes: usize) -> io::Result<()> {
+        for piece in self.buffer[..bytes].split_inclusive(|byte| *byte == b'\n') {
+            let line = self.partial.len() + piece.len();
+            if line > self.max {
+                let max = self.max;
+                let why =
+                    format!("it sent a message of at least {line} bytes; the maximum is {max}");
+                self.note.write(why.clone());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                let line = String::from_utf8_lossy(&self.partial);
+                self.lines.extend_from_slice(received::decodable(line.trim_end()).as_bytes());
+                self.lines.push(b'\n');
+                self.partial.clear();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -47,21 +79,22 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.from).poll_read(context, buffer))?;
-        for piece in buffer.filled()[before..].split_inclusive(|byte| *byte == b'\n') {
-            self.line += piece.len();
-            if self.line > self.max {
-                let (line, max) = (self.line, self.max);
-                let why =
-                    format!("it sent a message of at least {line} bytes; the maximum is {max}");
-                self.note.write(why.clone());
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        let this = &mut *self;
+        while this.passed == this.lines.len() {
+            this.lines.clear();
+            this.passed = 0;
+            let mut read = ReadBuf::new(&mut this.buffer);
+            ready!(Pin::new(&mut this.from).poll_read(context, &mut read))?;
+            let bytes = read.filled().len();
+            if bytes == 0 {
+                return Poll::Ready(Ok(()));
             }
-            if piece.ends_with(b"\n") {
-                self.line = 0;
-            }
+            this.add(bytes)?;
         }
+        let waiting = &this.lines[this.passed..];
+        let count = waiting.len().min(buffer.remaining());
+        buffer.put_slice(&waiting[..count]);
+        this.passed += count;
         Poll::Ready(Ok(()))
     }
 }

@@ -70,6 +70,10 @@ pub(super) async fn failure(
     }
     match error {
         ServiceError::McpError(error) => {
+            if error.code == ErrorCode::PARSE_ERROR {
+                let text = format!("MCP server {name} has answered, but {}", error.message);
+                return ToolOutcome::failed(Failure::Tool, text);
+            }
             let failure = match error.code {
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => Failure::Arguments,
                 _ => Failure::Tool,
@@ -96,6 +100,11 @@ pub(super) async fn failure(
             let text =
                 format!("the connection to MCP server {name} was lost during the call: {how}");
             ToolOutcome::failed(Failure::Lost, text)
+        }
+        ServiceError::UnexpectedResponse => {
+            let text =
+                format!("MCP server {name} has answered, but not with a result of this call");
+            ToolOutcome::failed(Failure::Tool, text)
         }
         other => {
             let text = format!("invalid response of MCP server {name}: {other}");

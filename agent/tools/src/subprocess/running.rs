@@ -142,9 +142,10 @@ impl Run<'_> {
         if self.output == Output::Text {
             return None;
         }
-        match serde_json::from_str::<Value>(text) {
+        let text = integers::readable(text.as_bytes());
+        match serde_json::from_str::<Value>(&text) {
             Ok(value) => {
-                if let Err(found) = integers::check(text) {
+                if let Err(found) = integers::check(&text) {
                     let why =
                         format!("{} ran, but its output cannot be stored: {found}", self.name);
                     return Some((Failure::Tool, why));
@@ -153,7 +154,7 @@ impl Run<'_> {
                 None
             }
             Err(why) => {
-                let why = format!("the output of {} is not valid JSON: {why}", self.name);
+                let why = format!("{} ran, but its output is not valid JSON: {why}", self.name);
                 Some((Failure::Tool, why))
             }
         }

@@ -95,6 +95,26 @@ async fn a_list_of_tools_without_an_end_is_bounded() {
     }
 }
 
+/// Class: one undecodable value costs the message. The SDK drops such a response, so the call waited for its timeout, and a
+/// person had to settle it although the server had answered.
+#[tokio::test]
+async fn a_response_that_cannot_be_decoded_ends_its_call() {
+    for mode in ["", "old"] {
+        let (_server, tools) = start(config(mode)).await;
+        let mut lines = Vec::new();
+        for name in ["half", "hologram", "nan"] {
+            let outcome = call_of(&tools, name).await;
+            let failure = outcome.failure.map_or("ok", |failure| failure.code());
+            lines.push(format!("{failure}: {}", outcome.text));
+        }
+        expect![[r#"
+            ok: cut �
+            tool: the tool ran, but a part of its result cannot be read: content 1 (hologram)
+            seen
+            tool: MCP server faulty has answered, but the response cannot be read: expected value at line 1 column 87"#]].assert_eq(&lines.join("\n"));
+    }
+}
+
 #[tokio::test]
 async fn configured_effects_override_annotations() {
     let mut config = config("");

@@ -161,7 +161,7 @@ async fn exit_codes_are_reported() {
         json!({}),
         expect![[r#"
         tool 0
-        the output of script is not valid JSON: expected ident at line 1 column 2
+        script ran, but its output is not valid JSON: expected ident at line 1 column 2
         stdout:
         nonsense
         {"exit_code":0,"failure":"tool","stdout":"nonsense\n"}"#]],

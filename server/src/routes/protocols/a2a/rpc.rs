@@ -1,5 +1,6 @@
 //! The binding JSON-RPC: `POST /a2a/{agent}`.
 
+use abide_schema::Code;
 use abide_schema::limits::A2A_VALUES;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
@@ -107,8 +108,14 @@ async fn perform_legacy(
 /// The method and the parameters of a request. `id` is set as soon as it is known.
 fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonValue)> {
     let value = content.check_values(A2A_VALUES).and_then(|()| content.value());
-    let mut value =
-        value.map_err(|refusal| A2aError::new(Kind::ParseError, refusal.to_string()))?;
+    let mut value = value.map_err(|refusal| match refusal.code {
+        // The message is JSON: its sender waits for a response to its request.
+        Code::BadArguments => {
+            *id = content.request_id();
+            A2aError::from(refusal)
+        }
+        _ => A2aError::new(Kind::ParseError, refusal.to_string()),
+    })?;
     let invalid = |message: &str| A2aError::new(Kind::InvalidRequest, message);
     if !value.is_object() {
         return Err(invalid("the body is not one JSON-RPC request"));

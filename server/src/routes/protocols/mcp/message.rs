@@ -57,7 +57,13 @@ impl Message {
         let refused = |code: i64, message: String| {
             HttpFailure::bad_request(JsonValue::Null, McpFailure { code, message, data: None })
         };
-        let value = content.value().map_err(|refusal| refused(-32700, refusal.detail))?;
+        let value = content.value().map_err(|refusal| match refusal.code {
+            // The message is JSON: its sender waits for a response to its request.
+            Code::BadArguments => {
+                HttpFailure::bad_request(content.request_id(), self::refused(refusal))
+            }
+            _ => refused(-32700, refusal.detail),
+        })?;
         let JsonValue::Object(mut members) = value else {
             let message = "the body is not one JSON-RPC message: batches are not supported";
             return Err(refused(-32600, message.to_owned()));
