@@ -118,6 +118,10 @@ fn incomplete(stop_reason: &str) -> Option<Failure> {
             ErrorKind::AnswerTruncated,
             "the model's answer was cut off at the token limit",
         )),
+        "error" => Some(Failure::new(
+            ErrorKind::RuntimeCrash,
+            "the model stopped with an error before its answer was complete",
+        )),
         _ => None,
     }
 }

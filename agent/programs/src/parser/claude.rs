@@ -5,7 +5,7 @@
 //! taken from the chunks if there are any, and the usage of a message is counted once per id, not per line. Only
 //! the `result` line has the total usage, the cost and the status.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
@@ -26,8 +26,9 @@ pub struct ClaudeParser {
     /// The last reported usage of each message of the agent itself.
     used: BTreeMap<String, Usage>,
     reported: Usage,
-    /// Calls whose start is already sent. Session logs repeat messages, for example after a resumption.
-    started: BTreeSet<String>,
+    /// The name and arguments of calls whose start is already sent. Session logs repeat messages, for example after a
+    /// resumption; the same id with another content is another call.
+    started: BTreeMap<String, (String, Value)>,
     replies: VecDeque<String>,
 }
 
@@ -108,17 +109,16 @@ impl ClaudeParser {
                     "the complete text of a streamed message differs from its chunks",
                 )),
             });
-        } else if kind.ends_with("tool_use") && block["id"].is_string() && block["name"].is_string()
+        } else if kind.ends_with("tool_use")
+            && let (Some(id), Some(name)) = (some_text(block, "id"), some_text(block, "name"))
         {
-            if !self.started.insert(text(block, "id").to_owned()) {
+            let arguments = block["input"].clone();
+            let call = (name.clone(), arguments.clone());
+            if self.started.insert(id.clone(), call.clone()) == Some(call) {
                 return;
             }
-            events.push(ProgramEvent::ToolCallStarted {
-                id: text(block, "id").to_owned(),
-                name: text(block, "name").to_owned(),
-                arguments: block["input"].clone(),
-                parent: parent.clone(),
-            });
+            let parent = parent.clone();
+            events.push(ProgramEvent::ToolCallStarted { id, name, arguments, parent });
         } else if let Some(finished) = finished(block, parent) {
             events.push(finished);
         } else {

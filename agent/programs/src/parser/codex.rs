@@ -69,7 +69,7 @@ impl CodexParser {
             "agent_message" => self.whole(TextKind::Said, item, completed, events),
             "reasoning" => self.whole(TextKind::Thought, item, completed, events),
             "error" => events.push(notice(NoticeCode::Reported, reason(item, "an item failed"))),
-            kind if item["id"].is_string() && is_call(kind) => {
+            kind if some_text(item, "id").is_some() && is_call(kind) => {
                 self.call(when, kind, item, events);
             }
             _ => events.push(status(json!({"type": when, "item": item}))),
@@ -138,7 +138,7 @@ impl CodexParser {
         if when == "item.completed" {
             let exit_code = item["exit_code"].as_i64();
             let failed = ["failed", "declined"].contains(&text(item, "status"));
-            let is_error = failed || !item["error"].is_null() || exit_code.is_some_and(|c| c != 0);
+            let is_error = failed || has_error(item) || exit_code.is_some_and(|code| code != 0);
             events.push(ProgramEvent::ToolCallFinished {
                 id,
                 output: output(kind, item),
@@ -161,6 +161,16 @@ impl CodexParser {
                     ..Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], &what))
                 }));
             }
+            // An error counts, whatever the line says besides.
+            _ if has_error(line) => {
+                events.push(ProgramEvent::Error(Failure {
+                    answer: self.answer(line, usage).map(Box::new),
+                    ..Failure::new(
+                        ErrorKind::RuntimeCrash,
+                        reason(&line["error"], "the turn failed"),
+                    )
+                }));
+            }
             _ => {
                 let answer = self.answer(line, usage.clone());
                 let none = ProgramResult {
@@ -175,9 +185,9 @@ impl CodexParser {
 
     /// The answer of the turn, if it has one.
     fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<ProgramResult> {
-        let reported = line["final_response"]["text"].as_str();
-        let text = reported.unwrap_or(&self.last.1).to_owned();
-        (reported.is_some() || !text.is_empty()).then(|| ProgramResult {
+        let reported = some_text(&line["final_response"], "text");
+        let text = reported.unwrap_or_else(|| self.last.1.clone());
+        (!text.is_empty()).then(|| ProgramResult {
             text,
             usage: usage.or_else(|| self.used.clone()),
             session_id: self.session.0.clone(),
@@ -216,9 +226,9 @@ fn is_call(kind: &str) -> bool {
 
 /// The name of a tool: for MCP the name that Codex shows to the model, else the item's type.
 fn name(kind: &str, item: &Value) -> String {
-    match (kind, item["server"].as_str(), item["tool"].as_str()) {
+    match (kind, some_text(item, "server"), some_text(item, "tool")) {
         ("mcp_tool_call", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
-        (_, _, Some(tool)) => tool.to_owned(),
+        (_, _, Some(tool)) => tool,
         _ => kind.to_owned(),
     }
 }
@@ -239,8 +249,17 @@ fn output(kind: &str, item: &Value) -> Value {
         "file_change" => &item["status"],
         _ => &item["result"],
     };
-    let error = &item["error"];
-    if error.is_null() { result.clone() } else { error.clone() }
+    if has_error(item) { item["error"].clone() } else { result.clone() }
+}
+
+/// Whether there is an error: an empty text or object means that there is none.
+fn has_error(of: &Value) -> bool {
+    match &of["error"] {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        _ => true,
+    }
 }
 
 fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
@@ -255,8 +274,10 @@ fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
     })
 }
 
+/// The message of an error, which is an object or a text.
 fn reason(reported: &Value, otherwise: &str) -> String {
-    some_text(reported, "message").unwrap_or_else(|| otherwise.to_owned())
+    let text = reported.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    some_text(reported, "message").or(text).unwrap_or_else(|| otherwise.to_owned())
 }
 
 #[cfg(test)]

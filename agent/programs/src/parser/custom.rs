@@ -480,7 +480,8 @@ fn holds(when: &Conditions, line: &Value) -> bool {
 
 /// A text or a number at a location.
 fn id(pointer: &JsonPointer, line: &Value) -> Option<String> {
-    pointer.of(line).filter(|id| id.is_string() || id.is_number()).map(as_text)
+    let id = pointer.of(line).filter(|id| id.is_string() || id.is_number()).map(as_text);
+    id.filter(|id| !id.is_empty())
 }
 
 fn as_text(value: &Value) -> String {

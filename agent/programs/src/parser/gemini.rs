@@ -29,7 +29,7 @@ impl Parser for GeminiParser {
             self.session.seen(line["session_id"].as_str()).into_iter().collect();
         match text(&line, "type") {
             "message" if text(&line, "role") == "assistant" => self.message(&line, &mut events),
-            "tool_use" if line["tool_id"].is_string() => {
+            "tool_use" if some_text(&line, "tool_id").is_some() => {
                 if !self.text.is_empty() {
                     self.before = std::mem::take(&mut self.text);
                 }
@@ -40,7 +40,7 @@ impl Parser for GeminiParser {
                     parent: None,
                 });
             }
-            "tool_result" if line["tool_id"].is_string() => events.push(finished(&line)),
+            "tool_result" if some_text(&line, "tool_id").is_some() => events.push(finished(&line)),
             // This is not the end: a `result` line or the exit code follows.
             "error" => {
                 let message = some_text(&line, "message")
@@ -84,7 +84,10 @@ impl GeminiParser {
             details: without(line, &["type", "session_id"]),
             ..ProgramResult::default()
         };
-        if text(line, "status") != "error" {
+        let error = &line["error"];
+        let has_error = some_text(error, "message").is_some()
+            || error.as_str().is_some_and(|it| !it.is_empty());
+        if text(line, "status") != "error" && !has_error {
             events.push(match self.stopped.take() {
                 Some(stopped) => {
                     ProgramEvent::Error(Failure { answer: Some(Box::new(answer)), ..stopped })
@@ -93,13 +96,13 @@ impl GeminiParser {
             });
             return;
         }
-        let error = &line["error"];
         let kind = match text(error, "type") {
             kind if kind.contains("Turn") => ErrorKind::LoopLimit,
             kind if kind.contains("Cancel") => ErrorKind::Cancelled,
             _ => ErrorKind::RuntimeCrash,
         };
-        let message = some_text(error, "message");
+        let text = error.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let message = some_text(error, "message").or(text);
         let message = message.unwrap_or_else(|| "the program reported an error".to_owned());
         let answer = Some(Box::new(answer));
         events.push(ProgramEvent::Error(Failure { answer, ..Failure::new(kind, message) }));
@@ -108,7 +111,9 @@ impl GeminiParser {
 
 /// The error of a failed tool may be in `error`, without `output`.
 fn finished(line: &Value) -> ProgramEvent {
-    let output = if line["output"].is_null() { &line["error"] } else { &line["output"] };
+    let has_output = !line["output"].is_null() && line["output"] != "";
+    let output =
+        if has_output || line["error"].is_null() { &line["output"] } else { &line["error"] };
     ProgramEvent::ToolCallFinished {
         id: text(line, "tool_id").to_owned(),
         output: output.clone(),

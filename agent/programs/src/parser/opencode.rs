@@ -46,7 +46,7 @@ impl Parser for OpenCodeParser {
                 let (text, message) = (text(part, "text").to_owned(), some_text(part, "id"));
                 events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
             }
-            "tool_use" if part["callID"].is_string() => self.call(part, &mut events),
+            "tool_use" if some_text(part, "callID").is_some() => self.call(part, &mut events),
             "step_finish" => self.step_finish(line, &mut events),
             "error" => {
                 let failure = failure(&line["error"]);

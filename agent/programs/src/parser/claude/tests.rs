@@ -297,3 +297,22 @@ fn a_session_is_reported_when_it_changes() {
     let id = |id: &str| ProgramEvent::SessionId { id: id.to_owned() };
     assert_eq!(ids, [id("a"), id("b")]);
 }
+
+/// Class: a part is assigned by its place instead of its identity. A call with the id of an earlier one and another content was
+/// dropped as a repetition, and one without an id took the place of the next.
+#[test]
+fn a_repeated_id_with_another_content_is_another_call() {
+    let call = |id: &str, place: &str| {
+        format!(
+            r#"{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"{id}","name":"look","input":{{"place":"{place}"}}}}]}}}}"#
+        )
+    };
+    let lines = [call("t1", "attic"), call("t1", "attic"), call("t1", "cellar"), call("", "x")];
+    check(
+        &lines.each_ref().map(String::as_str),
+        expect![[r#"
+        {"type":"tool_call_started","id":"t1","name":"look","arguments":{"place":"attic"},"parent":null}
+        {"type":"tool_call_started","id":"t1","name":"look","arguments":{"place":"cellar"},"parent":null}
+        {"type":"status","data":{"id":"","input":{"place":"x"},"name":"look","type":"tool_use"}}"#]],
+    );
+}

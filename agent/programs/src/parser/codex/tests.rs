@@ -149,3 +149,31 @@ fn plans_and_unknown_items_are_status() {
             {"type":"status","data":{"compaction":{},"type":"turn/compaction/completed"}}"#]],
     );
 }
+
+/// Class: an empty text in a field that means "absent", and an error beside success. A command whose `error` is `""` counted as
+/// failed, and a completed turn with an error as a success.
+#[test]
+fn an_empty_field_is_absent_and_an_error_counts() {
+    let call = r#"{"type":"item.completed","item":{"id":"1","type":"mcp_tool_call","server":"","tool":"look","error":"","result":"ok"}}"#;
+    let no_id = r#"{"type":"item.completed","item":{"id":"","type":"command_execution","command":"ls","exit_code":0}}"#;
+    check(
+        &[call, no_id],
+        expect![[r#"
+        {"type":"tool_call_started","id":"1","name":"look","arguments":null,"parent":null}
+        {"type":"tool_call_finished","id":"1","output":"ok","is_error":false,"exit_code":null,"parent":null}
+        {"type":"status","data":{"item":{"command":"ls","exit_code":0,"id":"","type":"command_execution"},"type":"item.completed"}}"#]],
+    );
+    check(
+        &[r#"{"type":"turn.completed","error":"the stream ended early"}"#],
+        expect![[
+            r#"{"type":"error","kind":"runtime_crash","message":"the stream ended early","recoverable":false,"exit":null,"stderr":"","answer":null}"#
+        ]],
+    );
+    let said = r#"{"type":"item.completed","item":{"id":"1","type":"agent_message","text":"42"}}"#;
+    check(
+        &[said, r#"{"type":"turn.completed","error":{},"final_response":{"text":""}}"#],
+        expect![[r#"
+            {"type":"assistant_delta","text":"42","message":"1","parent":null}
+            {"type":"final","text":"42","usage":null,"cost_usd":null,"session_id":null,"turns":null,"structured":null,"denials":[],"details":{"error":{}},"exit":null}"#]],
+    );
+}
