@@ -150,11 +150,25 @@ pub(crate) struct RequestedCall {
     pub(crate) provider_call_id: String,
 }
 
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CallStatus {
+    Succeeded,
+    /// The tool failed, or the call was not valid.
+    Failed,
+    /// A person or middleware has rejected it. It did not run.
+    Rejected,
+    /// It exceeded a limit. It did not run.
+    Skipped,
+    Cancelled,
+}
+
 /// The result of a call, as the model reads it.
 pub(crate) struct CallResult {
     pub(crate) text: String,
-    pub(crate) is_error: bool,
-    /// The exit code of the tool's program: 1 for an error without one.
+    pub(crate) status: CallStatus,
+    /// The exit code of the tool's program, or 128 plus its signal; for other tools 0 or 1.
     pub(crate) exit_code: i32,
     /// The arguments that ran, if the approver changed those of the model.
     pub(crate) approved_arguments: Option<Value>,
@@ -162,11 +176,20 @@ pub(crate) struct CallResult {
 
 impl CallResult {
     pub(crate) fn ok(text: impl Into<String>, exit_code: i32) -> CallResult {
-        CallResult { text: text.into(), is_error: false, exit_code, approved_arguments: None }
+        let status = CallStatus::Succeeded;
+        CallResult { text: text.into(), status, exit_code, approved_arguments: None }
     }
 
     pub(crate) fn error(text: impl Into<String>) -> CallResult {
-        CallResult { text: text.into(), is_error: true, exit_code: 1, approved_arguments: None }
+        CallResult::without_success(CallStatus::Failed, text)
+    }
+
+    pub(crate) fn without_success(status: CallStatus, text: impl Into<String>) -> CallResult {
+        CallResult { text: text.into(), status, exit_code: 1, approved_arguments: None }
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        self.status != CallStatus::Succeeded
     }
 }
 
@@ -187,6 +210,9 @@ pub(crate) struct ToolEntry {
     /// The arguments that ran, if the approver changed those of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) approved_arguments: Option<Value>,
+    /// What became of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<CallStatus>,
     /// The change of the active agent that the call makes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<HandoffEntry>,

@@ -16,7 +16,7 @@ use abide_models::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::context::entry::{self, AssistantEntry, CallResult, PARTIAL, RequestedCall};
+use crate::context::entry::{self, AssistantEntry, CallResult, CallStatus, PARTIAL, RequestedCall};
 use crate::context::request_size::{self, RequestSize};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
@@ -459,13 +459,13 @@ fn requests(
             continue;
         }
         let request = match at < allowed {
-            true => tools::calls::to_request(driver, asked, claims),
-            false => Err(tools::calls::SKIPPED.to_owned()),
+            true => tools::calls::to_request(driver, asked, claims).map_err(CallResult::error),
+            false => Err(tools::calls::skipped()),
         };
         match request {
             Ok(request) => requests.push(request.into()),
-            Err(text) => {
-                let (event, result) = driver.result(asked, &CallResult::error(text));
+            Err(result) => {
+                let (event, result) = driver.result(asked, &result);
                 events.push(event);
                 requests.push(result.into());
             }
@@ -483,7 +483,8 @@ fn refuse(
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<StepCall> {
     let results = refused.iter().filter_map(|(at, why)| {
-        let (event, result) = driver.result(calls.get(*at)?, &CallResult::error(why.as_str()));
+        let denied = CallResult::without_success(CallStatus::Rejected, why.as_str());
+        let (event, result) = driver.result(calls.get(*at)?, &denied);
         events.push(event);
         Some(result.into())
     });

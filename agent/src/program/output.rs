@@ -4,6 +4,7 @@ use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
 use abide_programs::{Failure, Line, ProgramEvent, ProgramResult, Usage};
 use serde_json::{Value, json};
 
+use crate::context::entry::CallStatus;
 use crate::program::calls::ProgramCalls;
 use crate::program::plan::ProgramPlan;
 use crate::run::lease::run_event;
@@ -97,12 +98,15 @@ impl ProgramOutput {
             }
             ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
                 let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
-                self.tool_calls += i64::from(self.calls.ended(&id, exit_code == 0));
+                let has_succeeded = !is_error && exit_code == 0;
+                let status = if has_succeeded { CallStatus::Succeeded } else { CallStatus::Failed };
+                self.tool_calls += i64::from(self.calls.ended(&id, has_succeeded));
                 let output = match output {
                     Value::String(text) => text,
                     other => other.to_string(),
                 };
-                let result = json!({"tool_call_id": id, "output": output, "exit_code": exit_code});
+                let result = json!({"tool_call_id": id, "output": output, "status": status,
+                    "exit_code": exit_code});
                 self.tell(RunEventKind::ToolResult, result);
             }
             ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {

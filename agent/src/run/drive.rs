@@ -151,13 +151,13 @@ impl Driver {
         let skipped = self.calls_past_limit();
         for asked in missing {
             if skipped.contains(&asked.call_id) {
-                self.record_error(&asked, tools::calls::SKIPPED.to_owned()).await?;
+                self.record_result(&asked, &tools::calls::skipped()).await?;
                 continue;
             }
             let request = match tools::calls::to_request(self, &asked, false) {
                 Ok(request) => request,
                 Err(text) => {
-                    self.record_error(&asked, text).await?;
+                    self.record_result(&asked, &CallResult::error(text)).await?;
                     continue;
                 }
             };
@@ -166,7 +166,7 @@ impl Driver {
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
                 {
-                    self.record_error(&asked, error.to_string()).await?;
+                    self.record_result(&asked, &CallResult::error(error.to_string())).await?;
                 }
                 Err(halt) => return Err(halt),
             }
@@ -184,7 +184,7 @@ impl Driver {
                 result.approved_arguments = tools::approval::changed_arguments(self, &row).await?;
             }
             let mut handoff = None;
-            if handoff::changes_agent(self, &row) && !result.is_error {
+            if handoff::changes_agent(self, &row) && !result.is_error() {
                 match handoff::target(self, &row).await? {
                     Ok(target) => {
                         let now = self.shared.settings.now();
@@ -212,8 +212,8 @@ impl Driver {
         calls[calls.len() - over..].iter().map(|call| call.call_id.clone()).collect()
     }
 
-    async fn record_error(&self, asked: &RequestedCall, text: String) -> Step {
-        let (event, message) = self.result(asked, &CallResult::error(text));
+    async fn record_result(&self, asked: &RequestedCall, result: &CallResult) -> Step {
+        let (event, message) = self.result(asked, result);
         self.record(&[event], None, vec![message.into()]).await
     }
 

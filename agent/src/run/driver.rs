@@ -411,9 +411,9 @@ impl Driver {
         result: &CallResult,
         handoff: Option<HandoffEntry>,
     ) -> (NewRunEvent, AppendMessage) {
-        let CallResult { text, exit_code, approved_arguments, .. } = result;
-        let mut data =
-            json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
+        let CallResult { text, status, exit_code, approved_arguments } = result;
+        let mut data = json!({"tool_call_id": asked.call_id, "output": text, "status": status,
+            "exit_code": exit_code});
         if let Some(arguments) = approved_arguments {
             data["approved_args"] = arguments.clone();
         }
@@ -421,9 +421,10 @@ impl Driver {
             call_id: asked.call_id.clone(),
             provider_call_id: asked.provider_call_id.clone(),
             name: asked.name.clone(),
-            is_error: result.is_error,
+            is_error: result.is_error(),
             exit_code: *exit_code,
             approved_arguments: approved_arguments.clone(),
+            status: Some(*status),
             handoff,
         };
         (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &entry))

@@ -14,7 +14,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::entry::{CallResult, RequestedCall};
+use crate::context::entry::{CallResult, CallStatus, RequestedCall};
 use crate::context::truncation::Truncation;
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
@@ -29,7 +29,7 @@ use crate::tools::exchange::CallLog;
 use crate::{delegation, memory, middleware, run, tools};
 
 /// The text of a call that the model requests past the limit.
-pub(crate) const SKIPPED: &str = "This call was skipped: the run has reached its tool call limit.";
+const SKIPPED: &str = "This call was skipped: the run has reached its tool call limit.";
 
 /// Errors that the model can react to. They are returned to the model instead of ending the run.
 pub(crate) fn is_for_the_model(code: Code) -> bool {
@@ -419,18 +419,33 @@ pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     let result = match call.status {
         ToolCallStatus::Succeeded => {
             let result = call.result.as_ref().map(Json::value);
-            let exit_code = result.as_ref().and_then(|it| it["exit_code"].as_i64());
-            let exit_code = exit_code.and_then(|it| i32::try_from(it).ok()).unwrap_or(0);
+            let exit_code = exit_code(result.as_ref()).unwrap_or(0);
             CallResult::ok(success_text(result, call.settled_by.is_some()), exit_code)
         }
         ToolCallStatus::Rejected => {
             let why = call.error.as_deref().unwrap_or("no reason given");
-            CallResult::error(format!("Rejected: {why}"))
+            CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
         }
-        ToolCallStatus::Cancelled => CallResult::error("The call was cancelled."),
-        _ => CallResult::error(call.error.clone().unwrap_or_else(|| "The call failed.".to_owned())),
+        ToolCallStatus::Cancelled => {
+            CallResult::without_success(CallStatus::Cancelled, "The call was cancelled.")
+        }
+        _ => {
+            let why = call.error.clone().unwrap_or_else(|| "The call failed.".to_owned());
+            let exit_code = exit_code(call.result.as_ref().map(Json::value).as_ref());
+            CallResult { exit_code: exit_code.unwrap_or(1), ..CallResult::error(why) }
+        }
     };
     for_model(driver, &call.call_id, result)
+}
+
+/// The exit code in the result of a call.
+fn exit_code(result: Option<&Value>) -> Option<i32> {
+    result?["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok())
+}
+
+/// The result of a call past the limit of tool calls.
+pub(crate) fn skipped() -> CallResult {
+    CallResult::without_success(CallStatus::Skipped, SKIPPED)
 }
 
 /// A result as the model may see it: redacted, and shortened.

@@ -112,6 +112,11 @@ impl ClaimedCall<'_> {
             }
             failure => {
                 let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
+                // Without one, a failure counts as exit code 1.
+                let failed = match i64::from(outcome.exit_code) {
+                    1 => failed,
+                    code => failed.exit_code(code),
+                };
                 let failed = match failure {
                     Some(Failure::Unavailable) => failed.retryable(true),
                     _ if retries => failed.retryable(true),

@@ -44,10 +44,22 @@ async fn a_tool_call_event_has_name_and_arguments() {
 #[tokio::test]
 async fn a_tool_result_event_has_output_and_exit_code() {
     let rendered = events("tools: [look]\n", LOOKS, "tool_result").await;
-    let result = json!({"tool_call_id": "r1~1.1", "output": "look A is done", "exit_code": 0});
+    let result = json!({"tool_call_id": "r1~1.1", "output": "look A is done",
+        "status": "succeeded", "exit_code": 0});
     assert_eq!(rendered, [result]);
     let rendered = events("tools: [look]\nblocked_tools: [look]\n", LOOKS, "tool_result").await;
     assert_eq!(rendered[0]["exit_code"], 1, "a failure has a non-zero exit code");
+}
+
+/// Class: outcomes that cannot be told apart. A failed, a skipped and a rejected call had only `exit_code: 1`.
+#[tokio::test]
+async fn a_tool_result_event_has_the_status_of_its_call() {
+    let blocked = "tools: [look]\nblocked_tools: [look]\n";
+    let skipped = "tools: [look]\nlimits: { tool_calls: 0 }\n";
+    for (definition, status) in [(blocked, "failed"), (skipped, "skipped")] {
+        let rendered = events(definition, LOOKS, "tool_result").await;
+        assert_eq!(rendered[0]["status"], status, "{definition}");
+    }
 }
 
 const PLANS: &str = "

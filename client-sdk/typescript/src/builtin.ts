@@ -1776,6 +1776,7 @@ export interface BuiltinReducers {
     args: {
       call_id: string;
       error: string;
+      exit_code?: number | bigint | null | undefined;
       fencing_token: number | bigint;
       retryable?: boolean | null | undefined;
     };

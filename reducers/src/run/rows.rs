@@ -40,8 +40,8 @@ pub enum RunEventKind {
     Token,
     /// `{name, args, id}`: the model requests a tool call.
     ToolCall,
-    /// `{tool_call_id, output, exit_code, approved_args}`: the result of a tool call, with the arguments that ran if the
-    /// approver changed them.
+    /// `{tool_call_id, output, status, exit_code, approved_args}`: the result of a tool call. `status` is `succeeded`,
+    /// `failed`, `rejected`, `skipped` or `cancelled`; `approved_args` are the arguments that ran if the approver changed them.
     ToolResult,
     /// `{todos}`: the current plan.
     Planning,

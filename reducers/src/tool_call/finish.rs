@@ -3,7 +3,7 @@
 use abide_schema::reducer::ReducerResult;
 use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, reducer};
-use serde_json::Value as JsonValue;
+use serde_json::{Value as JsonValue, json};
 
 use super::{
     LostLease, Outcome, ToolCall, ToolCallStatus, find, holder, is_held, lost_lease, pinned,
@@ -67,13 +67,17 @@ pub fn fail_tool_call(
     error: String,
     /// Whether the call becomes pending again, if its retry policy permits another attempt.
     retryable: Option<bool>,
+    /// The exit code of the tool's program, or 128 plus its signal: the result is `{exit_code}`.
+    exit_code: Option<i64>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
-    let report = Report { outcome: Outcome::Failed, result: None, error: Some(error) };
+    let result = exit_code.map(|code| Json::from(json!({ "exit_code": code })));
+    let report = Report { outcome: Outcome::Failed, result, error: Some(error) };
     if !is_held(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
     let retry = pinned(ctx, &call)?.retry();
+    call.result = report.result;
     call.error = report.error;
     call.status = match retryable {
         Some(true) if call.cancel_requested_at.is_some() => ToolCallStatus::Cancelled,

@@ -446,7 +446,10 @@ impl Turn {
             JsonValue::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let failed = data["exit_code"].as_i64().is_some_and(|code| code != 0);
+        let failed = match data["status"].as_str() {
+            Some(status) => status != "succeeded",
+            None => data["exit_code"].as_i64().is_some_and(|code| code != 0),
+        };
         self.bytes += output.len();
         if let Content::Call(call) = &mut self.items[at].content {
             call.output = Some((output, failed));
