@@ -1,8 +1,54 @@
 //! Signals that stop the process.
 
-use tokio::signal::unix::{SignalKind, signal};
+use std::fs;
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
+
+/// The signals that end a command: SIGINT, SIGTERM, and SIGHUP. Those that the parent had ignored stay ignored, as `nohup` and a
+/// shell's background jobs require.
+pub(crate) struct EndSignals([Option<Signal>; 3]);
+
+impl EndSignals {
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn new() -> io::Result<EndSignals> {
+        let ignored = ignored_signals();
+        let listen = |kind: SignalKind| {
+            let bit = 1_u64 << (kind.as_raw_value() - 1);
+            if ignored & bit != 0 { Ok(None) } else { signal(kind).map(Some) }
+        };
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(listen);
+        Ok(EndSignals([interrupt?, terminate?, hangup?]))
+    }
+
+    /// Completes with the next signal.
+    pub(crate) async fn recv(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            () = next(interrupt) => {}
+            () = next(terminate) => {}
+            () = next(hangup) => {}
+        }
+    }
+}
+
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the signals that this process ignores, one bit each. Linux reports them; elsewhere none.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
 
 /// Completes when the process receives SIGINT (Ctrl-C) or SIGTERM.
 ///

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect;
+use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
 
@@ -541,6 +542,31 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     assert!(ended.stdout.contains("Listed."), "{ended:?}");
     let received = lines(&agent_folder.path("decision")).concat();
     assert!(received.contains(r#""behavior":"allow""#), "{received}");
+}
+
+/// Class: a process that outlives its parent. Without a terminal, SIGTERM ended the command by its default action, and the
+/// program went on with its effects, unsupervised: in cron jobs, CI, `timeout 60 abide agent run …` and systemd.
+#[test]
+fn without_a_terminal_a_signal_ends_the_program_of_a_run() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let agent_folder = AgentFolder::new(ANSWERS);
+        let script = "echo $$ > pid\necho '{\"kind\":\"it_is_up\"}'\nexec sleep 1000\n";
+        fs::write(agent_folder.path("waits.sh"), script).unwrap();
+        let folder = agent_folder.folder.path().display();
+        let cli = format!(
+            "cli: {{ command: [sh, waits.sh], working_dir: '{folder}', terminal: exit_zero }}\n"
+        );
+        fs::write(agent_folder.path("project/agents/clerk.yaml"), cli).unwrap();
+        let args = ["--db", "agents.db", "agent", "run", "clerk", INPUT, "--json"];
+        let run = agent_folder.spawn(&args);
+        while !run.line().contains("it_is_up") {}
+        run.signal(signal);
+        let ended = run.ended();
+        assert_eq!(ended.code, Some(130), "{signal:?}: {ended:?}");
+        let pid = lines(&agent_folder.path("pid")).concat().parse().unwrap();
+        let program = Pid::from_raw(pid).unwrap();
+        assert!(test_kill_process(program).is_err(), "{signal:?}: the program is still there");
+    }
 }
 
 /// With a server, another client decides as the hint says, while the run is shown.

@@ -169,8 +169,12 @@ impl Process {
 
     /// SIGTERM.
     pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).unwrap();
-        kill_process(Pid::from_raw(id).unwrap(), Signal::TERM).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
     }
 
     /// Waits for its end; returns the output since the last read.

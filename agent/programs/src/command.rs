@@ -65,12 +65,10 @@ pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
     let program = config.kind();
     let mut words = config.command.clone();
     let dash = words.pop_if(|word| word == "-" && config.command.len() > 1).is_some();
-    // If the program is configured explicitly, the command may be a wrapper, whose arguments are not the program's.
-    if config.program.is_none() {
-        let missing: Vec<Flag> = program.flags(config);
-        for flag in missing.iter().filter(|flag| !flag.stands_in(&config.command)) {
-            words.extend(flag.words.iter().map(|word| (*word).to_owned()));
-        }
+    // A command whose program is configured may have any name: a link, or a wrapper that passes its arguments on.
+    let missing: Vec<Flag> = program.flags(config);
+    for flag in missing.iter().filter(|flag| !flag.stands_in(&config.command)) {
+        words.extend(flag.words.iter().map(|word| (*word).to_owned()));
     }
     // A protocol has a request for that.
     if let Some(session) = config.session.as_ref().filter(|_| !program.has_protocol()) {

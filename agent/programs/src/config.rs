@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::environment::EnvValue;
 use crate::parser::ParserChoice;
 use crate::program::Program;
 
@@ -47,12 +48,12 @@ pub struct CliConfig {
     pub max_line_bytes: usize,
     /// Environment variables to set. They override inherited ones.
     #[serde(default)]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, EnvValue>,
     /// Which environment variables to inherit. Default: `allowlist`.
     #[serde(default)]
     pub inherit_env: InheritEnv,
-    /// The names of the allowlist. Default: [`ENV_ALLOWLIST`].
-    #[serde(default = "env_allowlist")]
+    /// More names of the allowlist, besides those of [`ENV_ALLOWLIST`].
+    #[serde(default)]
     pub env_allowlist: Vec<String>,
     /// The working directory. Default: that of this process.
     #[serde(default)]
@@ -90,7 +91,7 @@ impl CliConfig {
             max_line_bytes: max_output_bytes(),
             env: BTreeMap::new(),
             inherit_env: InheritEnv::default(),
-            env_allowlist: env_allowlist(),
+            env_allowlist: Vec::new(),
             working_dir: None,
             program: None,
             parser: None,
@@ -103,6 +104,14 @@ impl CliConfig {
 }
 
 impl CliConfig {
+    /// Whether the program inherits a variable.
+    #[must_use]
+    pub fn inherits(&self, name: &str) -> bool {
+        let is_listed =
+            || ENV_ALLOWLIST.contains(&name) || self.env_allowlist.iter().any(|more| more == name);
+        self.inherit_env == InheritEnv::All || is_listed()
+    }
+
     /// The program: the configured one, else the detected one.
     #[must_use]
     pub fn kind(&self) -> Program {
@@ -254,10 +263,6 @@ const fn grace() -> Duration {
 
 const fn max_output_bytes() -> usize {
     4_000_000
-}
-
-fn env_allowlist() -> Vec<String> {
-    ENV_ALLOWLIST.map(str::to_owned).to_vec()
 }
 
 /// Durations as fractional seconds.

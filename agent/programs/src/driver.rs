@@ -119,8 +119,11 @@ impl Driver {
         to: mpsc::Sender<Line>,
         asks: mpsc::UnboundedReceiver<ControlRequest>,
     ) -> Result<Self, Box<ProgramEvent>> {
-        let environment = Environment::new(&config, std::env::vars_os());
         let refused = |failure| Box::new(ProgramEvent::Error(failure));
+        let environment = Environment::new(&config, std::env::vars_os()).map_err(|why| {
+            let what = format!("cannot start the program: {why}");
+            refused(Failure::new(ErrorKind::RuntimeCrash, what))
+        })?;
         let command = command::command(&config).map_err(|why| {
             let what = format!("cannot resume a session of this program: {why}");
             refused(Failure::new(ErrorKind::CapabilityUnsupported, what))

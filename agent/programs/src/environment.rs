@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use crate::config::{CliConfig, InheritEnv};
+use serde::{Deserialize, Serialize};
+
+use crate::config::CliConfig;
 
 /// Minimum length of a secret. Redacting shorter values would make texts unreadable.
 const SECRET_MIN_BYTES: usize = 8;
@@ -14,6 +16,64 @@ const REDACTED: &str = "[redacted]";
 /// Parts of the names of variables with secrets.
 const SECRET_NAMES: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
 
+/// The value of a variable: a literal, or the name of a variable of this process, so that a configuration has no secrets.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a value is a string, or {env: NAME, prefix: STRING}")]
+pub enum EnvValue {
+    /// A literal.
+    Literal(String),
+    /// `{env: NAME}`, with an optional prefix.
+    Named(NamedValue),
+    /// A secret that the caller of the library has resolved. It is never serialized.
+    #[serde(skip)]
+    Secret(String),
+}
+
+/// The value of a variable of this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedValue {
+    /// The variable.
+    pub env: String,
+    /// The text before the value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+}
+
+impl From<String> for EnvValue {
+    fn from(value: String) -> EnvValue {
+        EnvValue::Literal(value)
+    }
+}
+
+/// Only the name of a variable is shown, because values may be keys.
+impl std::fmt::Debug for EnvValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EnvValue::Named(named) => named.fmt(f),
+            EnvValue::Literal(_) | EnvValue::Secret(_) => f.write_str(REDACTED),
+        }
+    }
+}
+
+impl EnvValue {
+    /// Returns a name as its value among these variables.
+    ///
+    /// # Errors
+    /// The variable is not set, or empty.
+    pub fn resolved(self, get: impl FnOnce(&str) -> Option<String>) -> Result<EnvValue, String> {
+        match self {
+            EnvValue::Named(NamedValue { env, prefix }) => {
+                let value = get(&env).filter(|value| !value.is_empty());
+                let value =
+                    value.ok_or_else(|| format!("the environment variable {env} is not set"))?;
+                Ok(EnvValue::Secret(format!("{prefix}{value}")))
+            }
+            value => Ok(value),
+        }
+    }
+}
+
 /// The environment of a program, and the secret values in it.
 #[derive(Debug)]
 pub(crate) struct Environment {
@@ -23,23 +83,40 @@ pub(crate) struct Environment {
 
 impl Environment {
     /// Configured variables override inherited ones.
+    ///
+    /// # Errors
+    /// A variable that the configuration names is not set.
     pub(crate) fn new(
         config: &CliConfig,
         host: impl Iterator<Item = (OsString, OsString)>,
-    ) -> Self {
-        let inherited = |name: &OsString| match config.inherit_env {
-            InheritEnv::All => true,
-            InheritEnv::Allowlist => config.env_allowlist.iter().any(|allowed| *name == **allowed),
-        };
-        let mut variables: BTreeMap<OsString, OsString> =
-            host.filter(|(name, _)| inherited(name)).collect();
-        variables.extend(config.env.iter().map(|(name, value)| (name.into(), value.into())));
-        let secret = variables.iter().filter(|(name, _)| {
+    ) -> Result<Self, String> {
+        let host: BTreeMap<OsString, OsString> = host.collect();
+        let inherited = |name: &OsString| config.inherits(&name.to_string_lossy());
+        let mut variables: BTreeMap<OsString, OsString> = host
+            .iter()
+            .filter(|(name, _)| inherited(name))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let mut secrets = Vec::new();
+        for (name, value) in &config.env {
+            let get =
+                |env: &str| Some(host.get(&OsString::from(env))?.to_string_lossy().into_owned());
+            let value = match value.clone().resolved(get)? {
+                EnvValue::Secret(value) => {
+                    secrets.push(value.clone());
+                    value
+                }
+                EnvValue::Literal(value) => value,
+                EnvValue::Named(named) => named.prefix,
+            };
+            variables.insert(name.into(), value.into());
+        }
+        let by_name = variables.iter().filter(|(name, _)| {
             let upper = name.to_string_lossy().to_uppercase();
             SECRET_NAMES.iter().any(|part| upper.contains(part))
         });
-        let secrets = Secrets::new(secret.map(|(_, value)| value.to_string_lossy().into_owned()));
-        Self { variables, secrets }
+        secrets.extend(by_name.map(|(_, value)| value.to_string_lossy().into_owned()));
+        Ok(Self { variables, secrets: Secrets::new(secrets.into_iter()) })
     }
 }
 
@@ -71,7 +148,7 @@ mod tests {
     /// The environment of a program on this host.
     fn check(config: &CliConfig, expected: &str) -> Environment {
         let host = HOST.map(|(name, value)| (name.into(), value.into()));
-        let environment = Environment::new(config, host.into_iter());
+        let environment = Environment::new(config, host.into_iter()).expect("all names are set");
         let shown = environment.variables.iter();
         let shown: Vec<String> = shown
             .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
@@ -87,24 +164,44 @@ mod tests {
 
     #[test]
     fn inherit_all_inherits_all_variables() {
-        let config = CliConfig { inherit_env: InheritEnv::All, ..CliConfig::new(["x"]) };
+        let config =
+            CliConfig { inherit_env: crate::config::InheritEnv::All, ..CliConfig::new(["x"]) };
         check(&config, "AWS_SECRET_KEY=hunter2hunter2 EDITOR=ed LANG=C PATH=/bin");
     }
 
     #[test]
     fn configured_variables_override_inherited_ones() {
         let mut config = CliConfig::new(["x"]);
-        config.env.insert("LANG".to_owned(), "de".to_owned());
-        config.env.insert("API_KEY".to_owned(), "k".to_owned());
+        config.env.insert("LANG".to_owned(), "de".to_owned().into());
+        config.env.insert("API_KEY".to_owned(), "k".to_owned().into());
         check(&config, "API_KEY=k LANG=de PATH=/bin");
+    }
+
+    /// A key could only be a literal, which was stored in clear with the definition, and listing one variable took away `PATH`.
+    #[test]
+    fn a_secret_is_named_and_the_allowlist_is_extended() {
+        let config: CliConfig = serde_json::from_str(
+            r#"{"command": ["x"], "env_allowlist": ["EDITOR"], "env": {"AUTH": {"env": "AWS_SECRET_KEY", "prefix": "k="}}}"#,
+        )
+        .expect("it is valid");
+        let environment = check(&config, "AUTH=k=hunter2hunter2 EDITOR=ed LANG=C PATH=/bin");
+        assert_eq!(environment.secrets.redact("bad k=hunter2hunter2".into()), "bad [redacted]");
+        let stored = serde_json::to_string(&config).expect("it is JSON");
+        assert!(!stored.contains("hunter2") && stored.contains("AWS_SECRET_KEY"), "{stored}");
+        let mut config = CliConfig::new(["x"]);
+        let named = NamedValue { env: "MISSING".to_owned(), prefix: String::new() };
+        config.env.insert("A".to_owned(), EnvValue::Named(named));
+        let refused = Environment::new(&config, std::iter::empty()).err();
+        assert_eq!(refused.as_deref(), Some("the environment variable MISSING is not set"));
     }
 
     #[test]
     fn secrets_are_removed_from_texts() {
-        let mut config = CliConfig { inherit_env: InheritEnv::All, ..CliConfig::new(["x"]) };
-        config.env.insert("API_TOKEN".to_owned(), "hunter2hunter2-and-more".to_owned());
+        let mut config =
+            CliConfig { inherit_env: crate::config::InheritEnv::All, ..CliConfig::new(["x"]) };
+        config.env.insert("API_TOKEN".to_owned(), "hunter2hunter2-and-more".to_owned().into());
         let host = HOST.map(|(name, value)| (name.into(), value.into()));
-        let secrets = Environment::new(&config, host.into_iter()).secrets;
+        let secrets = Environment::new(&config, host.into_iter()).expect("no name").secrets;
         let redacted_text =
             secrets.redact("bad key hunter2hunter2-and-more or hunter2hunter2 in C".into());
         assert_eq!(redacted_text, "bad key [redacted] or [redacted] in C");

@@ -50,6 +50,7 @@ mod run_result;
 
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
 pub use dialogue::Decision;
+pub use environment::{EnvValue, NamedValue};
 pub use event::{
     Completeness, Denial, ErrorKind, Exit, Failure, Line, NoticeCode, ProgramEvent, ProgramResult,
     Usage,

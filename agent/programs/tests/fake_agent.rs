@@ -63,6 +63,8 @@ async fn main() {
             }
             "die" => kill_process(getpid(), Signal::KILL).expect("the signal can be sent"),
             "exit" => std::process::exit(number(&value()).try_into().expect("it is a code")),
+            // The flags of the program that it replaces.
+            flag if flag.starts_with("--") || ["exec", "run"].contains(&flag) => break,
             other => panic!("there is no step {other}"),
         }
     }

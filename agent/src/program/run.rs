@@ -7,8 +7,8 @@
 
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
-    CliConfig, Decision, InheritEnv, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,
-    Running, Usage, spawn_paused,
+    CliConfig, Decision, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt, Running,
+    Usage, spawn_paused,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -42,7 +42,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     before.end(&config).await?;
     driver.look_at_messages().await?;
     let mut config = before.resumed(config)?;
-    inherit(&driver.shared.environment, &mut config);
+    inherit(&driver.shared.environment, &mut config)?;
     approvals::take_back_all(driver).await?;
     let deaf = !config.takes_decisions();
     let mut output = ProgramOutput::default();
@@ -281,14 +281,23 @@ async fn last_status(driver: &Driver, field: &str) -> Step<Option<Value>> {
     Ok(found.first().map(|(value,)| value.value()).filter(|value| !value.is_null()))
 }
 
-/// Adds the inherited environment variables. Some exist only in the memory of this process.
-fn inherit(environment: &Environment, config: &mut CliConfig) {
-    let all = config.inherit_env == InheritEnv::All;
+/// Adds the inherited and the named environment variables. Some exist only in the memory of this process.
+fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
+    for value in config.env.values_mut() {
+        let get = |env: &str| {
+            environment.iter().find(|(name, _)| *name == env).map(|(_, value)| value.to_owned())
+        };
+        *value = value.clone().resolved(get).map_err(|why| {
+            let why = format!("cannot start the program: {why}");
+            StepError::Failed(Failure::new("runtime_crash", why))
+        })?;
+    }
     for (name, value) in environment.iter() {
-        if all || config.env_allowlist.iter().any(|allowed| allowed == name) {
-            config.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        if config.inherits(name) {
+            config.env.entry(name.to_owned()).or_insert_with(|| value.to_owned().into());
         }
     }
+    Ok(())
 }
 
 fn prompt(driver: &Driver) -> Prompt {

@@ -1,6 +1,5 @@
 //! `abide agent run`: starts or continues a run, and follows it until it ends or waits for a decision.
 
-use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use abide_agent::{AgentEvent, Events, suggestion_for_run};
@@ -8,7 +7,6 @@ use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::{Abide, AgentState, Call, Committed, Run as Row, RunEventKind, RunStatus};
 use abide_schema::{Code, Refusal};
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::approvals::{Decider, consent, decide, program_question};
 use super::definitions::Definitions;
@@ -21,6 +19,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::global_options::Options;
 use crate::output::note;
 use crate::reconnect::reporting_reconnects;
+use crate::signals::EndSignals;
 
 /// Arguments of `abide agent run`.
 #[derive(Args, Debug)]
@@ -131,8 +130,8 @@ fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
     }
 }
 
-/// Shows the events of a run until it ends or waits. Ctrl-C on a terminal ends the command with the command that
-/// continues.
+/// Shows the events of a run until it ends or waits. A signal ends the command with the command that continues. Its engine is
+/// closed, which ends the program of a command-line agent: without a terminal too, where a timer or a service sends it.
 ///
 /// # Errors
 /// The run failed, or waits.
@@ -144,18 +143,15 @@ pub(super) async fn watch(
     yes: bool,
 ) -> Result<(), Failure> {
     let watched = watch_events(options, abide, run_id, hint, yes);
-    if !io::stdin().is_terminal() {
-        return watched.await.map_err(|failure| of_closed_output(hint, failure));
-    }
-    let mut interrupts = signal(SignalKind::interrupt())?;
+    let mut signals = EndSignals::new()?;
     tokio::select! {
         done = watched => return done.map_err(|failure| of_closed_output(hint, failure)),
-        _ = interrupts.recv() => {}
+        () = signals.recv() => {}
     }
     note(format!("\ncontinue:  {}", hint.again()));
-    // The engine is closed next. A second Ctrl-C does not wait for it.
+    // The engine is closed next. A second signal does not wait for it.
     tokio::spawn(async move {
-        interrupts.recv().await;
+        signals.recv().await;
         std::process::exit(INTERRUPTED.into());
     });
     Err(Failure::Interrupted)

@@ -31,10 +31,17 @@ fn missing_flags_are_added() {
     check(declared("my-tool -"), "my-tool -");
 }
 
+/// A link to Claude Code with another name got no flags, and its run failed although it had answered.
 #[test]
-fn wrapped_commands_and_plain_text_are_unchanged() {
-    let wrapped = CliConfig { program: Some(Program::Claude), ..declared("./agent.sh -") };
-    check(wrapped, "./agent.sh -");
+fn a_configured_program_has_its_flags_whatever_its_name() {
+    let named = |program, command: &str| CliConfig { program: Some(program), ..declared(command) };
+    check(named(Program::Claude, "mycl -p -"), "mycl -p --output-format stream-json --verbose -");
+    check(named(Program::Codex, "./agent.sh -"), "./agent.sh exec --json -");
+    check(named(Program::Generic, "./agent.sh -"), "./agent.sh -");
+}
+
+#[test]
+fn plain_text_is_unchanged() {
     check(CliConfig { output_format: OutputFormat::Text, ..declared("claude -p") }, "claude -p");
 }
 

@@ -61,7 +61,7 @@ impl Sandbox {
     }
 
     fn set(&mut self, name: &str, value: &str) {
-        self.config.env.insert(name.to_owned(), value.to_owned());
+        self.config.env.insert(name.to_owned(), value.to_owned().into());
     }
 
     fn write(&self, file: &str, text: &str) {

@@ -93,8 +93,8 @@ fn unlisted() -> (String, String) {
 #[tokio::test]
 async fn the_environment_has_allowed_and_configured_variables() {
     let mut config = fake(&["env", &unlisted().0, "env", "TOKEN", "env", "LANG"]);
-    config.env.insert("TOKEN".to_owned(), "t".to_owned());
-    config.env.insert("LANG".to_owned(), "de".to_owned());
+    config.env.insert("TOKEN".to_owned(), "t".to_owned().into());
+    config.env.insert("LANG".to_owned(), "de".to_owned().into());
     check(
         config,
         Prompt::default(),
@@ -137,7 +137,7 @@ async fn a_session_that_cannot_be_resumed_is_refused() {
 #[tokio::test]
 async fn secrets_are_not_in_errors() {
     let mut config = fake(&["stderr", "0", "exit", "1"]);
-    config.env.insert("API_KEY".to_owned(), "last words".to_owned());
+    config.env.insert("API_KEY".to_owned(), "last words".to_owned().into());
     let ProgramEvent::Error(failure) = end(run(config, Prompt::default(), None)).await else {
         panic!("the run fails")
     };
