@@ -43,7 +43,7 @@ async fn as_tool_is_a_tool_under_its_own_name() {
     );
     assert!(
         rendered
-            .contains(r#"tool_result {"exit_code":0,"output":"In B.","tool_call_id":"r1~1.1"}"#),
+            .contains(r#"tool_result {"exit_code":0,"output":"In B.","status":"succeeded","tool_call_id":"r1~1.1"}"#),
         "{rendered}"
     );
     let sql = "SELECT c.tool_name, r.id, r.parent_id, r.agent, m.content FROM tool_calls AS c \

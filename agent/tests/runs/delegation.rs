@@ -73,7 +73,7 @@ async fn an_approval_of_a_subagent_makes_its_parent_wait_visibly() {
     assert_eq!(last.data["assistant_data"]["content"], "It is arranged.");
     assert!(
         rendered
-            .contains(r#"tool_result {"exit_code":0,"output":"Paid.","tool_call_id":"r1~1.1"}"#),
+            .contains(r#"tool_result {"exit_code":0,"output":"Paid.","status":"succeeded","tool_call_id":"r1~1.1"}"#),
         "{rendered}"
     );
     assert_eq!(fixture.ledger(), ["pay A"]);

@@ -40,16 +40,16 @@ async fn a_run_with_tools_and_an_approval() {
         1 tool_call {"args":{"order":"A"},"id":"r1~1.1","name":"look"}
         1 tool_call {"args":{"order":"B"},"id":"r1~1.2","name":"look"}
         1 tool_call {"args":{"order":"A"},"id":"r1~1.3","name":"note"}
-        1 tool_result {"exit_code":0,"output":"look A is done","tool_call_id":"r1~1.1"}
-        1 tool_result {"exit_code":0,"output":"look B is done","tool_call_id":"r1~1.2"}
-        1 tool_result {"exit_code":0,"output":"note A is done","tool_call_id":"r1~1.3"}
+        1 tool_result {"exit_code":0,"output":"look A is done","status":"succeeded","tool_call_id":"r1~1.1"}
+        1 tool_result {"exit_code":0,"output":"look B is done","status":"succeeded","tool_call_id":"r1~1.2"}
+        1 tool_result {"exit_code":0,"output":"note A is done","status":"succeeded","tool_call_id":"r1~1.3"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 tool_call {"args":{"order":"A"},"id":"r1~2.1","name":"pay"}
         1 interrupt {"action_requests":[{"args":{"order":"A"},"status":"awaiting_approval","tool_call_id":"r1~2.1","tool_name":"pay"}],"args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1~2.1","tool_name":"pay"}
         --
         2 status {"status":"resuming"}
         2 status {"decision":"approved","status":"tool_approval","tool_call_id":"r1~2.1","tool_name":"pay"}
-        2 tool_result {"exit_code":0,"output":"pay A is done","tool_call_id":"r1~2.1"}
+        2 tool_result {"exit_code":0,"output":"pay A is done","status":"succeeded","tool_call_id":"r1~2.1"}
         2 says "It is paid."
         2 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         2 status {"status":"idle"}
@@ -127,7 +127,7 @@ answers:
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 tool_call {"args":{"agent":"helper","task":"Look at A."},"id":"r1~1.1","name":"task"}
         1 delegation {"from_agent":"clerk","run_id":"r1~1.1~run","session_id":"r1~1.1","task":"Look at A.","to_agent":"clerk/helper"}
-        1 tool_result {"exit_code":0,"output":"All is well.","tool_call_id":"r1~1.1"}
+        1 tool_result {"exit_code":0,"output":"All is well.","status":"succeeded","tool_call_id":"r1~1.1"}
         1 says "All is well."
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 status {"status":"idle"}

@@ -120,7 +120,7 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
         let folder = folder.display();
         format!("cli:\n  command: [sh, agent.sh]\n  working_dir: '{folder}'\n  parser:\n{rules}")
     };
-    let poor = "    terminal: { when: { /kind: done }, text: /say }\n";
+    let poor = "    terminal: { when: { /kind: done }, text: /say, match: first }\n";
     let better = "    session: /sid
     tool_call: { when: { /kind: call }, id: /no, name: /tool, arguments: /in }
     usage: { input_tokens: /tokens/in, output_tokens: /tokens/out, cost_usd: /usd }
@@ -146,7 +146,7 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
         status {"program":{"data":{"kind":"hello","sid":"p1"},"type":"status"},"status":"thinking"} | status {"program_session":"p1","status":"thinking"}; status {"program":{"data":{"kind":"hello","sid":"p1"},"type":"status"},"status":"thinking"}
         status {"program":{"data":{"in":{"cmd":"ls"},"kind":"call","no":7,"tool":"sh"},"type":"status"},"status":"thinking"} | tool_call {"args":{"cmd":"ls"},"id":"7","name":"sh"}
         status {"program":{"data":{"kind":"used","tokens":{"in":10,"out":5},"usd":0.25},"type":"status"},"status":"thinking"} | usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"partial","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
-        status {"program":{"code":"extra_final","message":"the program gave another answer; the last one is used","type":"notice"},"status":"thinking"} | usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}; usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":0.25,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
+        status {"program":{"code":"extra_final","message":"the program gave another answer; the first one is used","type":"notice"},"status":"thinking"} | status {"program":{"code":"extra_final","message":"the program gave another answer; the last one is used","type":"notice"},"status":"thinking"}; usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":null,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}; usage {"cache_write_tokens":null,"cached_tokens":null,"completeness":"complete","estimated_cost":0.25,"input_tokens":10,"model":"clerk","output_tokens":5,"provider":"cli","reasoning_tokens":null}
         answer "It is 41."; cost_micros null; input_tokens 0; output_tokens 0; tool_calls 0 | answer "It is 42."; cost_micros 250000; input_tokens 10; output_tokens 5; tool_calls 1"#]].assert_eq(&changes.join("\n"));
     let sql = "SELECT output ->> '$.content', tool_calls FROM runs";
     let stored: Vec<(String, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
@@ -158,7 +158,7 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
         serde_json::from_value(correction.lines.value()).expect("they are lines");
     let kinds = lines.iter().map(|line| line.events.iter().map(|event| event.kind.as_str()));
     let kinds: Vec<String> = kinds.map(|kinds| kinds.collect::<Vec<_>>().join("+")).collect();
-    assert_eq!(kinds, ["status+status", "tool_call", "usage", "usage+usage"]);
+    assert_eq!(kinds, ["status+status", "tool_call", "usage", "status+usage+usage"]);
     let same = again().await;
     assert_eq!(same.changes, []);
     assert_eq!(same.store(&fixture.abide, None).await.expect("nothing is stored"), None);
@@ -514,6 +514,7 @@ async fn an_acp_agent_without_a_stored_session_is_started_again() {
 read -r initialize; echo '{"id":0,"result":{"protocolVersion":1}}'
 read -r session; echo "$session" >> calls; echo '{"id":1,"result":{"sessionId":"a1"}}'
 read -r prompt; printf '%s\n' "$prompt" >> calls
+echo '{"method":"session/update","params":{"sessionId":"a1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"Done."}}}}'
 echo '{"id":2,"result":{"stopReason":"end_turn"}}'
 read -r end
 "#;
@@ -631,7 +632,7 @@ async fn a_recorded_process_of_another_driver_is_not_ended() {
     let lives = Command::new("kill").args(["-0", &pid]).status().expect("the command exists");
     assert!(lives.success(), "the other process lives");
     let calls = std::fs::read_to_string(folder.path().join("calls")).expect("the program ran");
-    assert_eq!(calls, "called with \n");
+    assert_eq!(calls, "called with --print --output-format stream-json --verbose\n");
     drop(victim);
     abide.close().await;
 }
