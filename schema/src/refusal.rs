@@ -266,8 +266,10 @@ impl Refusal {
 
 impl From<UnpairedSurrogate> for Refusal {
     fn from(found: UnpairedSurrogate) -> Refusal {
-        Refusal::new(Code::BadArguments, found.to_string())
-            .hint("send whole characters: a text was cut by UTF-16 units; in JavaScript, toWellFormed() repairs it")
+        Refusal::new(Code::BadArguments, found.to_string()).hint(
+            "send whole characters: a text was cut by UTF-16 units; in JavaScript, \
+                 toWellFormed() repairs it",
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::environment::EnvValue;
+use crate::env_value::EnvValue;
 use crate::parser::ParserChoice;
 use crate::program::Program;
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use serde::{Deserialize, Serialize};
-
 use crate::config::CliConfig;
+use crate::env_value::EnvValue;
 
 /// Minimum length of a secret. Redacting shorter values would make texts unreadable.
 const SECRET_MIN_BYTES: usize = 8;
@@ -15,64 +14,6 @@ const REDACTED: &str = "[redacted]";
 
 /// Parts of the names of variables with secrets.
 const SECRET_NAMES: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
-
-/// The value of a variable: a literal, or the name of a variable of this process, so that a configuration has no secrets.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a value is a string, or {env: NAME, prefix: STRING}")]
-pub enum EnvValue {
-    /// A literal.
-    Literal(String),
-    /// `{env: NAME}`, with an optional prefix.
-    Named(NamedValue),
-    /// A secret that the caller of the library has resolved. It is never serialized.
-    #[serde(skip)]
-    Secret(String),
-}
-
-/// The value of a variable of this process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NamedValue {
-    /// The variable.
-    pub env: String,
-    /// The text before the value.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub prefix: String,
-}
-
-impl From<String> for EnvValue {
-    fn from(value: String) -> EnvValue {
-        EnvValue::Literal(value)
-    }
-}
-
-/// Only the name of a variable is shown, because values may be keys.
-impl std::fmt::Debug for EnvValue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            EnvValue::Named(named) => named.fmt(f),
-            EnvValue::Literal(_) | EnvValue::Secret(_) => f.write_str(REDACTED),
-        }
-    }
-}
-
-impl EnvValue {
-    /// Returns a name as its value among these variables.
-    ///
-    /// # Errors
-    /// The variable is not set, or empty.
-    pub fn resolved(self, get: impl FnOnce(&str) -> Option<String>) -> Result<EnvValue, String> {
-        match self {
-            EnvValue::Named(NamedValue { env, prefix }) => {
-                let value = get(&env).filter(|value| !value.is_empty());
-                let value =
-                    value.ok_or_else(|| format!("the environment variable {env} is not set"))?;
-                Ok(EnvValue::Secret(format!("{prefix}{value}")))
-            }
-            value => Ok(value),
-        }
-    }
-}
 
 /// The environment of a program, and the secret values in it.
 #[derive(Debug)]
@@ -189,7 +130,8 @@ mod tests {
         let stored = serde_json::to_string(&config).expect("it is JSON");
         assert!(!stored.contains("hunter2") && stored.contains("AWS_SECRET_KEY"), "{stored}");
         let mut config = CliConfig::new(["x"]);
-        let named = NamedValue { env: "MISSING".to_owned(), prefix: String::new() };
+        let named =
+            crate::env_value::NamedValue { env: "MISSING".to_owned(), prefix: String::new() };
         config.env.insert("A".to_owned(), EnvValue::Named(named));
         let refused = Environment::new(&config, std::iter::empty()).err();
         assert_eq!(refused.as_deref(), Some("the environment variable MISSING is not set"));

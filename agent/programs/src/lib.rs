@@ -35,6 +35,7 @@ mod config;
 mod control;
 mod dialogue;
 mod driver;
+mod env_value;
 mod environment;
 mod event;
 mod lines;
@@ -50,7 +51,7 @@ mod run_result;
 
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
 pub use dialogue::Decision;
-pub use environment::{EnvValue, NamedValue};
+pub use env_value::{EnvValue, NamedValue};
 pub use event::{
     Completeness, Denial, ErrorKind, Exit, Failure, Line, NoticeCode, ProgramEvent, ProgramResult,
     Usage,

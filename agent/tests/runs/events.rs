@@ -51,7 +51,7 @@ async fn a_tool_result_event_has_output_and_exit_code() {
     assert_eq!(rendered[0]["exit_code"], 1, "a failure has a non-zero exit code");
 }
 
-/// Class: outcomes that cannot be told apart. A failed, a skipped and a rejected call had only `exit_code: 1`.
+/// Class: outcomes that cannot be distinguished. A failed, a skipped and a rejected call had only `exit_code: 1`.
 #[tokio::test]
 async fn a_tool_result_event_has_the_status_of_its_call() {
     let blocked = "tools: [look]\nblocked_tools: [look]\n";
