@@ -134,8 +134,12 @@ pub(crate) const LARGE_BYTES: usize = 32 << 10;
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Interval of WebSocket pings, and of comments in an idle event stream: below the
-/// minute after which common proxies close idle connections.
-pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// minute after which common proxies close idle connections, and the 15 s that MCP recommends.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How long a stream keeps back a call that may wait for the approval of another. The interrupt follows the answer of the model
+/// within milliseconds; a call that runs for longer than this is shown while it runs.
+pub(crate) const TURN_HOLD: Duration = Duration::from_secs(2);
 
 /// How long a WebSocket may be silent: three pings went unanswered.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);

@@ -8,6 +8,7 @@ const query = new URLSearchParams(location.search);
 
 function Part({ part, decide }) {
   if (part.type === "text") return <p className="part">{part.text}</p>;
+  if (part.type === "data-waiting") return <p className="part">{part.data.message}</p>;
   if (part.type !== "dynamic-tool") return null;
   return (
     <div>
@@ -15,9 +16,14 @@ function Part({ part, decide }) {
         {part.toolName} {part.state}
       </p>
       {part.state === "approval-requested" && (
-        <button id="approve" onClick={() => decide({ id: part.approval.id, approved: true })}>
-          Approve
-        </button>
+        <>
+          <button className="approve" onClick={() => decide({ id: part.approval.id, approved: true })}>
+            Approve
+          </button>
+          <button className="reject" onClick={() => decide({ id: part.approval.id, approved: false })}>
+            Reject
+          </button>
+        </>
       )}
     </div>
   );

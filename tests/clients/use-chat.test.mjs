@@ -90,7 +90,7 @@ test("a person approves a call in a page, also after it was reloaded", { skip },
   await server.start();
   await page.reload();
   await shows(page, "refund approval-requested");
-  await page.click("#approve");
+  await page.click(".approve");
   await shows(page, "Order A-7 is paid back.");
   assert.deepEqual(await texts(page), [
     "Let me look. ",
@@ -116,3 +116,33 @@ test("a page that is reloaded after SIGKILL shows the whole answer once", { skip
   assert.deepEqual(await server.sql("SELECT count(*) FROM runs WHERE session_id = 'page-2'"), [[1]]);
   assert.deepEqual(page.errors, []);
 });
+
+/**
+ * The page hung when an answer had a call with an approval and another call: `useChat` sends decisions when every call of the
+ * step has an output or a decision, and the other calls do not start before the decision.
+ */
+const mixes = { ap: ["refund", "look"], aap: ["refund", "refund", "look"], pap: ["look", "refund", "look"], apa: ["refund", "look", "refund"] };
+for (const [mix, calls] of Object.entries(mixes)) {
+  for (const decision of ["approve", "reject"]) {
+    test(`a person decides to ${decision} first in an answer with the calls ${calls}`, { skip }, async () => {
+      const page = await open(`mix-${mix}`, `${mix}-${decision}`);
+      await say(page, "Do it.");
+      await page.waitForSelector(".approve");
+      const asks = calls.filter((call) => call === "refund");
+      assert.deepEqual(await texts(page), asks.map(() => "refund approval-requested"));
+      await page.click(`.${decision}`);
+      while (await page.$(".approve")) await page.click(".approve");
+      await shows(page, "All is done.");
+      const shown = await texts(page);
+      assert.equal(shown.at(-1), "All is done.");
+      const failed = decision === "reject" ? 1 : 0;
+      const count = (text) => shown.filter((part) => part === text).length;
+      assert.deepEqual([count("refund output-error"), count("refund output-available")], [failed, asks.length - failed]);
+      assert.equal(count("look output-available"), calls.length - asks.length);
+      await page.reload();
+      await shows(page, "All is done.");
+      assert.deepEqual((await texts(page)).toSorted(), shown.toSorted());
+      assert.deepEqual(page.errors, []);
+    });
+  }
+}

@@ -331,7 +331,7 @@ impl Encoder for AgUiEncoder {
                 }
             }
             Change::Closed(at) => self.closed(turn, *at, out),
-            Change::Waits | Change::Continues => {}
+            Change::CallsRun | Change::Waits | Change::Continues => {}
             Change::Ended => self.ended(turn, out),
         }
     }

@@ -14,7 +14,7 @@ use serde_json::{Value as JsonValue, json};
 use super::follow::{Encoder, Follower, stream_turn};
 use super::start::{Decision, RunRow};
 use super::thread::{self, ThreadInput};
-use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd, Usage};
+use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd, Usage, Wait};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -80,7 +80,7 @@ pub(in crate::routes) async fn resume(
 }
 
 fn streamed(follower: Follower, run: &RunRow, place: ConnectionPermit) -> Response {
-    let encoder = ChatEncoder { run_id: run.id.clone(), shown: HashSet::new() };
+    let encoder = ChatEncoder { run_id: run.id.clone(), ..ChatEncoder::default() };
     let mut response = stream_turn(follower, encoder, place);
     let version = ("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
     response.headers_mut().insert(version.0, version.1);
@@ -135,64 +135,117 @@ fn decision(part: &JsonValue) -> Option<Decision> {
 }
 
 /// Encodes a message of the assistant.
+///
+/// A client continues after an approval only if no other call of the message is without an output. While a call waits for
+/// its approval, the other calls of the answer do not start. So a call is kept back until it is known that it runs, and is
+/// sent with its result if it had to wait.
+#[derive(Debug, Default)]
 struct ChatEncoder {
     run_id: String,
     /// The items that the client got.
     shown: HashSet<usize>,
+    /// Calls that may wait for the approval of another, with the time of the event that has requested them.
+    held: Vec<(usize, i64)>,
+    /// Calls that wait for the approval of another.
+    deferred: HashSet<usize>,
 }
 
 impl ChatEncoder {
     fn opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
         let item = &turn.items[at];
-        // A text that was replaced before this client could get it.
-        if item.state == ItemState::Void {
-            return;
-        }
-        self.shown.insert(at);
         match &item.content {
-            Content::Message(_) => part("text-start", json!({"id": id(at)}), out),
-            Content::Reasoning(_) => part("reasoning-start", json!({"id": id(at)}), out),
-            // The client has it from the turn that requested it.
-            Content::Call(call) if call.is_earlier => {}
-            Content::Call(CallItem { call_id, name, arguments, .. }) => {
-                let call = json!({"toolCallId": call_id, "toolName": name, "input": arguments,
-                    "dynamic": true, "providerExecuted": true});
-                part("tool-input-available", call, out);
-            }
             // At the end: one that was decided is not shown again to a client that loads the chat.
             Content::Approval(_) => {}
+            // The client has it from the turn that asked for its approval.
+            Content::Call(call) if call.is_earlier && call.needed_approval => {
+                self.shown.insert(at);
+            }
+            Content::Call(_) => self.held.push((at, turn.event_at)),
+            Content::Message(_) | Content::Reasoning(_) => {
+                self.release(turn, out);
+                // A text that was replaced before this client could get it.
+                if item.state == ItemState::Void {
+                    return;
+                }
+                self.shown.insert(at);
+                let kind = if item.is_message() { "text-start" } else { "reasoning-start" };
+                part(kind, json!({"id": id(at)}), out);
+            }
         }
     }
 
-    fn closed(&self, turn: &Turn, at: usize, out: &mut String) {
+    fn show_call(&mut self, turn: &Turn, at: usize, out: &mut String) {
+        self.shown.insert(at);
+        if let Content::Call(CallItem { call_id, name, arguments, .. }) = &turn.items[at].content {
+            let call = json!({"toolCallId": call_id, "toolName": name, "input": arguments,
+                "dynamic": true, "providerExecuted": true});
+            part("tool-input-available", call, out);
+        }
+    }
+
+    fn closed(&mut self, turn: &Turn, at: usize, out: &mut String) {
         match &turn.items[at].content {
-            Content::Message(_) => part("text-end", json!({"id": id(at)}), out),
-            Content::Reasoning(_) => part("reasoning-end", json!({"id": id(at)}), out),
+            Content::Message(_) if self.shown.contains(&at) => {
+                part("text-end", json!({"id": id(at)}), out);
+            }
+            Content::Reasoning(_) if self.shown.contains(&at) => {
+                part("reasoning-end", json!({"id": id(at)}), out);
+            }
             Content::Call(call) => {
-                let common = |name: &str, text: &str| {
-                    json!({"toolCallId": call.call_id, name: text, "dynamic": true,
-                        "providerExecuted": true})
-                };
-                match &call.output {
-                    Some((text, true)) => {
-                        part("tool-output-error", common("errorText", text), out);
-                    }
-                    Some((text, false)) => {
-                        part("tool-output-available", common("output", text), out);
-                    }
-                    None => {}
+                self.show_before_result(turn, at, out);
+                if let Some((text, is_error)) = &call.output {
+                    output(&call.call_id, text, *is_error, out);
                 }
             }
-            Content::Approval(_) => {}
+            Content::Message(_) | Content::Reasoning(_) | Content::Approval(_) => {}
         }
     }
 
-    fn ended(turn: &Turn, out: &mut String) {
+    /// Shows a call that has ended. Its result tells that the other calls run too, unless it was recorded with the
+    /// request, as that of a call with wrong arguments.
+    fn show_before_result(&mut self, turn: &Turn, at: usize, out: &mut String) {
+        if self.deferred.remove(&at) {
+            self.show_call(turn, at, out);
+        }
+        let Some(place) = self.held.iter().position(|(held, _)| *held == at) else { return };
+        if self.held[place].1 < turn.event_at {
+            self.release(turn, out);
+        } else {
+            self.held.remove(place);
+            self.show_call(turn, at, out);
+        }
+    }
+
+    /// The run waits. If it waits for approvals, it shows only the calls that need them: the others have not started.
+    fn waits(&mut self, turn: &Turn, out: &mut String) {
+        let awaited: HashSet<&str> = ids(&turn.awaited_approvals());
+        for (at, _) in std::mem::take(&mut self.held) {
+            let needs_approval = match &turn.items[at].content {
+                Content::Call(call) => awaited.contains(call.call_id.as_str()),
+                _ => false,
+            };
+            if awaited.is_empty() || needs_approval {
+                self.show_call(turn, at, out);
+            } else {
+                self.deferred.insert(at);
+            }
+        }
+    }
+
+    fn ended(&mut self, turn: &Turn, out: &mut String) {
+        self.release(turn, out);
         let usage = turn.usage.as_ref().map(usage);
         let finish = |reason: &str| json!({"finishReason": reason, "messageMetadata": usage});
-        for call in turn.awaited_approvals() {
+        let awaited = turn.awaited_approvals();
+        if !awaited.is_empty() {
+            self.suspend_running_calls(turn, &ids(&awaited), out);
+        }
+        for call in awaited {
             let request = json!({"approvalId": call.call_id, "toolCallId": call.call_id});
             part("tool-approval-request", request, out);
+        }
+        if let Some(data) = turn.waits.as_ref().and_then(waiting) {
+            part("data-waiting", json!({"id": "waiting", "data": data}), out);
         }
         part("finish-step", json!({}), out);
         match &turn.end {
@@ -207,6 +260,43 @@ impl ChatEncoder {
         }
         out.push_str("data: [DONE]\n\n");
     }
+
+    /// Gives calls that have begun an output for as long as the run waits: a call whose delegated run asks for an approval, for example.
+    /// Without it the client would wait for their end before it sends the decisions. Their results replace it.
+    fn suspend_running_calls(&self, turn: &Turn, awaited: &HashSet<&str>, out: &mut String) {
+        for (at, item) in turn.items.iter().enumerate() {
+            let Content::Call(call) = &item.content else { continue };
+            let is_running = item.state == ItemState::Open && self.shown.contains(&at);
+            if is_running && !awaited.contains(call.call_id.as_str()) {
+                output(&call.call_id, "The call waits for a decision.", false, out);
+            }
+        }
+    }
+}
+
+/// What a run waits for, unless it is only approvals, which have their own parts.
+fn waiting(wait: &Wait) -> Option<JsonValue> {
+    if wait.has_approvals && wait.unsettled.is_empty() {
+        return None;
+    }
+    let call = |call: &CallItem| json!({"toolCallId": call.call_id, "toolName": call.name, "input": call.arguments});
+    let calls: Vec<JsonValue> = wait.unsettled.iter().map(call).collect();
+    Some(json!({"reason": wait.reason(), "message": wait.message(), "calls": calls}))
+}
+
+fn ids<'a>(calls: &[&'a CallItem]) -> HashSet<&'a str> {
+    calls.iter().map(|call| call.call_id.as_str()).collect()
+}
+
+fn output(call_id: &str, text: &str, is_error: bool, out: &mut String) {
+    let mut data = json!({"toolCallId": call_id, "dynamic": true, "providerExecuted": true});
+    if is_error {
+        data["errorText"] = json!(text);
+        part("tool-output-error", data, out);
+    } else {
+        data["output"] = json!(text);
+        part("tool-output-available", data, out);
+    }
 }
 
 impl Encoder for ChatEncoder {
@@ -220,7 +310,7 @@ impl Encoder for ChatEncoder {
                 part("start-step", json!({}), out);
             }
             Change::Opened(at) => self.opened(turn, *at, out),
-            Change::Text(at, _) | Change::Closed(at) if !self.shown.contains(at) => {}
+            Change::Text(at, _) if !self.shown.contains(at) => {}
             Change::Text(at, text) => {
                 let kind = match turn.items[*at].is_message() {
                     true => "text-delta",
@@ -229,8 +319,20 @@ impl Encoder for ChatEncoder {
                 part(kind, json!({"id": id(*at), "delta": text}), out);
             }
             Change::Closed(at) => self.closed(turn, *at, out),
-            Change::Waits | Change::Continues => {}
-            Change::Ended => ChatEncoder::ended(turn, out),
+            Change::CallsRun => self.release(turn, out),
+            Change::Waits => self.waits(turn, out),
+            Change::Continues => {}
+            Change::Ended => self.ended(turn, out),
+        }
+    }
+
+    fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn release(&mut self, turn: &Turn, out: &mut String) {
+        for (at, _) in std::mem::take(&mut self.held) {
+            self.show_call(turn, at, out);
         }
     }
 
@@ -255,23 +357,4 @@ fn usage(usage: &Usage) -> JsonValue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::turn::tests::events_of_a_decided_approval;
-    use super::*;
-
-    /// The stream of a loaded chat requests an approval only while the run waits for it.
-    #[test]
-    fn a_decided_approval_is_not_requested_again() {
-        for (last, requests) in [(1, 1), (2, 0)] {
-            let mut turn = Turn::span(1, last);
-            let mut encoder = ChatEncoder { run_id: "r1".to_owned(), shown: HashSet::new() };
-            let mut text = String::new();
-            for event in events_of_a_decided_approval() {
-                for change in turn.add(&event) {
-                    encoder.encode(&turn, &change, &mut text);
-                }
-            }
-            assert_eq!(text.matches("tool-approval-request").count(), requests, "{text}");
-        }
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use abide_engine::buffers::{Account, Reservation};
 use abide_engine::{Connection, SubscribeRequest, Update};
@@ -29,6 +30,14 @@ pub(super) trait Encoder: Send + 'static {
 
     /// Appends the text for a refusal that ends the stream before the turn has ended.
     fn refuse(&mut self, refusal: &Refusal, out: &mut String);
+
+    /// Whether it keeps something back that [`Encoder::release`] appends.
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// Appends what it keeps back, because nothing has happened for a while.
+    fn release(&mut self, _turn: &Turn, _out: &mut String) {}
 
     /// Appends the text for a server that stops before the turn has ended. A stream without one ends, and its client continues
     /// it after that.
@@ -150,12 +159,17 @@ impl Follower {
     }
 
     async fn next(&mut self) -> Next {
+        self.next_within(limits::PING_INTERVAL).await
+    }
+
+    /// The next change, or [`Next::Silence`] after this time.
+    async fn next_within(&mut self, time: Duration) -> Next {
         let lifecycle = self.lifecycle.clone();
         let mut draining = pin!(lifecycle.until(Phase::Draining));
         let update = tokio::select! {
             () = &mut draining => return Next::Stops,
             refusal = &mut self.invalid => return Next::Refused(refusal),
-            update = timeout(limits::PING_INTERVAL, self.connection.next()) => update,
+            update = timeout(time, self.connection.next()) => update,
         };
         let Ok(update) = update else { return Next::Silence };
         match self.new_events(&update) {
@@ -255,7 +269,9 @@ impl<E: Encoder> TurnStream<E> {
         self.hold = None;
         while !self.ended {
             let mut text = String::new();
-            match self.follower.next().await {
+            let holds = self.encoder.holds();
+            let patience = if holds { limits::TURN_HOLD } else { limits::PING_INTERVAL };
+            match self.follower.next_within(patience).await {
                 Next::Events(events) => {
                     for event in &events {
                         for change in self.follower.turn.add(event) {
@@ -267,6 +283,7 @@ impl<E: Encoder> TurnStream<E> {
                         self.refuse(&refusal, &mut text);
                     }
                 }
+                Next::Silence if holds => self.encoder.release(&self.follower.turn, &mut text),
                 Next::Silence => text.push_str(": still here\n\n"),
                 Next::Refused(refusal) => self.refuse(&refusal, &mut text),
                 Next::Stops => {

@@ -39,6 +39,8 @@ pub(super) struct CallItem {
     pub(super) output: Option<(String, bool)>,
     /// It was requested in an earlier turn.
     pub(super) is_earlier: bool,
+    /// An interrupt has asked for its approval.
+    pub(super) needed_approval: bool,
 }
 
 /// The kind of a text.
@@ -90,6 +92,8 @@ pub(super) enum Change {
     Text(usize, String),
     /// The item will not change any more, unless its text becomes void.
     Closed(usize),
+    /// The calls of the answer run, so none of them waits for an approval of another.
+    CallsRun,
     /// The run waits; [`Turn::waits`] has the reason.
     Waits,
     /// The run, which has waited, continues.
@@ -104,6 +108,29 @@ pub(super) struct Wait {
     pub(super) reason: String,
     /// The number of the event with which it began.
     pub(super) event: i64,
+    /// It waits for decisions on calls, which are items.
+    pub(super) has_approvals: bool,
+    /// The calls whose outcome is unknown until they are settled.
+    pub(super) unsettled: Vec<CallItem>,
+}
+
+impl Wait {
+    /// The reason for those who settle calls, even if the run waits for approvals too.
+    pub(super) fn reason(&self) -> &str {
+        if self.unsettled.is_empty() { &self.reason } else { "settlement" }
+    }
+
+    /// Returns a sentence about what the run waits for.
+    pub(super) fn message(&self) -> String {
+        let calls = self.unsettled.iter().map(|call| format!("{} ({})", call.name, call.call_id));
+        match calls.collect::<Vec<_>>().as_slice() {
+            [] => format!("the run waits for {}", self.reason),
+            calls => format!(
+                "the run waits until the outcome of {} is settled: its process disappeared, and whether it had an effect is unknown",
+                calls.join(", ")
+            ),
+        }
+    }
 }
 
 /// Tokens of a turn, as far as they were reported.
@@ -243,15 +270,17 @@ impl Turn {
                 self.open(Content::Call(called(data)), &mut changes);
             }
             "tool_result" => self.result(data, &mut changes),
-            // Of a delegated run, whose calls are known if they needed an approval.
-            "status" if data["child"]["event"] == "tool_result" => {
-                self.result(&data["child"]["data"], &mut changes);
-            }
+            "status" => self.status(data, &mut changes),
             "interrupt" => {
                 self.close_answer(ItemState::Complete, &mut changes);
                 self.ask_for_approvals(data, &mut changes);
                 let reason = text(&data["reason"]).to_owned();
-                self.waits = Some(Wait { reason: reason.clone(), event: event.number });
+                self.waits = Some(Wait {
+                    reason: reason.clone(),
+                    event: event.number,
+                    has_approvals: awaiting_approval(data).next().is_some(),
+                    unsettled: requested_calls(data, "unknown").collect(),
+                });
                 changes.push(Change::Waits);
                 if event.turn == self.last {
                     self.finish(event, TurnEnd::Waits(reason), &mut changes);
@@ -282,7 +311,7 @@ impl Turn {
             }
             "interrupt" => {
                 for call in awaiting_approval(data) {
-                    self.earlier.entry(call.call_id.clone()).or_insert(call);
+                    self.earlier.insert(call.call_id.clone(), call);
                 }
             }
             "tool_result" => {
@@ -429,6 +458,18 @@ impl Turn {
         }
     }
 
+    /// What the runtime says about a run.
+    fn status(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+        let child = &data["child"];
+        if data["status"] == "working" || !child.is_null() {
+            changes.push(Change::CallsRun);
+        }
+        // Of a delegated run, whose calls are known if they needed an approval.
+        if child["event"] == "tool_result" {
+            self.result(&child["data"], changes);
+        }
+    }
+
     fn result(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
         let call_id = text(&data["tool_call_id"]);
         let is_this = |item: &Item| match &item.content {
@@ -558,16 +599,23 @@ impl Item {
     }
 }
 
-/// The calls for which an interrupt asks.
+/// The calls for whose approval an interrupt asks.
 fn awaiting_approval(data: &JsonValue) -> impl Iterator<Item = CallItem> {
+    let calls = requested_calls(data, "awaiting_approval");
+    calls.map(|call| CallItem { needed_approval: true, ..call })
+}
+
+/// The calls with this status for whose decision an interrupt asks.
+fn requested_calls(data: &JsonValue, status: &str) -> impl Iterator<Item = CallItem> {
     let requests = data["action_requests"].as_array().into_iter().flatten();
-    let waiting = requests.filter(|request| request["status"] == "awaiting_approval");
+    let waiting = requests.filter(move |request| request["status"] == status);
     waiting.map(|request| CallItem {
         call_id: text(&request["tool_call_id"]).to_owned(),
         name: text(&request["tool_name"]).to_owned(),
         arguments: request["args"].clone(),
         output: None,
         is_earlier: false,
+        needed_approval: false,
     })
 }
 
@@ -578,6 +626,7 @@ fn called(data: &JsonValue) -> CallItem {
         arguments: data["args"].clone(),
         output: None,
         is_earlier: false,
+        needed_approval: false,
     }
 }
 

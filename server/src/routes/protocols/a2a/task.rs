@@ -284,7 +284,11 @@ impl TaskEncoder {
             Change::Waits => self.status(turn, state(turn), out),
             Change::Continues => self.status_working(turn, out),
             Change::Ended => self.ended(turn, out),
-            Change::Started | Change::Opened(_) | Change::Text(..) | Change::Closed(_) => {}
+            Change::Started
+            | Change::Opened(_)
+            | Change::Text(..)
+            | Change::Closed(_)
+            | Change::CallsRun => {}
         }
     }
 }

@@ -271,7 +271,7 @@ impl Encoder for ResponseEncoder {
             Change::Opened(at) => self.opened(turn, *at, out),
             Change::Text(at, text) => self.text(turn, *at, text, out),
             Change::Closed(at) => self.closed(turn, *at, out),
-            Change::Waits | Change::Continues => {}
+            Change::CallsRun | Change::Waits | Change::Continues => {}
             Change::Ended => self.ended(turn, out),
         }
     }

@@ -23,6 +23,7 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
                 Change::Opened(at) => format!("+{at} "),
                 Change::Text(at, text) => format!("{at}:{text:?} "),
                 Change::Closed(at) => format!("-{at} "),
+                Change::CallsRun => "run ".to_owned(),
                 Change::Waits => "waits ".to_owned(),
                 Change::Continues => "continues ".to_owned(),
                 Change::Ended => "end".to_owned(),
@@ -134,9 +135,9 @@ fn calls_and_approvals_are_items() {
         expect![[r#"
             +0 0:"Let me look." -0 +1 +2 -1 +3 -3 waits end
             Complete Message("Let me look.")
-            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)), is_earlier: false })
-            Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })
-            Complete Approval(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })"#]],
+            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)), is_earlier: false, needed_approval: false })
+            Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false, needed_approval: false })
+            Complete Approval(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false, needed_approval: true })"#]],
     );
 }
 
@@ -154,7 +155,7 @@ fn the_text_of_an_earlier_answer_is_not_repeated() {
         expect![[r#"
             +0 0:"That is all." -0 +1 -1 end
             Complete Message("That is all.")
-            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {}, output: Some(("skipped", true)), is_earlier: false })"#]],
+            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {}, output: Some(("skipped", true)), is_earlier: false, needed_approval: false })"#]],
     );
 }
 
@@ -205,8 +206,8 @@ fn an_approval_of_a_delegated_run_has_its_call() {
         &[("interrupt", interrupt.clone())],
         expect![[r#"
             +0 +1 -1 waits end
-            Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })
-            Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]],
+            Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false, needed_approval: true })
+            Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false, needed_approval: true })"#]],
     );
     let mut turn = Turn::new(2);
     let result = json!({"tool_call_id": "child~1.1", "output": "paid", "exit_code": 0});
