@@ -51,7 +51,8 @@ pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use listener::SharedListener;
 pub use mcp_handler::{
-    McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
+    McpCancellation, McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply,
+    McpRequest, McpRevisions,
 };
 pub use public_url::PublicUrl;
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};

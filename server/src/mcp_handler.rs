@@ -72,6 +72,15 @@ pub enum McpReply {
     },
 }
 
+/// How a client has cancelled a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum McpCancellation {
+    /// By a message.
+    Requested,
+    /// By closing the connection, in 2026-07-28. What has begun is completed and recorded.
+    Disconnected,
+}
+
 /// A request to a handler.
 #[derive(Debug)]
 pub struct McpRequest<'a> {
@@ -114,6 +123,7 @@ pub trait McpHandler: Debug + Send + Sync {
         &'a self,
         _caller: &'a Caller,
         _id: &'a str,
+        _how: McpCancellation,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(std::future::ready(()))
     }

@@ -99,3 +99,18 @@ for (const [version, { HttpAgent }] of Object.entries({ current, former })) {
 test("the client of the page runs", async () => {
   assert.equal(await runExample("ag-ui.md", server), "Order A-7 is paid back.\n");
 });
+
+test("a run is stopped, and the next message starts another one", async () => {
+  const agent = new current.HttpAgent({ url: `${server.url}/v1/agents/writer/ag-ui`, threadId: "thread-stop" });
+  agent.addMessage({ id: "m1", role: "user", content: "Write." });
+  const stop = async () => {
+    await fetch(`${server.url}/v1/sessions/thread-stop/abort`, { method: "POST" });
+    agent.abortRun();
+  };
+  let stopped;
+  await agent.runAgent({}, { onTextMessageContentEvent: () => void (stopped ??= stop()) }).catch(() => {});
+  await stopped;
+  agent.addMessage({ id: "m2", role: "user", content: "And now?" });
+  await agent.runAgent({});
+  assert.equal(agent.messages.at(-1).content, "Again.");
+});

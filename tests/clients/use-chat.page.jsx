@@ -31,12 +31,13 @@ function Part({ part, decide }) {
 
 function Chat() {
   const [text, setText] = useState("");
-  const { messages, sendMessage, addToolApprovalResponse, status } = useChat({
+  const { messages, sendMessage, addToolApprovalResponse, status, stop } = useChat({
     id: query.get("chat"),
     resume: true,
     transport: new DefaultChatTransport({ api: `/v1/agents/${query.get("agent")}/chat` }),
     sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses,
   });
+  const abort = () => fetch(`/v1/sessions/${query.get("chat")}/abort`, { method: "POST" }).finally(stop);
   const answers = messages.filter((message) => message.role === "assistant");
   return (
     <main>
@@ -47,6 +48,9 @@ function Chat() {
       <input value={text} onChange={(event) => setText(event.target.value)} />
       <button id="send" onClick={() => sendMessage({ text })}>
         Send
+      </button>
+      <button id="stop" onClick={abort}>
+        Stop
       </button>
     </main>
   );

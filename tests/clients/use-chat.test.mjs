@@ -117,6 +117,19 @@ test("a page that is reloaded after SIGKILL shows the whole answer once", { skip
   assert.deepEqual(page.errors, []);
 });
 
+/** The run went on after `stop`, and the next message was refused. */
+test("a person stops an answer and sends another message", { skip }, async () => {
+  const page = await open("writer", "page-3");
+  await say(page, "Write.");
+  await shows(page, "word9 ");
+  await page.click("#stop");
+  await shows(page, "ready");
+  await say(page, "And now?");
+  await shows(page, "Again.");
+  assert.deepEqual(await server.sql("SELECT status FROM runs WHERE session_id = 'page-3' ORDER BY created_at"), [["aborted"], ["done"]]);
+  assert.deepEqual(page.errors, []);
+});
+
 /**
  * The page hung when an answer had a call with an approval and another call: `useChat` sends decisions when every call of the
  * step has an output or a decision, and the other calls do not start before the decision.

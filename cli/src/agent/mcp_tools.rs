@@ -11,7 +11,8 @@ use abide_engine::Engine;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal};
 use abide_server::{
-    McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
+    McpCancellation, McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply,
+    McpRequest, McpRevisions,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -165,6 +166,15 @@ impl McpTools {
         Err(rows.error().cloned().unwrap_or(Error::Closed))
     }
 
+    /// Whether a worker runs a call.
+    async fn has_begun(&self, caller: &Caller, id: &str) -> bool {
+        let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status = 'claimed'";
+        let stored = format!("{}{id}", caller.namespace());
+        let query = self.abide.sql(sql).param("id", stored);
+        let found: Result<Vec<(String,)>, Error> = query.fetch().await;
+        found.is_ok_and(|rows| !rows.is_empty())
+    }
+
     /// The calls to decide on: this call, or the questions of its server.
     async fn to_decide(&self, call: &ToolCall) -> Result<Vec<ToolCall>, Error> {
         let query = self.abide.sql(QUESTIONS).param("sid", &call.session_id);
@@ -265,8 +275,12 @@ impl McpHandler for McpTools {
         &'a self,
         caller: &'a Caller,
         id: &'a str,
+        how: McpCancellation,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
+            if how == McpCancellation::Disconnected && self.has_begun(caller, id).await {
+                return;
+            }
             let args = json!({"call_id": id, "reason": "the MCP client has cancelled the call"});
             if let Err(refusal) = self.engine.call(caller, "cancel_tool_call", &args, None).await {
                 // It has ended in the meantime, or was never requested.

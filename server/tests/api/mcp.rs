@@ -133,6 +133,58 @@ async fn only_run(server: &TestServer) -> String {
     rows["structuredContent"]["rows"][0][0].as_str().expect("a run").to_owned()
 }
 
+/// Waits for the run of a call that was begun, as rows of this query.
+async fn row_of_run(server: &TestServer, sql: &str) -> Vec<abide_schema::Value> {
+    let caller = abide_schema::Caller::local();
+    let mut connection = server.engine.connect(&caller);
+    let nothing = serde_json::Map::new();
+    let wanted = abide_engine::SubscribeRequest::new("rows", sql, &nothing);
+    connection.subscribe(&wanted).await.expect("a valid query");
+    loop {
+        let _ = connection.next().await;
+        let found = server.engine.query(&caller, sql, &nothing, None).await.expect("rows");
+        if let Some(row) = found.rows.first() {
+            return row.to_vec();
+        }
+    }
+}
+
+/// Closing the response stream of 2026-07-28 is the cancellation of the request; the run of a client that gave up went
+/// on. The class is a signal of a client that the server takes for a lost connection. A request that its client can repeat
+/// (an idempotency key), a task, and a client of 2025-11-25 are not cancelled so.
+#[tokio::test]
+async fn closing_the_connection_cancels_a_call() {
+    for (kind, expected) in
+        [("stream", "aborted"), ("key", "running"), ("task", "running"), ("legacy", "running")]
+    {
+        let server = with_clerk().await;
+        let mut params = json!({"name": "agent_clerk", "arguments": {"message": "Hello."}});
+        match kind {
+            "key" => params["_meta"] = json!({"abide/request_id": "k"}),
+            "task" => {
+                params["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities":
+                    {"extensions": {"io.modelcontextprotocol/tasks": {}}}});
+            }
+            _ => {}
+        }
+        let socket = if kind == "legacy" {
+            let session = initialize(&server, None).await;
+            legacy(&server, None, Some(&session), &call("tools/call", params)).begin().await
+        } else {
+            modern(&server, None, "tools/call", params).begin().await
+        };
+        row_of_run(&server, "SELECT id FROM runs").await;
+        drop(socket);
+        if expected == "aborted" {
+            row_of_run(&server, "SELECT id FROM runs WHERE status = 'aborted'").await;
+        }
+        // The request itself is the only connection that is left.
+        while !server.get("/metrics").await.body.contains("abide_connections 1\n") {}
+        let row = row_of_run(&server, "SELECT status FROM runs").await;
+        assert_eq!(row[0].to_json(), expected, "{kind}");
+    }
+}
+
 #[tokio::test]
 async fn a_call_of_an_agent_is_a_run() {
     let server = with_clerk().await;

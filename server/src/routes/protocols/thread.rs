@@ -48,7 +48,8 @@ pub(super) async fn send(
                 Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
                     start::start(app, by, content.bytes(), new(None), None).await?
                 }
-                started => started?,
+                Err(refusal) => return Err(with_way_out(app, by, &thread, refusal).await),
+                Ok(run) => run,
             };
             let turns = Turn::span(1, run.turn);
             Ok((run, turns))
@@ -65,6 +66,18 @@ pub(super) async fn send(
             let turns = Turn::span(first, run.turn);
             Ok((run, turns))
         }
+    }
+}
+
+/// Names the route that ends the run which keeps a message from being sent: the page of the thread may have stopped reading
+/// without stopping the run.
+async fn with_way_out(app: &AppState, by: &Caller, thread: &str, refusal: Refusal) -> Refusal {
+    let is_active = refusal.code == Code::Conflict
+        && matches!(newest(app, by, thread).await, Ok(Some(run)) if !run.has_ended);
+    if is_active {
+        refusal.hint(format!("wait until it ends, or stop it: POST /v1/sessions/{thread}/abort"))
+    } else {
+        refusal
     }
 }
 

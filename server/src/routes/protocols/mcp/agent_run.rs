@@ -6,7 +6,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::exchange::McpRequestContext;
 use super::input;
 use super::message::refused;
-use crate::mcp_handler::McpFailure;
+use crate::mcp_handler::{McpCancellation, McpFailure};
 use crate::routes::protocols::follow::Follower;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::protocols::turn::{Change, Content, Turn};
@@ -40,7 +40,7 @@ pub(super) async fn finish(
         let turn = run.turn;
         tokio::select! {
             followed = until_end(exchange, &run) => followed?,
-            () = exchange.cancelled.cancelled() => return Err(cancel(exchange, &run).await),
+            how = exchange.cancellation() => return Err(cancel(exchange, &run, how).await),
         }
         run = start::find(&app.engine, by, &run.id).await.map_err(refused)?;
         if run.has_ended {
@@ -93,8 +93,12 @@ async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), Mcp
 }
 
 /// Aborts the run of a call that the client has cancelled.
-async fn cancel(exchange: &McpRequestContext, run: &RunRow) -> McpFailure {
-    let args = json!({"id": run.id, "reason": "the MCP client has cancelled the call"});
+async fn cancel(exchange: &McpRequestContext, run: &RunRow, how: McpCancellation) -> McpFailure {
+    let reason = match how {
+        McpCancellation::Requested => "the MCP client has cancelled the call",
+        McpCancellation::Disconnected => "the MCP client has closed the connection of the call",
+    };
+    let args = json!({"id": run.id, "reason": reason});
     let aborted = exchange.app.engine.call(exchange.by(), "abort_run", &args, None).await;
     if let Err(refusal) = aborted {
         return refused(refusal);

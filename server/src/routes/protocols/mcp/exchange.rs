@@ -13,7 +13,7 @@ use super::sessions::McpSession;
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
-use crate::mcp_handler::{McpFailure, McpHandler, McpNotifier};
+use crate::mcp_handler::{McpCancellation, McpFailure, McpHandler, McpNotifier};
 use crate::routes::rows::hidden;
 use crate::routes::rows::objects;
 
@@ -53,6 +53,8 @@ pub(super) struct McpRequestContext {
     pub(super) notifier: McpNotifier,
     /// Cancelled by the client, explicitly.
     pub(super) cancelled: CancellationToken,
+    /// Cancelled by the client, which has closed the connection.
+    pub(super) disconnected: CancellationToken,
     /// The idempotency key.
     pub(super) key: Option<String>,
     pub(super) accepts_events: bool,
@@ -62,6 +64,14 @@ pub(super) struct McpRequestContext {
 impl McpRequestContext {
     pub(super) fn by(&self) -> &Caller {
         &self.auth.caller
+    }
+
+    /// Waits until the client cancels the request. Returns how.
+    pub(super) async fn cancellation(&self) -> McpCancellation {
+        tokio::select! {
+            () = self.cancelled.cancelled() => McpCancellation::Requested,
+            () = self.disconnected.cancelled() => McpCancellation::Disconnected,
+        }
     }
 
     pub(super) fn is_modern(&self) -> bool {

@@ -35,11 +35,11 @@ pub(super) async fn ask_handler(
 ) -> Result<JsonValue, McpFailure> {
     let mut call = HandlerCall::new(exchange, handler, request)?;
     let id = call.id.clone();
-    tokio::select! {
+    let how = tokio::select! {
         answered = call.answer() => return answered,
-        () = exchange.cancelled.cancelled() => {}
-    }
-    handler.cancel(exchange.by(), &id).await;
+        how = exchange.cancellation() => how,
+    };
+    handler.cancel(exchange.by(), &id, how).await;
     let message = "the request was cancelled".to_owned();
     Err(McpFailure { code: -32800, message, data: None })
 }

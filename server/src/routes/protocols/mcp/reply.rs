@@ -10,16 +10,17 @@ use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use serde_json::{Value as JsonValue, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::exchange::McpRequestContext;
 use super::message::{Request, error};
 use super::versions::SESSION_ID;
 use super::{methods, subscriptions};
-use crate::connections::lifecycle::ConnectionPermit;
+use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::mcp_handler::McpFailure;
 use crate::{limits, unsent};
 
@@ -117,6 +118,10 @@ pub(super) async fn respond(
     let started = start_session(&exchange, &request);
     let accepts_events = exchange.accepts_events;
     let is_modern = exchange.is_modern();
+    let hang_up = stops_with_its_client(&exchange, &request).then(|| HangUp {
+        disconnected: exchange.disconnected.clone(),
+        lifecycle: exchange.app.lifecycle.clone(),
+    });
     let work: Work = Box::pin(async move {
         let _in_progress = exchange
             .session()
@@ -134,6 +139,10 @@ pub(super) async fn respond(
             Err(failure) => (error(&request.id, &failure), status(&failure, is_modern)),
         })
     });
+    let work = match hang_up {
+        Some(hang_up) => cancelled_by_drop(work, hang_up),
+        None => work,
+    };
     let mut reply = Reply { work: Some(work), outgoing, account, hold: None, _place: place };
     loop {
         match reply.next().await {
@@ -157,6 +166,37 @@ pub(super) async fn respond(
             Step::Silence => return reply.into_stream(": still here\n\n".to_owned()),
         }
     }
+}
+
+/// Whether the client cancels a request by closing the connection, as 2026-07-28 demands. A request with an idempotency key
+/// goes on: its client repeats it when the connection was lost, and cancels it by that key.
+fn stops_with_its_client(exchange: &McpRequestContext, request: &Request) -> bool {
+    exchange.is_modern() && exchange.key.is_none() && request.method == "tools/call"
+}
+
+/// Cancels a request when it is dropped before the request is answered, except when the server stops: then the run
+/// continues after its start.
+struct HangUp {
+    disconnected: CancellationToken,
+    lifecycle: Lifecycle,
+}
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let stops = self.lifecycle.until(Phase::Draining).now_or_never().is_some();
+        if !stops {
+            self.disconnected.cancel();
+        }
+    }
+}
+
+/// Work that learns that its client has left, and ends by itself: dropped work could not abort its run.
+fn cancelled_by_drop(work: Work, hang_up: HangUp) -> Work {
+    let task = tokio::spawn(work);
+    Box::pin(async move {
+        let _hang_up = hang_up;
+        task.await.ok().flatten()
+    })
 }
 
 /// The HTTP status of an error. Before 2026-07-28 it is that of the message.

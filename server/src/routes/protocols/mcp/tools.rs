@@ -79,7 +79,11 @@ pub(super) async fn call(
         return agent_tools::call(exchange, agent, &request.params).await;
     }
     if name == QUERY {
-        return query(exchange, &arguments).await;
+        return tokio::select! {
+            answered = query(exchange, &arguments) => answered,
+            // Nobody reads the rows.
+            _ = exchange.cancellation() => Ok(failed("the query was cancelled")),
+        };
     }
     if let Some(handler) = exchange.handler() {
         if handler.reducers().iter().any(|reducer| reducer == name) {
