@@ -114,3 +114,23 @@ test("a run is stopped, and the next message starts another one", async () => {
   await agent.runAgent({});
   assert.equal(agent.messages.at(-1).content, "Again.");
 });
+
+/** The interrupt had no call, and an answer to it was a 404. */
+test("a call whose outcome is unknown is an interrupt, which an answer settles", async () => {
+  const agent = new current.HttpAgent({ url: `${server.url}/v1/agents/payer/ag-ui`, threadId: "thread-unknown" });
+  agent.addMessage({ id: "m1", role: "user", content: "Pay." });
+  const body = JSON.stringify({ threadId: "thread-unknown", runId: "r0", messages: agent.messages });
+  const first = await fetch(agent.url, { method: "POST", body });
+  const [call] = await server.until("SELECT call_id FROM tool_calls WHERE tool_name = 'pay' AND status = 'claimed' AND session_id = 'thread-unknown'");
+  await first.body.cancel();
+  await server.kill();
+  await server.start();
+  let interrupts;
+  const onRunFinishedEvent = ({ event }) => void (interrupts = event.outcome.interrupts);
+  await agent.runAgent({}, { onRunFinishedEvent });
+  assert.deepEqual(interrupts.map(({ id, reason, toolCallId }) => [id, reason, toolCallId]), [[call, "settlement", call]]);
+  const approve = { interruptId: call, status: "resolved", payload: { approved: true } };
+  await assert.rejects(agent.runAgent({ resume: [approve] }), /needs a settlement/);
+  await agent.runAgent({ resume: [{ ...approve, payload: { outcome: "succeeded" } }] });
+  assert.equal(agent.messages.at(-1).content, "It was paid.");
+});

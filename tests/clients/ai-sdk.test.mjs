@@ -96,6 +96,27 @@ test("after SIGKILL the same message continues", async () => {
   assert.equal(chat.messages.length, 2);
 });
 
+/** The page showed a spinner for ever: nothing said that the outcome of the call is unknown. */
+test("a call whose outcome is unknown is named, and the chat continues after its settlement", async () => {
+  const chat = new Chat("payer", "chat-unknown");
+  const sent = chat.sendMessage({ text: "Pay." });
+  const [call] = await server.until("SELECT call_id FROM tool_calls WHERE tool_name = 'pay' AND status = 'claimed' AND session_id = 'chat-unknown'");
+  await server.kill();
+  await sent;
+  await server.start();
+  const reloaded = new Chat("payer", "chat-unknown");
+  await reloaded.resumeStream();
+  const { reason, message, calls } = reloaded.last.parts.at(-1).data;
+  assert.deepEqual([reason, calls], ["settlement", [{ toolCallId: call, toolName: "pay", input: {} }]]);
+  assert.match(message, /the outcome of pay/);
+  const outcome = { call_id: call, outcome: "succeeded" };
+  const settled = await fetch(`${server.url}/v1/call/settle_tool_call`, { method: "POST", body: JSON.stringify(outcome) });
+  assert.equal(settled.status, 200);
+  await reloaded.resumeStream();
+  assert.deepEqual(reloaded.parts, ["pay output-available", "It was paid."]);
+  assert.ok(!reloaded.last.parts.some((part) => part.type === "data-waiting"));
+});
+
 test("a chat without messages has nothing to resume, and errors are shown", async () => {
   const chat = new Chat("clerk", "chat-4");
   await chat.resumeStream();

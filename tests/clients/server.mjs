@@ -53,6 +53,16 @@ export class Server {
     await rm(this.#folder, { recursive: true, force: true });
   }
 
+  /** Waits for a row. The stream of the subscription tells when to look. */
+  async until(sql) {
+    const events = await fetch(`${this.url}/v1/subscribe?sql=${encodeURIComponent(sql)}`);
+    for await (const _ of events.body) {
+      const rows = await this.sql(sql);
+      if (rows.length > 0) return rows[0];
+    }
+    throw new Error("the subscription has ended");
+  }
+
   /** The rows of a query. */
   async sql(sql) {
     const answer = await fetch(`${this.url}/v1/sql`, { method: "POST", body: JSON.stringify({ sql }) });

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
 use super::follow::{Encoder, Follower, stream_turn};
-use super::start::{Decision, QUESTION};
+use super::start::{Decision, QUESTION, Settlement};
 use super::thread::{self, ThreadInput};
 use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use crate::app_state::{AppState, SessionExtension};
@@ -154,8 +154,14 @@ fn bad(detail: &str) -> Refusal {
 fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
     let resume = wanted.resume.unwrap_or_default();
     if !resume.is_empty() {
-        let decisions: Result<Vec<Decision>, Refusal> = resume.into_iter().map(decision).collect();
-        return Ok(ThreadInput::Decisions(decisions?));
+        let (mut decisions, mut settlements) = (Vec::new(), Vec::new());
+        for entry in resume {
+            match settlement(&entry) {
+                Some(settlement) => settlements.push(settlement),
+                None => decisions.push(decision(entry)?),
+            }
+        }
+        return Ok(ThreadInput::Decisions(decisions, settlements));
     }
     let last = wanted.messages.into_iter().rev().find(|message| message.role == "user");
     let last = last.ok_or_else(|| bad("there is no message of the user"))?;
@@ -172,6 +178,18 @@ fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
     };
     let id = last.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     Ok(ThreadInput::Message { id, text })
+}
+
+/// The arguments of a settlement.
+const OUTCOME: [&str; 4] = ["outcome", "result", "error", "evidence"];
+
+/// The outcome of a call, if the answer has one.
+fn settlement(entry: &ResumeEntry) -> Option<Settlement> {
+    let payload = entry.payload.as_object().filter(|_| entry.status == ResumeStatus::Resolved)?;
+    payload.get("outcome")?;
+    let arguments = payload.iter().filter(|(name, _)| OUTCOME.contains(&name.as_str()));
+    let outcome = arguments.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Some(Settlement { call_id: entry.interrupt_id.clone(), outcome })
 }
 
 /// An answer to an interrupt. An abandoned one is a rejection.
@@ -301,6 +319,17 @@ impl AgUiEncoder {
                 }
             }
             all.push(interrupt);
+        }
+        for call in turn.waits.iter().flat_map(|wait| &wait.unsettled) {
+            let message = format!(
+                "whether the call of {} had an effect is unknown: its process disappeared",
+                call.name
+            );
+            all.push(json!({"id": call.call_id, "reason": "settlement",
+                "toolCallId": call.call_id, "message": message,
+                "responseSchema": {"type": "object", "required": ["outcome"], "properties": {
+                    "outcome": {"enum": ["succeeded", "failed"]}, "result": {},
+                    "error": {"type": "string"}, "evidence": {}}}}));
         }
         if all.is_empty() {
             let message = format!("the run waits for {reason}");

@@ -114,7 +114,7 @@ fn read(wanted: ChatRequest) -> Result<ThreadInput, Refusal> {
             if decisions.is_empty() {
                 return Err(bad("the last message is neither of the user nor has a decision"));
             }
-            Ok(ThreadInput::Decisions(decisions))
+            Ok(ThreadInput::Decisions(decisions, Vec::new()))
         }
         _ => Err(bad("the last message is not of the user or the assistant")),
     }

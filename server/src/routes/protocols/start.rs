@@ -230,6 +230,35 @@ pub(super) async fn start(
     Ok(RunRow::of(&serde_json::from_str(&result.result).unwrap_or_default()))
 }
 
+/// Whether a call of a run waits for its settlement. A call that the caller cannot see does not.
+pub(super) async fn is_unsettled(
+    engine: &Engine,
+    by: &Caller,
+    run: &RunRow,
+    call_id: &str,
+) -> Result<bool, Refusal> {
+    let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status = 'unknown' \
+               AND session_id = :session";
+    let params = params([("id", json!(call_id)), ("session", json!(run.session_id))]);
+    Ok(!first_texts(engine, by, sql, params).await?.is_empty())
+}
+
+/// The outcome of a call whose process disappeared, as a person has found it out.
+pub(super) struct Settlement {
+    pub(super) call_id: String,
+    /// The other arguments of `settle_tool_call`.
+    pub(super) outcome: Map<String, JsonValue>,
+}
+
+impl Settlement {
+    /// The call that records it.
+    pub(super) fn into_call(self) -> BatchCall {
+        let mut args = self.outcome;
+        args.insert("call_id".to_owned(), json!(self.call_id));
+        runs::call("settle_tool_call", JsonValue::Object(args))
+    }
+}
+
 /// A decision on a call.
 pub(super) struct Decision {
     pub(super) call_id: String,

@@ -4,7 +4,7 @@ use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
 use serde_json::json;
 
-use super::start::{self, Decision, NewRun, NewSession, RunRow};
+use super::start::{self, Decision, NewRun, NewSession, RunRow, Settlement};
 use super::turn::Turn;
 use crate::app_state::AppState;
 use crate::body::RequestBody;
@@ -13,8 +13,8 @@ use crate::body::RequestBody;
 pub(super) enum ThreadInput {
     /// A message of the user. The same id and text in the same thread are the same run.
     Message { id: String, text: String },
-    /// Decisions on the calls that wait.
-    Decisions(Vec<Decision>),
+    /// Decisions on the calls that wait, and the outcomes of calls whose outcome is unknown.
+    Decisions(Vec<Decision>, Vec<Settlement>),
 }
 
 /// Begins or continues a run. Returns it, and its turns that answer the request.
@@ -54,19 +54,43 @@ pub(super) async fn send(
             let turns = Turn::span(1, run.turn);
             Ok((run, turns))
         }
-        ThreadInput::Decisions(decisions) => {
+        ThreadInput::Decisions(decisions, settlements) => {
             let run = newest(app, by, &thread).await?.filter(|run| run.agent == agent);
             let run = run.ok_or_else(|| {
                 Refusal::new(Code::NotFound, format!("agent {agent} has no run in {thread}"))
                     .hint("send a message first")
             })?;
             let before = run.turn;
-            let run = start::decide(app, by, &run, decisions, Vec::new()).await?;
+            check_answers(app, by, &run, &decisions).await?;
+            let settlements = settlements.into_iter().map(Settlement::into_call).collect();
+            let run = start::decide(app, by, &run, decisions, settlements).await?;
             let first = (before + 1).min(run.turn);
             let turns = Turn::span(first, run.turn);
             Ok((run, turns))
         }
     }
+}
+
+/// Refuses decisions on what needs another answer.
+async fn check_answers(
+    app: &AppState,
+    by: &Caller,
+    run: &RunRow,
+    decisions: &[Decision],
+) -> Result<(), Refusal> {
+    for Decision { call_id, .. } in decisions {
+        if *call_id == run.id {
+            let detail = format!("run {call_id} does not wait for a decision on a call");
+            let hint = "GET /v1/runs/{id} has the reason; POST /v1/runs/{id}/resume continues a run that is paused";
+            return Err(Refusal::new(Code::Conflict, detail).hint(hint));
+        }
+        if start::is_unsettled(&app.engine, by, run, call_id).await? {
+            let detail = format!("the outcome of the call {call_id} is unknown: it needs a settlement and no approval");
+            let hint = r#"find out whether it had an effect, and send  "payload": {"outcome": "succeeded"} or {"outcome": "failed", "error": "…"}"#;
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+        }
+    }
+    Ok(())
 }
 
 /// Names the route that ends the run which keeps a message from being sent: the page of the thread may have stopped reading
