@@ -113,8 +113,9 @@ pub(crate) const MCP_SUBSCRIPTIONS: usize = 100;
 /// Bytes of the URI of a subscription: the longest id in its namespace (2 × 512 bytes), each byte as three characters.
 pub(crate) const MCP_URI_BYTES: usize = 4 << 10;
 
-/// Bytes of a client's capabilities, which its session keeps: real ones have some hundred.
-pub(crate) const MCP_CAPABILITIES_BYTES: usize = 16 << 10;
+/// Bytes of a client's capabilities, which the id of its session has: real ones have some hundred, and common proxies refuse
+/// headers of more than 8 KiB.
+pub(crate) const MCP_CAPABILITIES_BYTES: usize = 4 << 10;
 
 /// Bytes of rows in one result of MCP. A model reads it, and none reads a megabyte.
 pub(crate) const MCP_RESULT_BYTES: usize = 1 << 20;

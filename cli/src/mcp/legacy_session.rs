@@ -1,4 +1,4 @@
-//! The session of a client of 2025-11-25 or before. A restarted server has forgotten it;
+//! The session of a client of 2025-11-25 or before. A restarted server has forgotten its subscriptions;
 //! then the proxy opens a new session with the same subscriptions; the client does not notice.
 
 use std::collections::BTreeMap;

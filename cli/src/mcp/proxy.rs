@@ -308,7 +308,11 @@ impl Proxy {
                     return;
                 }
                 Some(SendError::SessionGone) if self.renew(number).await.is_ok() => {}
-                _ => sleep(PAUSE).await,
+                // A server that has restarted knows the session, and not its subscriptions.
+                _ => {
+                    sleep(PAUSE).await;
+                    let _ = self.renew(number).await;
+                }
             }
         }
     }

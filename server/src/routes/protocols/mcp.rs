@@ -110,7 +110,12 @@ fn session_of(
     headers: &HeaderMap,
 ) -> Result<Option<Arc<McpSession>>, HttpFailure> {
     let Some(id) = headers.get(SESSION_ID) else { return Ok(None) };
-    let found = id.to_str().ok().and_then(|id| app.mcp.sessions.find(id, &auth.caller));
+    let found = id.to_str().ok().and_then(|id| {
+        app.mcp.sessions.find(id, &auth.caller, || {
+            let tenant = app.engine.tenants().key(&auth.caller);
+            (tenant, app.engine.buffers().reserve(&auth.caller))
+        })
+    });
     found.map(Some).ok_or_else(|| {
         let message = "Session not found: start a new one with initialize".to_owned();
         let failure = McpFailure { code: -32001, message, data: None };

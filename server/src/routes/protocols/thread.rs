@@ -85,7 +85,9 @@ async fn check_answers(
             return Err(Refusal::new(Code::Conflict, detail).hint(hint));
         }
         if start::is_unsettled(&app.engine, by, run, call_id).await? {
-            let detail = format!("the outcome of the call {call_id} is unknown: it needs a settlement and no approval");
+            let detail = format!(
+                "the outcome of the call {call_id} is unknown: it needs a settlement and no approval"
+            );
             let hint = r#"find out whether it had an effect, and send  "payload": {"outcome": "succeeded"} or {"outcome": "failed", "error": "…"}"#;
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }

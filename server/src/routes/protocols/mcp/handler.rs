@@ -6,6 +6,7 @@ use serde_json::{Map, Value as JsonValue};
 use super::exchange::McpRequestContext;
 use super::input::{self, Decided};
 use super::message::{Request, refused};
+use super::shared::identity;
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
 use crate::routes::protocols::start;
 
@@ -65,7 +66,6 @@ impl<'a> HandlerCall<'a> {
             responses,
             decisions: Map::new(),
         };
-        let principal = exchange.by().principal();
         match request.params.get("requestState") {
             None => {}
             // The id of a call that waits for approvals. It is looked up and decided with the rights of the caller, so
@@ -75,7 +75,8 @@ impl<'a> HandlerCall<'a> {
                 call.decisions = std::mem::take(&mut call.responses);
             }
             Some(JsonValue::String(text)) => {
-                let opened = exchange.app.mcp.seal.open(principal, &call.audience, text);
+                let opened =
+                    exchange.app.mcp.seal.open(&identity(exchange.by()), &call.audience, text);
                 call.state = Some(opened?);
             }
             Some(_) => return Err(McpFailure::invalid("requestState must be a string")),
@@ -128,8 +129,7 @@ impl<'a> HandlerCall<'a> {
     }
 
     fn sign(&self, state: JsonValue) -> Result<String, McpFailure> {
-        let principal = self.exchange.by().principal();
-        self.exchange.app.mcp.seal.sign(principal, &self.audience, state)
+        self.exchange.app.mcp.seal.sign(&identity(self.exchange.by()), &self.audience, state)
     }
 
     /// Records the decisions of the client with the rights of the caller. Returns whether a form was closed without one.

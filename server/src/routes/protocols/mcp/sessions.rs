@@ -1,17 +1,22 @@
 //! Sessions of clients of 2025-11-25 and before: subscriptions, and requests of the server that wait for a response.
-//! They are in memory. After a restart, a client gets `404` and starts a new one, as the protocol says.
+//! They are in memory. The [id](SessionId) of a session has what is needed to continue it after a restart, because the official
+//! clients do not start another one: its subscriptions and its log level are the defaults then.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_engine::buffers::Reservation;
 use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
-use serde_json::Value as JsonValue;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::shared::identity;
 use crate::limits;
 use crate::mcp_handler::level_of;
 
@@ -19,7 +24,44 @@ use crate::mcp_handler::level_of;
 #[derive(Debug, Default)]
 pub(super) struct McpSessions {
     by_id: Mutex<HashMap<String, Arc<McpSession>>>,
+    /// Ids of sessions that their clients have ended, the oldest first: they are not continued.
+    ended: Mutex<VecDeque<String>>,
     uses: AtomicU64,
+}
+
+/// The id of a session: random bytes, the capabilities of the client, and a digest that binds both to its caller. It needs no
+/// signature. Whoever presents it has authenticated, and an invented id is worth as much as `initialize`.
+#[derive(Debug)]
+struct SessionId {
+    text: String,
+    capabilities: JsonValue,
+}
+
+impl SessionId {
+    fn new(owner: &Caller, capabilities: JsonValue) -> SessionId {
+        let random = uuid::Uuid::new_v4().simple().to_string();
+        let encoded = BASE64_URL_SAFE_NO_PAD.encode(capabilities.to_string());
+        let digest = SessionId::digest(owner, &random, &encoded);
+        SessionId { text: format!("{random}.{encoded}.{digest}"), capabilities }
+    }
+
+    /// Parses an id; `None` if it is not one of this caller.
+    fn parse(text: &str, by: &Caller) -> Option<SessionId> {
+        let mut parts = text.split('.');
+        let [random, encoded, digest] = [parts.next()?, parts.next()?, parts.next()?];
+        let is_own = parts.next().is_none()
+            && random.len() == 32
+            && digest == SessionId::digest(by, random, encoded);
+        let decoded = BASE64_URL_SAFE_NO_PAD.decode(encoded).ok().filter(|_| is_own)?;
+        let fits = decoded.len() <= limits::MCP_CAPABILITIES_BYTES;
+        let capabilities = serde_json::from_slice(&decoded).ok().filter(|_| fits)?;
+        Some(SessionId { text: text.to_owned(), capabilities })
+    }
+
+    fn digest(by: &Caller, random: &str, capabilities: &str) -> String {
+        let bound = json!([identity(by), random, capabilities]);
+        hex::encode(&Sha256::digest(bound.to_string().as_bytes())[..16])
+    }
 }
 
 /// A session.
@@ -38,7 +80,6 @@ pub(super) struct McpSession {
     hold: Mutex<Reservation>,
     /// Requests of the server, by id.
     asked: Mutex<HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>>,
-    next_id: AtomicI64,
     /// Requests of the client that are being answered, by id.
     in_progress: Mutex<HashMap<String, CancellationToken>>,
     stream: Arc<Semaphore>,
@@ -56,8 +97,19 @@ impl McpSessions {
         capabilities: JsonValue,
         hold: Reservation,
     ) -> Arc<McpSession> {
+        self.keep(owner, tenant, SessionId::new(owner, capabilities), hold)
+    }
+
+    fn keep(
+        &self,
+        owner: &Caller,
+        tenant: String,
+        id: SessionId,
+        hold: Reservation,
+    ) -> Arc<McpSession> {
+        let SessionId { text: id, capabilities } = id;
         let session = Arc::new(McpSession {
-            id: uuid::Uuid::new_v4().simple().to_string(),
+            id,
             owner: owner.clone(),
             tenant: tenant.clone(),
             capabilities,
@@ -66,12 +118,15 @@ impl McpSessions {
             subscriptions: watch::Sender::default(),
             hold: Mutex::new(hold),
             asked: Mutex::default(),
-            next_id: AtomicI64::new(1),
             in_progress: Mutex::default(),
             stream: Arc::new(Semaphore::new(1)),
             ended: CancellationToken::new(),
         });
         let mut all = self.lock();
+        // Another request has continued it in the meantime.
+        if let Some(existing) = all.get(&session.id) {
+            return Arc::clone(existing);
+        }
         let own = all.values().filter(|other| other.tenant == tenant).count();
         let crowded = if own >= limits::MCP_SESSIONS_PER_CALLER {
             Some(tenant)
@@ -92,9 +147,26 @@ impl McpSessions {
         session
     }
 
-    /// The session with this id, if it belongs to the caller.
-    pub(super) fn find(&self, id: &str, by: &Caller) -> Option<Arc<McpSession>> {
-        let session = self.lock().get(id).cloned()?;
+    /// Returns the session with this id, if it belongs to the caller. One of before a restart continues; `parts` are its
+    /// tenant and what counts its subscriptions.
+    pub(super) fn find(
+        &self,
+        id: &str,
+        by: &Caller,
+        parts: impl FnOnce() -> (String, Reservation),
+    ) -> Option<Arc<McpSession>> {
+        let known = self.lock().get(id).cloned();
+        let session = match known {
+            Some(session) => session,
+            None => {
+                let id = SessionId::parse(id, by)?;
+                if self.ended().contains(&id.text) {
+                    return None;
+                }
+                let (tenant, hold) = parts();
+                self.keep(by, tenant, id, hold)
+            }
+        };
         if session.owner != *by {
             return None;
         }
@@ -105,6 +177,15 @@ impl McpSessions {
     pub(super) fn end(&self, session: &McpSession) {
         self.lock().remove(&session.id);
         session.ended.cancel();
+        let mut ended = self.ended();
+        if ended.len() >= limits::MCP_SESSIONS {
+            ended.pop_front();
+        }
+        ended.push_back(session.id.clone());
+    }
+
+    fn ended(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<McpSession>>> {
@@ -190,7 +271,8 @@ impl McpSession {
 
     /// Registers a request of the server.
     pub(super) fn ask(self: &Arc<Self>) -> AskedRequest {
-        let id = format!("abide-{}", self.next_id.fetch_add(1, Ordering::Relaxed));
+        // No number: the response to a request of before a restart must not answer another one.
+        let id = format!("abide-{}", uuid::Uuid::new_v4().simple());
         let (answer, response) = oneshot::channel();
         self.asked().insert(id.clone(), answer);
         AskedRequest { id, response, session: Arc::clone(self) }

@@ -12,7 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::sessions::McpSessions;
 use super::state_seal::StateSeal;
 
-/// The principal of a caller, and the idempotency key of a call.
+/// Returns what binds something in the memory of the server to its caller: the same subject of another issuer, or with another
+/// role or scope, is another caller. The id of a caller contains its issuer.
+pub(super) fn identity(by: &Caller) -> String {
+    json!([by.id(), by.role(), by.scope(), by.own_scope()]).to_string()
+}
+
+/// The [`identity`] of a caller, and the idempotency key of a call.
 type Key = (String, String);
 
 /// State shared by all requests.
@@ -48,7 +54,7 @@ impl McpState {
         key: &str,
         token: CancellationToken,
     ) -> CancellableCall {
-        let key = (by.principal().to_owned(), key.to_owned());
+        let key = (identity(by), key.to_owned());
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         self.calls().insert(key.clone(), (number, token));
         CancellableCall { key, number, state: Arc::clone(self) }
@@ -56,7 +62,7 @@ impl McpState {
 
     /// Cancels a call of a caller.
     pub(super) fn cancel(&self, by: &Caller, key: &str) {
-        if let Some((_, token)) = self.calls().get(&(by.principal().to_owned(), key.to_owned())) {
+        if let Some((_, token)) = self.calls().get(&(identity(by), key.to_owned())) {
             token.cancel();
         }
     }
@@ -80,5 +86,43 @@ impl Drop for CancellableCall {
         if calls.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
             calls.remove(&self.key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use abide_schema::Scope;
+
+    use super::*;
+
+    fn caller(id: &str, role: &str, tenant: Option<&str>) -> Caller {
+        let scope = tenant.map(|tenant| ("tenant".to_owned(), tenant.to_owned()));
+        Caller::with(id, role, BTreeSet::new(), Scope::from_iter(scope))
+    }
+
+    /// A caller could cancel calls, and answer for requests, of the same subject with another role: they were bound to the
+    /// principal, which has no role. The class is state in memory that is found by less than the whole identity.
+    #[test]
+    fn state_in_memory_is_bound_to_the_whole_identity() {
+        let owner = || caller("jwt:https://a#ann", "app", Some("acme"));
+        let state = Arc::new(McpState::default());
+        let token = CancellationToken::new();
+        let _call = state.begin(&owner(), "k", token.clone());
+        let signed = state.seal.sign(&identity(&owner()), "tools/call", json!(1)).expect("a key");
+        for (why, other) in [
+            ("issuer", caller("jwt:https://b#ann", "app", Some("acme"))),
+            ("role", caller("jwt:https://a#ann", "worker", Some("acme"))),
+            ("scope", caller("jwt:https://a#ann", "app", Some("zeta"))),
+            ("no scope", caller("jwt:https://a#ann", "app", None)),
+        ] {
+            state.cancel(&other, "k");
+            assert!(!token.is_cancelled(), "{why}");
+            assert!(state.seal.open(&identity(&other), "tools/call", &signed).is_err(), "{why}");
+        }
+        assert!(state.seal.open(&identity(&owner()), "tools/call", &signed).is_ok());
+        state.cancel(&owner(), "k");
+        assert!(token.is_cancelled());
     }
 }

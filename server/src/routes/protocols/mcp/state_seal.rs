@@ -19,7 +19,7 @@ pub(super) struct StateSeal {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
-    /// The principal of the caller.
+    /// The identity of the caller.
     sub: String,
     /// The request: the state of one is not valid for another.
     aud: String,
@@ -45,7 +45,7 @@ impl Default for StateSeal {
 }
 
 impl StateSeal {
-    /// Signs a state for a principal and a request.
+    /// Signs a state for an identity and a request.
     pub(super) fn sign(
         &self,
         sub: &str,
@@ -63,7 +63,7 @@ impl StateSeal {
         })
     }
 
-    /// The state, if it was signed for this principal and request.
+    /// The state, if it was signed for this identity and request.
     pub(super) fn open(&self, sub: &str, aud: &str, text: &str) -> Result<JsonValue, McpFailure> {
         let mut validation = Validation::new(Algorithm::HS256);
         validation.set_audience(&[aud]);
