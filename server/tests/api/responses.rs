@@ -218,7 +218,7 @@ async fn unsupported_request_fields_are_refused() {
         422 an input item of type function_call_output is not supported (continue the session with previous_response_id; it has its own items)
         422 content of type "input_image" is not supported (for example  "input": [{"role": "user", "content": "…"}])
         422 input has both a message and an mcp_approval_response (for example  "input": [{"role": "user", "content": "…"}])
-        422 an mcp_approval_response needs approval_request_id and approve (for example  "input": [{"role": "user", "content": "…"}])
+        422 an mcp_approval_response needs approval_request_id (for example  "input": [{"role": "user", "content": "…"}])
         422 an mcp_approval_response needs previous_response_id (name the response with the mcp_approval_request)
         404 there is no response resp_1_run_9 (use the id of a response that POST /v1/responses has returned)
         404 there is no response resp_01_run_9 (use the id of a response that POST /v1/responses has returned)
@@ -336,4 +336,37 @@ async fn a_run_that_is_too_large_for_one_answer_is_refused() {
     assert_eq!(refused["code"], "limit_exceeded", "{refused}");
     let hint = refused["hint"].as_str().expect("it has a hint");
     assert!(hint.contains(&format!("/v1/runs/{run}/events")), "{hint}");
+}
+
+/// Clients that check the schema refused every response: required members were missing or null. A history of a client that keeps
+/// its own state, with the calls of the agent, was refused.
+#[tokio::test]
+async fn a_response_has_the_required_members_and_a_history_is_accepted() {
+    let server = with_clerk().await;
+    let call = json!({"type": "mcp_call", "id": "mcp_1", "name": "look", "arguments": "{}",
+        "server_label": "clerk", "output": "it is there"});
+    let asked = json!({"type": "mcp_approval_request", "id": "mcpr_a", "name": "pay",
+        "arguments": "{}", "server_label": "clerk"});
+    let decided = json!({"type": "mcp_approval_response", "approval_request_id": "mcpr_a",
+        "approve": true});
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let body = json!({"model": "clerk", "background": true, "instructions": "Be brief.",
+        "metadata": {"k": "v"}, "input": [user("Hello."), call, asked, decided, user("And?")]});
+    let response = server.post("/v1/responses", &body.to_string()).await;
+    assert_eq!(response.status, 200, "{response:?}");
+    let created = response.json();
+    for name in ["temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs"] {
+        assert!(created[name].is_number(), "{name}: {created}");
+    }
+    for name in ["max_tool_calls", "safety_identifier", "prompt_cache_key", "user"] {
+        assert_eq!(created.get(name), Some(&JsonValue::Null), "{name}");
+    }
+    assert_eq!(created["instructions"], "Be brief.");
+    let id = created["id"].as_str().expect("an id");
+    let read = server.get(&format!("/v1/responses/{id}")).await.json();
+    assert_eq!((&created["metadata"], &read["metadata"]), (&json!({"k": "v"}), &json!({"k": "v"})));
+    let wrong = json!({"model": "clerk", "previous_response_id": id, "input": [
+        {"type": "mcp_approval_response", "approval_request_id": "other", "approve": true}]});
+    let refused = server.post("/v1/responses", &wrong.to_string()).await.json();
+    assert_eq!(refused["detail"], "there is no approval request other", "{refused}");
 }

@@ -33,7 +33,7 @@ use crate::routes::response::json as as_json;
 use crate::routes::rows::hidden;
 use crate::routes::runs::path;
 use crate::unsent;
-use encode::ResponseEncoder;
+use encode::{Echo, ResponseEncoder};
 pub(in crate::routes) use error::add_error;
 use id::{ResponseId, missing, response_id};
 use request::{CreateResponse, Input};
@@ -58,9 +58,10 @@ pub(in crate::routes) async fn create(incoming: Incoming) -> Result<Response, Pr
     wanted.check()?;
     let key = idempotency_key(&headers)?;
     let (stream, background) = (wanted.stream == Some(true), wanted.background == Some(true));
+    let instructions = json!(wanted.instructions);
     let (run, turn) = begin(&app, &session.caller, &content, wanted, key).await?;
     drop(content);
-    let encoder = encoder(&app, &session.caller, &run, turn).await?;
+    let encoder = encoder(&app, &session.caller, &run, turn, instructions).await?;
     if background && !stream {
         return now(&app, session, &run, turn, encoder).await;
     }
@@ -193,18 +194,33 @@ async fn decide(
     }
 }
 
+/// The encoder of a response. `instructions` are those of the request; they are stored as a message of the session.
 async fn encoder(
     app: &AppState,
     by: &Caller,
     run: &RunRow,
     turn: i64,
+    instructions: JsonValue,
 ) -> Result<ResponseEncoder, Refusal> {
     let previous = match turn {
         1 => start::previous(&app.engine, by, run).await?,
         _ => Some((run.id.clone(), turn - 1)),
     };
     let previous = previous.map(|(run_id, turn)| response_id(&run_id, turn));
-    Ok(ResponseEncoder::new(run, turn, previous))
+    let metadata = metadata(app, by, run).await?;
+    Ok(ResponseEncoder::new(run, turn, previous, Echo { instructions, metadata }))
+}
+
+/// The metadata of the session of a run; empty if the caller may not see them.
+async fn metadata(app: &AppState, by: &Caller, run: &RunRow) -> Result<JsonValue, Refusal> {
+    let sql = "SELECT metadata FROM sessions WHERE id = :id";
+    let params = start::params([("id", json!(run.session_id))]);
+    let found = match start::first_texts(&app.engine, by, sql, params).await {
+        Err(refusal) if refusal.code == Code::Denied => Vec::new(),
+        found => found?,
+    };
+    let stored = found.first().and_then(|text| serde_json::from_str(text).ok());
+    Ok(stored.filter(JsonValue::is_object).unwrap_or_else(|| json!({})))
 }
 
 #[derive(Debug, Deserialize)]
@@ -228,7 +244,7 @@ pub(in crate::routes) async fn retrieve(
             .hint("only stream=true and starting_after=NUMBER are supported")
     })?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
-    let encoder = encoder(&app, &session.caller, &run, turn).await?;
+    let encoder = encoder(&app, &session.caller, &run, turn, JsonValue::Null).await?;
     if !wanted.stream {
         return now(&app, session, &run, turn, encoder).await;
     }
@@ -249,7 +265,7 @@ pub(in crate::routes) async fn cancel(
         abort(&app, &session, &run).await?;
     }
     let by = session.caller.clone();
-    let encoder = encoder(&app, &by, &run, turn).await?;
+    let encoder = encoder(&app, &by, &run, turn, JsonValue::Null).await?;
     let permit = whole::permit_to_load(&app, &by, &run).await?;
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     // The driver stops its tools first.

@@ -12,6 +12,15 @@ use super::super::turn::{CallItem, Change, Content, Item, ItemState, Turn, TurnE
 use super::id::response_id;
 use super::request::APPROVAL;
 
+/// What a response repeats of its request.
+#[derive(Clone, Debug)]
+pub(super) struct Echo {
+    /// The text of the request, or null.
+    pub(super) instructions: JsonValue,
+    /// Of the session.
+    pub(super) metadata: JsonValue,
+}
+
 /// Encodes one response.
 pub(super) struct ResponseEncoder {
     id: String,
@@ -20,6 +29,7 @@ pub(super) struct ResponseEncoder {
     agent: String,
     previous: Option<String>,
     created_at: i64,
+    echo: Echo,
     /// The number of the next event.
     sequence: i64,
     /// The last event that the client has.
@@ -27,13 +37,19 @@ pub(super) struct ResponseEncoder {
 }
 
 impl ResponseEncoder {
-    pub(super) fn new(run: &RunRow, turn: i64, previous: Option<String>) -> ResponseEncoder {
+    pub(super) fn new(
+        run: &RunRow,
+        turn: i64,
+        previous: Option<String>,
+        echo: Echo,
+    ) -> ResponseEncoder {
         ResponseEncoder {
             id: response_id(&run.id, turn),
             name: format!("{turn}_{}", run.id),
             agent: run.agent.clone(),
             previous,
             created_at: run.created_at,
+            echo,
             sequence: 0,
             after: -1,
         }
@@ -79,18 +95,26 @@ impl ResponseEncoder {
             "usage": turn.usage.as_ref().map(usage),
             "background": true,
             "store": true,
-            "instructions": null,
+            "frequency_penalty": 0.0,
+            "instructions": self.echo.instructions,
             "max_output_tokens": null,
-            "metadata": {},
+            "max_tool_calls": null,
+            "metadata": self.echo.metadata,
             "parallel_tool_calls": true,
+            "presence_penalty": 0.0,
+            "prompt_cache_key": null,
             "reasoning": null,
+            "safety_identifier": null,
             "service_tier": "default",
-            "temperature": null,
+            // The agent's definition determines it; the schema demands a number.
+            "temperature": 1.0,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
-            "top_p": null,
+            "top_logprobs": 0,
+            "top_p": 1.0,
             "truncation": "disabled",
+            "user": null,
         })
     }
 

@@ -99,7 +99,13 @@ pub(super) fn read_input(wanted: &CreateResponse) -> Result<Input, Refusal> {
         }
         _ => return Err(bad_input("input must be a string or a list of items")),
     }
-    if !decisions.is_empty() {
+    // The decisions of a history were made before: their requests are in it, and a message follows.
+    let has = |kind: &str| match &wanted.input {
+        Some(JsonValue::Array(items)) => items.iter().any(|item| item["type"] == kind),
+        _ => false,
+    };
+    let is_history = wanted.previous_response_id.is_none() && has("mcp_approval_request");
+    if !decisions.is_empty() && !is_history {
         return match messages.is_empty() {
             true => Ok(Input::Decisions(decisions)),
             false => Err(bad_input("input has both a message and an mcp_approval_response")),
@@ -127,19 +133,23 @@ fn read_item(
         None | Some("message") => messages.push(read_message(item)?),
         Some("mcp_approval_response") => {
             let id = item["approval_request_id"].as_str().unwrap_or_default();
-            let (Some(call_id), Some(approve)) =
-                (id.strip_prefix(APPROVAL), item["approve"].as_bool())
-            else {
-                return Err(bad_input(
-                    "an mcp_approval_response needs approval_request_id and approve",
-                ));
+            if id.is_empty() {
+                return Err(bad_input("an mcp_approval_response needs approval_request_id"));
+            }
+            let Some(approve) = item["approve"].as_bool() else {
+                return Err(bad_input("an mcp_approval_response needs approve: true or false"));
+            };
+            let Some(call_id) = id.strip_prefix(APPROVAL) else {
+                let detail = format!("there is no approval request {id}");
+                let hint = "approval_request_id is the id of an item of type mcp_approval_request";
+                return Err(Refusal::new(Code::NotFound, detail).hint(hint));
             };
             let comment = item["reason"].as_str().map(str::to_owned);
             let call_id = call_id.to_owned();
             decisions.push(Decision { call_id, approve, comment, answer: None });
         }
-        // The session has its own record of them.
-        Some("reasoning") => {}
+        // The session has its own record of them. A client that keeps the history sends the whole output of a response.
+        Some("reasoning" | "mcp_call" | "mcp_approval_request" | "mcp_list_tools") => {}
         Some(other) => {
             let detail = format!("an input item of type {other} is not supported");
             let hint = "continue the session with previous_response_id; it has its own items";
