@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use abide_json_integers as integers;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
@@ -59,7 +60,7 @@ const NOT_ALLOWED: [&str; 2] = ["api key not valid", "credit balance is too low"
 
 /// The error for a response with this status.
 pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
-    let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
+    let body = json_or_text(body);
     let kind = named(&body).unwrap_or_else(|| of_status(status));
     let message = format!("the provider responded with HTTP {status}: {}", words(&body));
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
@@ -71,6 +72,40 @@ pub(crate) fn of_event(event: &Value) -> ModelError {
     let message = format!("the provider reported an error: {}", words(event));
     let retry_after = retry_after(&HeaderMap::new(), event);
     ModelError { kind: refined(kind, event), message, retry_after }
+}
+
+/// The error for an event whose name is `error`, whatever its data is.
+pub(crate) fn of_error_event(data: &str) -> ModelError {
+    of_event(&json_or_text(data))
+}
+
+/// The error for an answer that stopped because it has failed. `details` has the provider's error or message, if
+/// there is one.
+pub(crate) fn of_stop(reason: &str, details: &Value) -> ModelError {
+    if is_error(&details["error"]) {
+        return of_event(details);
+    }
+    let mut message = format!("the provider ended the answer: {}", truncated_line(reason));
+    if let Some(words) = details["message"].as_str().filter(|words| !words.is_empty()) {
+        message = format!("{message}: {}", truncated_line(words));
+    }
+    ModelError::invalid_response(message)
+}
+
+/// Whether a field that reports an error does. Some servers send it empty with each event.
+pub(crate) fn is_error(field: &Value) -> bool {
+    match field {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    }
+}
+
+fn json_or_text(body: &str) -> Value {
+    let body = integers::readable(body.as_bytes());
+    serde_json::from_str(&body).unwrap_or_else(|_| Value::from(body))
 }
 
 fn of_status(status: u16) -> ModelErrorKind {
@@ -89,7 +124,7 @@ fn of_status(status: u16) -> ModelErrorKind {
 fn core(body: &Value) -> &Value {
     let places = ["/0/error", "/error", "/response/error"];
     let found = places.iter().filter_map(|place| body.pointer(place));
-    found.into_iter().find(|error| !error.is_null()).unwrap_or(body)
+    found.into_iter().find(|error| is_error(error)).unwrap_or(body)
 }
 
 /// The codes of an error.

@@ -1,12 +1,14 @@
 //! Splits bytes into frames: server-sent events, or lines of JSON.
 //!
 //! The frames do not depend on where the bytes are split, even within a character or between `\r` and `\n`. This
-//! module does not interpret frames. Only the data of an event is used: in every supported protocol it repeats the
-//! event's name.
+//! module does not interpret frames. Of an event's name it only keeps whether it is `error`: in every supported
+//! protocol the data repeats the others.
 //!
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>, with one exception: an event that is truncated
 //! by the end of the stream is returned too, because some servers omit the last empty line. The decoder decides
 //! whether it is valid.
+
+use std::borrow::Cow;
 
 use crate::ModelError;
 
@@ -26,6 +28,14 @@ pub(crate) enum Framing {
     Lines,
 }
 
+/// A frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) data: &'a str,
+    /// The event is named `error`.
+    pub(crate) is_error: bool,
+}
+
 /// The state of the splitter.
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -34,6 +44,8 @@ pub(crate) struct Frames {
     line: Vec<u8>,
     /// The data of the current, incomplete event.
     data: Option<String>,
+    /// The current event is named `error`.
+    is_error: bool,
     /// The last byte was `\r`; a following `\n` belongs to it.
     after_return: bool,
     first_line: bool,
@@ -48,6 +60,7 @@ impl Frames {
             framing,
             line: Vec::new(),
             data: None,
+            is_error: false,
             after_return: false,
             first_line: true,
             bytes: 0,
@@ -59,7 +72,7 @@ impl Frames {
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],
-        mut each: impl FnMut(&str) -> Result<(), ModelError>,
+        mut each: impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         self.bytes += bytes.len();
         if self.bytes > self.limits.1 {
@@ -83,7 +96,7 @@ impl Frames {
     /// Ends the stream. An incomplete last line or event counts.
     pub(crate) fn finish(
         &mut self,
-        mut each: impl FnMut(&str) -> Result<(), ModelError>,
+        mut each: impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         self.end_line(&mut each)?;
         self.end_line(&mut each)
@@ -100,7 +113,7 @@ impl Frames {
 
     fn end_line(
         &mut self,
-        each: &mut impl FnMut(&str) -> Result<(), ModelError>,
+        each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let mut line = std::mem::take(&mut self.line);
         let frames_read = self.take_line(&line, each);
@@ -112,7 +125,7 @@ impl Frames {
     fn take_line(
         &mut self,
         line: &[u8],
-        each: &mut impl FnMut(&str) -> Result<(), ModelError>,
+        each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let byte_order_mark = b"\xef\xbb\xbf";
         let line = match std::mem::take(&mut self.first_line) {
@@ -120,30 +133,47 @@ impl Frames {
             false => line,
         };
         if self.framing == Framing::Lines {
-            let text = utf8(line)?.trim();
-            return if text.is_empty() { Ok(()) } else { each(text) };
+            let text = text(line);
+            let data = text.trim();
+            return if data.is_empty() { Ok(()) } else { each(Frame { data, is_error: false }) };
         }
         if line.is_empty() {
+            let is_error = std::mem::take(&mut self.is_error);
             return match self.data.take() {
-                Some(data) => each(&data),
+                Some(data) => each(Frame { data: &data, is_error }),
                 None => Ok(()),
             };
         }
+        if let Some(name) = line.strip_prefix(b"event:") {
+            self.is_error = name.trim_ascii() == b"error";
+        }
         let Some(data) = line.strip_prefix(b"data:") else { return Ok(()) };
-        let data = utf8(data.strip_prefix(b" ").unwrap_or(data))?;
+        let data = text(data.strip_prefix(b" ").unwrap_or(data));
         match &mut self.data {
             Some(begun) => {
                 begun.push('\n');
-                begun.push_str(data);
+                begun.push_str(&data);
             }
-            None => self.data = Some(data.to_owned()),
+            None => self.data = Some(data.into_owned()),
         }
         Ok(())
     }
 }
 
-fn utf8(bytes: &[u8]) -> Result<&str, ModelError> {
-    std::str::from_utf8(bytes).map_err(|_| ModelError::invalid_response("the stream is not UTF-8"))
+/// Returns bytes as text. Invalid UTF-8 becomes the escape of half a surrogate pair and has the same effect as one:
+/// U+FFFD in the text of an answer, an error in the arguments of a call.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push_str("\\udfff");
+        }
+    }
+    Cow::Owned(text)
 }
 
 fn too_long(what: &str, max: usize) -> ModelError {
@@ -161,11 +191,15 @@ mod tests {
         told_by(Frames::new(framing), pieces)
     }
 
+    fn shown(frame: Frame<'_>) -> String {
+        format!("{}{}", if frame.is_error { "! " } else { "" }, frame.data)
+    }
+
     fn told_by(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
         let mut frames_read = Vec::new();
         for piece in pieces {
-            let each = |frame: &str| {
-                frames_read.push(frame.to_owned());
+            let each = |frame: Frame<'_>| {
+                frames_read.push(shown(frame));
                 Ok(())
             };
             if let Err(error) = frames.feed(piece, each) {
@@ -173,7 +207,7 @@ mod tests {
             }
         }
         let end = frames.finish(|frame| {
-            frames_read.push(frame.to_owned());
+            frames_read.push(shown(frame));
             Ok(())
         });
         (frames_read, end)
@@ -199,12 +233,20 @@ mod tests {
         check(Framing::Lines, b"{}\r\n\n  \n{ }\n{", expect![[r#"["{}", "{ }", "{"]"#]]);
     }
 
+    /// Regression: one invalid byte cost the answer.
     #[test]
-    fn invalid_utf8_is_an_error_except_in_comments() {
+    fn invalid_utf8_is_half_a_surrogate_pair() {
         check(Framing::Events, b": \xff\n\ndata: a\n\n", expect![[r#"["a"]"#]]);
-        let expected = expect![[r#"["a"] ! the stream is not UTF-8"#]];
-        check(Framing::Events, b"data: a\n\ndata: \xff\n\n", expected);
-        check(Framing::Lines, b"a\n\xe2\x82", expect![[r#"["a"] ! the stream is not UTF-8"#]]);
+        let stream = b"data: a\n\ndata: \"\xff\xc3\xa9\xe2\x82\"\n\n";
+        check(Framing::Events, stream, expect![[r#"["a", "\"\\udfffé\\udfff\""]"#]]);
+        check(Framing::Lines, b"a\n\xe2\x82", expect![[r#"["a", "\\udfff"]"#]]);
+    }
+
+    #[test]
+    fn an_event_can_be_named_error() {
+        let stream =
+            b"event: error\ndata: a\n\ndata: b\n\ndata: c\nevent:error\n\nevent: e\ndata: d";
+        check(Framing::Events, stream, expect![[r#"["! a", "b", "! c", "d"]"#]]);
     }
 
     #[test]
@@ -231,7 +273,7 @@ mod tests {
             lines in prop::collection::vec(
                 prop_oneof![
                     Just("data: {\"a\":1}".to_owned()), Just("data:é€𝄞".to_owned()),
-                    Just("event: x".to_owned()), Just(": ping".to_owned()), Just(String::new()),
+                    Just("event: error".to_owned()), Just(": ping".to_owned()), Just(String::new()),
                     "[a-z:é ]{0,6}",
                 ],
                 0..12,

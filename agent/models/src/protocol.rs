@@ -10,12 +10,14 @@
 
 mod anthropic;
 mod body;
+mod calls;
 mod chat;
 mod decoder;
 mod gemini;
 mod ollama;
 mod partial;
 mod responses;
+mod stop;
 #[cfg(test)]
 mod tests;
 
@@ -115,10 +117,10 @@ impl Protocol {
     /// The decoder for the stream of an answer.
     pub(crate) fn decoder(self) -> Box<dyn Decoder> {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat::default()),
+            Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat),
             Self::OpenAiResponses => Box::new(responses::Responses::default()),
             Self::Anthropic => Box::new(anthropic::Anthropic::default()),
-            Self::Gemini => Box::new(gemini::Gemini::default()),
+            Self::Gemini => Box::new(gemini::Gemini),
             Self::Ollama => Box::new(ollama::Ollama),
         }
     }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::classify;
-use crate::frames::Frames;
+use crate::frames::{Frame, Frames};
 use crate::protocol::{Decoder, PartialResponse};
 use crate::{
     EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, ModelEvent, ModelProvider,
@@ -243,12 +243,9 @@ impl RequestStream {
         };
         let (frames, decoder, gathered) = (&mut self.frames, &mut self.decoder, &mut self.gathered);
         let has_frames = &mut self.has_frames;
-        let mut each = |frame: &str| match gathered.is_over() {
-            true => Ok(()),
-            false => {
-                *has_frames |= frame.trim_start().starts_with('{');
-                decoder.frame(frame, gathered)
-            }
+        let mut each = |frame: Frame<'_>| {
+            *has_frames |= frame.data.trim_start().starts_with('{');
+            gathered.take(decoder.as_mut(), frame)
         };
         match &chunk {
             Some(bytes) => frames.feed(bytes, &mut each)?,
@@ -333,7 +330,7 @@ impl Shared {
             timeout(self.stall_timeouts.first, beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
-                Ok(body) if !body["error"].is_null() => classify::of_event(&body),
+                Ok(body) if classify::is_error(&body["error"]) => classify::of_event(&body),
                 _ => ModelError::invalid_response(
                     "the provider responded with JSON instead of a stream",
                 ),

@@ -14,7 +14,7 @@ pub enum ModelEvent {
     Text(String),
     /// A chunk of the reasoning, if the provider returns it.
     Reasoning(String),
-    /// A tool call, sent once its arguments are complete.
+    /// A tool call. Calls are sent at the end of the answer, when nothing can be added to them.
     Call(ModelCall),
     /// Only from a [`crate::Chain`]: the request is retried, and all output since the start of the stream or the
     /// last restart is void.

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
+use super::calls::{Arguments, CallPart};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
+use super::stop::StopReasons;
 use crate::classify;
-use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
+use crate::{ModelError, ModelMessage, ModelRequest, ToolSpec};
 
 /// The protocol requires a value. All current models support this one.
 const MAX_TOKENS: u32 = 8192;
@@ -84,12 +86,14 @@ pub(super) struct Anthropic {
 }
 
 enum Block {
-    /// A call, with the initial input of its block if that is an object.
-    Call { call: ModelCall, input: Option<String> },
+    /// A call. Its parts are in [`PartialResponse::calls`].
+    Call,
     /// The initial thinking block, and the text added to it.
     Thinking { block: Value, thinking: String, signature: String },
-    /// A block that is not sent back, or whose end does not matter.
-    Other,
+    /// A text.
+    Text,
+    /// A block of a server-side tool. Its input is not that of a call.
+    Unread,
 }
 
 /// Tokens of the request, which the protocol reports in three parts.
@@ -103,50 +107,109 @@ struct Input {
 impl Decoder for Anthropic {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let event: Value = parse(data)?;
-        let index = event["index"].as_u64().unwrap_or_default();
+        if event["type"] == "error" || classify::is_error(&event["error"]) {
+            return Err(classify::of_event(&event));
+        }
+        let index = event["index"].as_u64();
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => {
-                gathered.model(event["message"]["model"].as_str());
-                self.usage(&event["message"]["usage"], gathered);
+                let message = &event["message"];
+                gathered.model(message["model"].as_str());
+                self.usage(&message["usage"], gathered);
+                // Empty, except from servers that send everything at once.
+                for (at, block) in message["content"].as_array().into_iter().flatten().enumerate() {
+                    let (at, index) = (at.to_string(), Some(at as u64));
+                    let path = ["message", "content", &at, "input"];
+                    self.begin(index, block, (data, &path), gathered)?;
+                    self.end(index, gathered);
+                }
+                read_stop(message, gathered)?;
             }
             "content_block_start" => {
-                let block = begun(&event["content_block"], data, gathered);
-                self.blocks.insert(index, block);
+                let path = ["content_block", "input"];
+                self.begin(index, &event["content_block"], (data, &path), gathered)?;
             }
-            "content_block_delta" => self.delta(index, &event["delta"], gathered),
-            "content_block_stop" => {
-                if let Some(block) = self.blocks.remove(&index) {
-                    ended(block, gathered);
-                }
-            }
+            "content_block_delta" => self.delta(index, &event["delta"], data, gathered)?,
+            "content_block_stop" => self.end(index, gathered),
             "message_delta" => {
                 self.usage(&event["usage"], gathered);
-                if let Some(reason) = event["delta"]["stop_reason"].as_str() {
-                    gathered.stop = Some(stop(reason));
-                }
+                read_stop(&event["delta"], gathered)?;
             }
             "message_stop" => {
                 gathered.over = true;
                 self.close(gathered);
             }
-            "error" => return Err(classify::of_event(&event)),
             _ => {}
         }
         Ok(())
     }
 
-    /// A call that was truncated by the token limit has no end event.
+    /// A block that was truncated by the token limit has no end event.
     fn close(&mut self, gathered: &mut PartialResponse) {
         if gathered.stop.is_some() {
-            std::mem::take(&mut self.blocks).into_values().for_each(|block| ended(block, gathered));
+            for block in std::mem::take(&mut self.blocks).into_values() {
+                ended(block, gathered);
+            }
         }
     }
 }
 
 impl Anthropic {
-    fn delta(&mut self, index: u64, delta: &Value, gathered: &mut PartialResponse) {
+    /// Begins a block, which is at a path of a frame. Another block with the same index has ended.
+    fn begin(
+        &mut self,
+        index: Option<u64>,
+        block: &Value,
+        (data, path): (&str, &[&str]),
+        gathered: &mut PartialResponse,
+    ) -> Result<(), ModelError> {
+        let text = |field: &str| block[field].as_str().unwrap_or_default();
+        let begun = match block["type"].as_str() {
+            Some("text") => {
+                gathered.text(text("text"));
+                Block::Text
+            }
+            Some("tool_use") => {
+                let (id, name) = (text("id"), text("name"));
+                gathered.calls.announce(CallPart { id, name, index, ..CallPart::default() })?;
+                // The pieces of the input follow, unless it is already here.
+                let input = &block["input"];
+                if input.as_object().is_some_and(|input| !input.is_empty()) {
+                    gathered.calls.set_initial(arguments_text(input, data, path));
+                }
+                Block::Call
+            }
+            Some("thinking") => {
+                gathered.reasoning(text("thinking"));
+                thinking(block)
+            }
+            Some("redacted_thinking") => thinking(block),
+            _ => Block::Unread,
+        };
+        if let Some(replaced) = self.blocks.insert(index.unwrap_or_default(), begun) {
+            ended(replaced, gathered);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, index: Option<u64>, gathered: &mut PartialResponse) {
+        if let Some(block) = self.blocks.remove(&index.unwrap_or_default()) {
+            if matches!(block, Block::Call) {
+                gathered.calls.end(index);
+            }
+            ended(block, gathered);
+        }
+    }
+
+    fn delta(
+        &mut self,
+        index: Option<u64>,
+        delta: &Value,
+        data: &str,
+        gathered: &mut PartialResponse,
+    ) -> Result<(), ModelError> {
         let piece = |field: &str| delta[field].as_str().unwrap_or_default();
-        match (delta["type"].as_str(), self.blocks.get_mut(&index)) {
+        match (delta["type"].as_str(), self.blocks.get_mut(&index.unwrap_or_default())) {
             (Some("text_delta"), _) => gathered.text(piece("text")),
             (Some("thinking_delta"), block) => {
                 gathered.reasoning(piece("thinking"));
@@ -157,11 +220,16 @@ impl Anthropic {
             (Some("signature_delta"), Some(Block::Thinking { signature, .. })) => {
                 signature.push_str(piece("signature"));
             }
-            (Some("input_json_delta"), Some(Block::Call { call, .. })) => {
-                call.arguments.push_str(piece("partial_json"));
+            (Some("input_json_delta"), Some(Block::Unread)) => {}
+            (Some("input_json_delta"), _) => {
+                let path = ["delta", "partial_json"];
+                let arguments = arguments_text(&delta["partial_json"], data, &path);
+                let arguments = Arguments::Piece(arguments);
+                gathered.calls.part(CallPart { index, arguments, ..CallPart::default() })?;
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// Later token counts replace earlier ones.
@@ -180,27 +248,12 @@ impl Anthropic {
     }
 }
 
-fn begun(block: &Value, data: &str, gathered: &mut PartialResponse) -> Block {
-    let text = |field: &str| block[field].as_str().unwrap_or_default();
-    match block["type"].as_str() {
-        Some("text") => {
-            gathered.text(text("text"));
-            Block::Other
-        }
-        Some("tool_use") => {
-            let (id, name) = (text("id").to_owned(), text("name").to_owned());
-            let call = ModelCall { id, name, arguments: String::new() };
-            let input = Some(&block["input"]).filter(|input| input.is_object());
-            let path = ["content_block", "input"];
-            Block::Call { call, input: input.map(|input| arguments_text(input, data, &path)) }
-        }
-        Some("thinking") => {
-            gathered.reasoning(text("thinking"));
-            thinking(block)
-        }
-        Some("redacted_thinking") => thinking(block),
-        _ => Block::Other,
+fn read_stop(message: &Value, gathered: &mut PartialResponse) -> Result<(), ModelError> {
+    let reason = message["stop_reason"].as_str().unwrap_or_default();
+    if !reason.is_empty() {
+        gathered.stop = Some(STOP_REASONS.read(reason, message)?);
     }
+    Ok(())
 }
 
 fn thinking(block: &Value) -> Block {
@@ -211,13 +264,6 @@ fn thinking(block: &Value) -> Block {
 
 fn ended(block: Block, gathered: &mut PartialResponse) {
     match block {
-        Block::Call { mut call, input } => {
-            // A call without arguments has one empty chunk of them, or none.
-            if call.arguments.is_empty() {
-                call.arguments = input.unwrap_or_default();
-            }
-            gathered.call(call);
-        }
         Block::Thinking { mut block, thinking, signature } => {
             if block["type"] == "thinking" {
                 block["thinking"] = json!(thinking);
@@ -228,16 +274,15 @@ fn ended(block: Block, gathered: &mut PartialResponse) {
                 blocks.push(block);
             }
         }
-        Block::Other => {}
+        Block::Call | Block::Text | Block::Unread => {}
     }
 }
 
-fn stop(reason: &str) -> Stop {
-    match reason {
-        "end_turn" | "stop_sequence" => Stop::End,
-        "tool_use" => Stop::ToolUse,
-        "max_tokens" | "model_context_window_exceeded" => Stop::Length,
-        "refusal" => Stop::Filtered,
-        other => Stop::Other(other.to_owned()),
-    }
-}
+/// <https://docs.claude.com/en/api/handling-stop-reasons>. It documents none that means failure.
+const STOP_REASONS: StopReasons = StopReasons {
+    end: &["end_turn", "stop_sequence"],
+    tool_use: &["tool_use"],
+    length: &["max_tokens", "model_context_window_exceeded"],
+    filtered: &["refusal"],
+    failed: &["error"],
+};

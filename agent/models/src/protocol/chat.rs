@@ -5,7 +5,9 @@
 use serde_json::{Map, Value, json};
 
 use super::body::set;
+use super::calls::{Arguments, CallPart};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
+use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
@@ -77,31 +79,21 @@ fn tool(tool: &ToolSpec) -> Value {
     json!({ "type": "function", "function": tool })
 }
 
-/// Decodes the stream. Calls arrive in chunks, by their index. They are returned when the model stops, because
-/// nothing marks the end of a single call.
-#[derive(Default)]
-pub(super) struct Chat {
-    open: Vec<Open>,
-}
-
-struct Open {
-    index: u64,
-    call: ModelCall,
-}
+/// Decodes the stream. Nothing marks the end of a single call.
+pub(super) struct Chat;
 
 impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data == "[DONE]" {
             gathered.over = true;
             // A server that ends the stream correctly but without a stop reason is accepted.
-            if gathered.has_begun() || !self.open.is_empty() {
+            if gathered.has_begun() {
                 gathered.stop.get_or_insert(Stop::Other("unstated".to_owned()));
             }
-            self.close(gathered);
             return Ok(());
         }
         let chunk: Value = parse(data)?;
-        if !chunk["error"].is_null() {
+        if classify::is_error(&chunk["error"]) || chunk["object"] == "error" {
             return Err(classify::of_event(&chunk));
         }
         gathered.model(chunk["model"].as_str());
@@ -111,78 +103,98 @@ impl Decoder for Chat {
         let choices = chunk["choices"].as_array().into_iter().flatten();
         let first = |choice: &(usize, &Value)| choice.1["index"].as_u64().unwrap_or(0) == 0;
         let Some((at, choice)) = choices.enumerate().find(first) else { return Ok(()) };
-        self.delta(&choice["delta"], data, at, gathered);
-        if let Some(reason) = choice["finish_reason"].as_str() {
-            gathered.stop = Some(stop(reason));
-            self.close(gathered);
+        if classify::is_error(&choice["error"]) {
+            return Err(classify::of_event(choice));
+        }
+        // Some servers send everything at once, as without a stream.
+        let is_whole = is_blank(&choice["delta"]) && !gathered.has_begun();
+        let field = if is_whole { "message" } else { "delta" };
+        delta(&choice[field], data, (at, field), gathered)?;
+        if is_whole {
+            gathered.text(choice["text"].as_str().unwrap_or_default());
+        }
+        let reason = choice["finish_reason"].as_str().unwrap_or_default();
+        if !reason.is_empty() {
+            gathered.stop = Some(STOP_REASONS.read(reason, choice)?);
         }
         Ok(())
     }
+}
 
-    fn close(&mut self, gathered: &mut PartialResponse) {
-        if gathered.stop.is_some() {
-            self.open.drain(..).for_each(|open| gathered.call(open.call));
-        }
+/// Whether a delta adds nothing.
+fn is_blank(delta: &Value) -> bool {
+    delta.as_object().is_none_or(|fields| {
+        fields.iter().all(|(name, value)| name == "role" || value.is_null() || *value == "")
+    })
+}
+
+/// Adds a delta, which is in this field of the choice at this place of a frame.
+fn delta(
+    delta: &Value,
+    data: &str,
+    (at, field): (usize, &str),
+    gathered: &mut PartialResponse,
+) -> Result<(), ModelError> {
+    let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
+    let reasoning = reasoning.into_iter().filter_map(Value::as_str);
+    gathered.reasoning(reasoning.max_by_key(|piece| !piece.is_empty()).unwrap_or_default());
+    match &delta["content"] {
+        Value::String(piece) => gathered.text(piece),
+        Value::Array(parts) => parts.iter().for_each(|part| read_part(part, gathered)),
+        part => read_part(part, gathered),
+    }
+    if let Some(piece) = delta["refusal"].as_str() {
+        gathered.refusal(piece);
+    }
+    let at = at.to_string();
+    let path = ["choices", &at, field];
+    for (position, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+        let position = position.to_string();
+        call_part(call, data, &[&path[..], &["tool_calls", &position]].concat(), gathered)?;
+    }
+    // Servers that call a single tool: an object, or the field before `tool_calls` existed.
+    if delta["tool_calls"].is_object() {
+        call_part(&delta["tool_calls"], data, &[&path[..], &["tool_calls"]].concat(), gathered)?;
+    }
+    let function = &delta["function_call"];
+    function_part(
+        function,
+        data,
+        &[&path[..], &["function_call"]].concat(),
+        CallPart::default(),
+        gathered,
+    )
+}
+
+/// Adds a part of a call, which is at a path of a frame.
+fn call_part(
+    call: &Value,
+    data: &str,
+    path: &[&str],
+    gathered: &mut PartialResponse,
+) -> Result<(), ModelError> {
+    let id = call["id"].as_str().unwrap_or_default();
+    let part = CallPart { id, index: call["index"].as_u64(), ..CallPart::default() };
+    match &call["function"] {
+        Value::Null => function_part(call, data, path, part, gathered),
+        function => function_part(function, data, &[path, &["function"]].concat(), part, gathered),
     }
 }
 
-impl Chat {
-    /// Adds the delta of the choice at an index of a frame.
-    fn delta(&mut self, delta: &Value, data: &str, at: usize, gathered: &mut PartialResponse) {
-        let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
-        if let Some(piece) = reasoning.into_iter().find_map(Value::as_str) {
-            gathered.reasoning(piece);
-        }
-        match &delta["content"] {
-            Value::String(piece) => gathered.text(piece),
-            Value::Array(parts) => parts.iter().for_each(|part| read_part(part, gathered)),
-            _ => {}
-        }
-        if let Some(piece) = delta["refusal"].as_str() {
-            gathered.refusal(piece);
-        }
-        for (position, piece) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-            let whole = |arguments: &Value| {
-                let (at, position) = (at.to_string(), position.to_string());
-                let call = ["choices", &at, "delta", "tool_calls", &position];
-                let path = [&call[..], &["function", "arguments"]].concat();
-                arguments_text(arguments, data, &path)
-            };
-            self.piece(position as u64, piece, whole);
-        }
-    }
-
-    /// Adds a chunk of a call. Some servers repeat ids or leave them empty in later chunks, some omit the index,
-    /// and some use the same index for all calls: a new id with a name is a new call.
-    fn piece(&mut self, position: u64, piece: &Value, text: impl FnOnce(&Value) -> String) {
-        let index = piece["index"].as_u64().unwrap_or(position);
-        let id = piece["id"].as_str().unwrap_or_default();
-        let name = piece["function"]["name"].as_str().unwrap_or_default();
-        let known = self.open.iter_mut().rev().find(|open| open.index == index);
-        let known = known.filter(|open| {
-            let another = !id.is_empty() && !open.call.id.is_empty() && open.call.id != id;
-            !another || name.is_empty()
-        });
-        let call = match known {
-            Some(open) => &mut open.call,
-            None => {
-                let call = ModelCall::default();
-                self.open.push(Open { index, call });
-                &mut self.open.last_mut().expect("one was just pushed").call
-            }
-        };
-        if call.id.is_empty() {
-            id.clone_into(&mut call.id);
-        }
-        if call.name.is_empty() {
-            name.clone_into(&mut call.name);
-        }
-        match &piece["function"]["arguments"] {
-            Value::Null => {}
-            Value::String(piece) => call.arguments.push_str(piece),
-            whole => call.arguments.push_str(&text(whole)),
-        }
-    }
+/// Adds a part of a call, of which a frame has name and arguments at a path.
+fn function_part<'a>(
+    function: &'a Value,
+    data: &str,
+    path: &[&str],
+    part: CallPart<'a>,
+    gathered: &mut PartialResponse,
+) -> Result<(), ModelError> {
+    let name = function["name"].as_str().unwrap_or_default();
+    let arguments = match &function["arguments"] {
+        Value::Null => Arguments::None,
+        value => Arguments::Piece(arguments_text(value, data, &[path, &["arguments"]].concat())),
+    };
+    gathered.calls.part(CallPart { name, arguments, ..part })
 }
 
 /// A part of a multi-part content, as Mistral's reasoning models send it.
@@ -210,12 +222,23 @@ fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
     counts.reasoning_tokens = reasoning.as_u64().or(counts.reasoning_tokens);
 }
 
-fn stop(reason: &str) -> Stop {
-    match reason {
-        "stop" => Stop::End,
-        "tool_calls" | "function_call" => Stop::ToolUse,
-        "length" => Stop::Length,
-        "content_filter" => Stop::Filtered,
-        other => Stop::Other(other.to_owned()),
-    }
-}
+/// As of OpenAI, and of the servers with its API: vLLM, SGLang, llama.cpp, Mistral, DeepSeek, GLM, OpenRouter, and
+/// gateways to other protocols.
+const STOP_REASONS: StopReasons = StopReasons {
+    end: &["stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed"],
+    tool_use: &["tool_calls", "tool_call", "tool_use", "function_call"],
+    length: &["length", "max_tokens", "model_length", "model_context_window_exceeded"],
+    filtered: &["content_filter", "content_filtered", "refusal", "safety", "sensitive"],
+    failed: &[
+        "error",
+        "abort",
+        "aborted",
+        "cancelled",
+        "failed",
+        "network_error",
+        "server_error",
+        "timeout",
+        "insufficient_system_resource",
+        "malformed_function_call",
+    ],
+};

@@ -1,21 +1,24 @@
 //! The decoding of a stream: the interface of all protocols, the answer so far, and the parsing of frames.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use abide_json_integers as integers;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::classify::truncated_line;
-use crate::{ModelCall, ModelError, ModelEvent, ModelResponse, Stop, Usage};
+use super::calls::OpenCalls;
+use crate::classify::{self, truncated_line};
+use crate::frames::Frame;
+use crate::{ModelError, ModelEvent, ModelResponse, Stop, Usage};
 
 /// Decodes the frames of one answer.
 pub(crate) trait Decoder: Send {
-    /// Decodes a frame.
+    /// Decodes the data of a frame.
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError>;
 
-    /// Called at the end of the stream. Completes open calls if the provider has sent a stop reason.
+    /// Called at the end of the stream.
     fn close(&mut self, _gathered: &mut PartialResponse) {}
 }
 
@@ -24,7 +27,7 @@ pub(crate) trait Decoder: Send {
 pub(crate) struct PartialResponse {
     pub(super) text: String,
     pub(super) reasoning: String,
-    pub(super) calls: Vec<ModelCall>,
+    pub(super) calls: OpenCalls,
     /// Why the model stopped. Once it is set, the answer is complete; only token counts may follow.
     pub(super) stop: Option<Stop>,
     /// The token usage so far.
@@ -39,6 +42,22 @@ pub(crate) struct PartialResponse {
 }
 
 impl PartialResponse {
+    /// Decodes a frame, unless the answer is over.
+    ///
+    /// # Errors
+    /// The frame is invalid, or the provider reports an error in it.
+    pub(crate) fn take(
+        &mut self,
+        decoder: &mut dyn Decoder,
+        frame: Frame<'_>,
+    ) -> Result<(), ModelError> {
+        match frame {
+            _ if self.over => Ok(()),
+            Frame { is_error: true, data } => Err(classify::of_error_event(data)),
+            Frame { data, .. } => decoder.frame(data, self),
+        }
+    }
+
     /// The next event that is not yet returned.
     pub(crate) fn next_event(&mut self) -> Option<ModelEvent> {
         self.events.pop_front()
@@ -73,8 +92,14 @@ impl PartialResponse {
             };
             return Err(ModelError::invalid_response(message));
         };
+        let is_cut = matches!(stop, Stop::Length | Stop::Filtered);
+        let calls = self.calls.finish(is_cut)?;
+        if stop == Stop::ToolUse && calls.is_empty() {
+            let why = "the provider announced tool calls, but sent none";
+            return Err(ModelError::invalid_response(why));
+        }
+        self.events.extend(calls.iter().cloned().map(ModelEvent::Call));
         let reasoning = std::mem::take(&mut self.reasoning);
-        let calls = std::mem::take(&mut self.calls);
         // Some servers send "stop" in these cases.
         let stop = match stop {
             Stop::End if self.refused => Stop::Filtered,
@@ -115,11 +140,6 @@ impl PartialResponse {
         }
     }
 
-    pub(super) fn call(&mut self, call: ModelCall) {
-        self.calls.push(call.clone());
-        self.events.push_back(ModelEvent::Call(call));
-    }
-
     /// Sets the name of the model that answers; the first name counts.
     pub(super) fn model(&mut self, name: Option<&str>) {
         let name = name.filter(|name| !name.is_empty());
@@ -129,23 +149,74 @@ impl PartialResponse {
     }
 }
 
-/// Parses the frame as JSON.
-pub(super) fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
-    serde_json::from_str(data).map_err(|error| {
+/// Parses a frame as JSON. What is not Unicode in its texts becomes U+FFFD.
+pub(super) fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
+    let parsed = serde_json::from_str(data).or_else(|error| match readable(data) {
+        Cow::Owned(readable) => serde_json::from_str(&readable),
+        Cow::Borrowed(_) => Err(error),
+    });
+    parsed.map_err(|error| {
         let why = truncated_line(&error.to_string());
         ModelError::invalid_response(format!("the stream has an invalid event: {why}"))
     })
 }
 
-/// Converts arguments that a frame holds as JSON into text: canonical, or the original text if integers would lose
-/// digits.
+fn readable(data: &str) -> Cow<'_, str> {
+    integers::readable(data.as_bytes())
+}
+
+/// Whether a text has halves of surrogate pairs.
+pub(super) fn is_damaged(data: &str) -> bool {
+    integers::unpaired_surrogates(data).next().is_some()
+}
+
+/// Arguments that are not JSON, in place of those whose original text cannot be found.
+pub(super) const UNREADABLE: &str = "\\udfff";
+
+/// Returns the arguments, or the piece of them, at a path of a frame as text.
+///
+/// JSON becomes canonical, except if integers would lose digits. Halves of surrogate pairs stay escapes: a tool must
+/// not run with replacement characters. The other half may follow in the next piece; without it, the arguments are
+/// not JSON, and the model gets an error.
 pub(super) fn arguments_text(arguments: &Value, data: &str, path: &[&str]) -> String {
-    let written = integers::check(data).err().and_then(|_| written(data, path));
-    written.map_or_else(|| arguments.to_string(), str::to_owned)
+    let is_damaged = is_damaged(data);
+    match arguments {
+        Value::Null => String::new(),
+        Value::String(piece) if !is_damaged => piece.clone(),
+        Value::String(_) => {
+            let text = original(data, path).map(halves_as_text);
+            let text = text.and_then(|text| serde_json::from_str(&text).ok());
+            text.unwrap_or_else(|| UNREADABLE.to_owned())
+        }
+        _ if is_damaged => original(data, path).unwrap_or(UNREADABLE).to_owned(),
+        value if integers::check(data).is_ok() => value.to_string(),
+        value => original(data, path).map_or_else(|| value.to_string(), str::to_owned),
+    }
+}
+
+/// Returns arguments as they were sent, which are at a path of a frame.
+pub(super) fn original_arguments(arguments: &RawValue, data: &str, path: &[&str]) -> String {
+    let text = match is_damaged(data) {
+        true => original(data, path).unwrap_or(UNREADABLE),
+        false => arguments.get(),
+    };
+    text.to_owned()
+}
+
+/// Doubles the backslash of each half of a surrogate pair: the decoded text has the escape.
+fn halves_as_text(written: &str) -> String {
+    let mut text = String::with_capacity(written.len() + 1);
+    let mut copied = 0;
+    for at in integers::unpaired_surrogates(written) {
+        text.push_str(&written[copied..at]);
+        text.push('\\');
+        copied = at;
+    }
+    text + &written[copied..]
 }
 
 /// The original text of the value at a path of names and indexes.
-fn written<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
+fn original<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
     path.iter().try_fold(data, |at, step| {
         let value = match step.parse::<usize>() {
             Ok(index) => serde_json::from_str::<Vec<&RawValue>>(at).ok()?.get(index).copied(),

@@ -8,10 +8,12 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::decoder::{Decoder, PartialResponse, parse};
-use super::partial::{Partial, Piece};
+use super::calls::{Arguments, CallPart};
+use super::decoder::{Decoder, PartialResponse, UNREADABLE, is_damaged, original_arguments, parse};
+use super::partial::PathPiece;
+use super::stop::StopReasons;
 use crate::classify;
-use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
+use crate::{ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The field of our messages with data for this protocol: `calls`, the signature of each call or null, and `text`,
 /// that of the text.
@@ -87,16 +89,12 @@ fn tool(tool: &ToolSpec) -> Value {
 }
 
 /// Decodes the stream. A call arrives complete, or in pieces if that was requested.
-#[derive(Default)]
-pub(super) struct Gemini {
-    open: Option<Partial>,
-}
+pub(super) struct Gemini;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Chunk {
-    #[serde(default)]
-    candidates: Vec<Candidate>,
+    candidates: Option<Vec<Candidate>>,
     #[serde(default)]
     usage_metadata: Value,
     model_version: Option<String>,
@@ -111,20 +109,21 @@ struct Chunk {
 struct Candidate {
     content: Option<Content>,
     finish_reason: Option<String>,
+    finish_message: Option<String>,
+    #[serde(default)]
+    error: Value,
 }
 
 #[derive(Deserialize)]
 struct Content {
-    #[serde(default)]
-    parts: Vec<Part>,
+    parts: Option<Vec<Part>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Part {
     text: Option<String>,
-    #[serde(default)]
-    thought: bool,
+    thought: Option<bool>,
     thought_signature: Option<String>,
     function_call: Option<FunctionCall>,
 }
@@ -136,112 +135,117 @@ struct FunctionCall {
     name: Option<String>,
     /// The original text, so that the arguments are exactly the model's.
     args: Option<Box<RawValue>>,
-    #[serde(default)]
-    partial_args: Vec<Piece>,
-    #[serde(default)]
-    will_continue: bool,
+    partial_args: Option<Vec<PathPiece>>,
+    will_continue: Option<bool>,
 }
 
 impl Decoder for Gemini {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let chunk: Chunk = parse(data)?;
-        if !chunk.error.is_null() {
+        if classify::is_error(&chunk.error) {
             return Err(classify::of_event(&json!({ "error": chunk.error })));
         }
         gathered.model(chunk.model_version.as_deref());
         usage(&chunk.usage_metadata, gathered);
-        if let Some(reason) = chunk.prompt_feedback["blockReason"].as_str() {
-            tracing::debug!(reason, "the provider held back the whole answer");
+        let block_reason = chunk.prompt_feedback["blockReason"].as_str().unwrap_or_default();
+        if !block_reason.is_empty() {
+            tracing::debug!(block_reason, "the provider held back the whole answer");
             gathered.stop = Some(Stop::Filtered);
         }
-        let Some(candidate) = chunk.candidates.into_iter().next() else { return Ok(()) };
-        for part in candidate.content.into_iter().flat_map(|content| content.parts) {
-            self.part(part, gathered)?;
+        let candidate = chunk.candidates.into_iter().flatten().next();
+        let Some(candidate) = candidate else { return Ok(()) };
+        if classify::is_error(&candidate.error) {
+            return Err(classify::of_event(&json!({ "error": candidate.error })));
         }
-        if let Some(reason) = candidate.finish_reason {
-            gathered.stop = Some(stop(&reason));
-            self.close(gathered);
+        let parts = candidate.content.and_then(|content| content.parts);
+        for (at, part) in parts.into_iter().flatten().enumerate() {
+            read_part(part, data, at, gathered)?;
         }
-        Ok(())
-    }
-
-    /// The event that ends a call in pieces is sometimes missing.
-    fn close(&mut self, gathered: &mut PartialResponse) {
-        if gathered.stop.is_some()
-            && let Some(open) = self.open.take()
-        {
-            assembled(open, gathered);
-        }
-    }
-}
-
-impl Gemini {
-    fn part(&mut self, part: Part, gathered: &mut PartialResponse) -> Result<(), ModelError> {
-        let signature = part.thought_signature;
-        if let Some(call) = part.function_call {
-            return self.function_call(call, signature, gathered);
-        }
-        let text = part.text.unwrap_or_default();
-        if part.thought {
-            gathered.reasoning(&text);
-        } else {
-            gathered.text(&text);
-            if let Some(signature) = signature {
-                carry(gathered)["text"] = json!(signature);
+        match candidate.finish_reason.as_deref().unwrap_or_default() {
+            "" => {}
+            "UNEXPECTED_TOOL_CALL" => {
+                gathered.stop = Some(Stop::UnknownTool("a tool".to_owned()));
             }
-        }
-        Ok(())
-    }
-
-    /// A part with a name starts a call; a part without one continues the current call.
-    fn function_call(
-        &mut self,
-        call: FunctionCall,
-        signature: Option<String>,
-        gathered: &mut PartialResponse,
-    ) -> Result<(), ModelError> {
-        let (id, args) = (call.id.unwrap_or_default(), call.args);
-        if let Some(name) = call.name {
-            if let Some(open) = self.open.take() {
-                assembled(open, gathered);
+            reason => {
+                let details = json!({ "message": candidate.finish_message });
+                gathered.stop = Some(STOP_REASONS.read(reason, &details)?);
             }
-            if !call.will_continue && call.partial_args.is_empty() {
-                let arguments = args.map_or_else(|| "{}".to_owned(), |args| args.get().to_owned());
-                called(ModelCall { id, name, arguments }, signature, gathered);
-                return Ok(());
-            }
-            self.open = Some(Partial::new(id, name, signature));
-        }
-        let Some(open) = &mut self.open else {
-            return Err(ModelError::invalid_response(
-                "the stream continues a call that it did not start",
-            ));
-        };
-        call.partial_args.into_iter().try_for_each(|piece| open.take(piece))?;
-        if !call.will_continue
-            && let Some(open) = self.open.take()
-        {
-            assembled(open, gathered);
         }
         Ok(())
     }
 }
 
-fn assembled(mut open: Partial, gathered: &mut PartialResponse) {
-    let signature = open.signature.take();
-    called(open.into_call(), signature, gathered);
+/// Adds the part at this place of a frame.
+fn read_part(
+    part: Part,
+    data: &str,
+    at: usize,
+    gathered: &mut PartialResponse,
+) -> Result<(), ModelError> {
+    let signature = part.thought_signature.filter(|signature| !signature.is_empty());
+    if let Some(call) = part.function_call {
+        return read_call(call, data, at, signature, gathered);
+    }
+    let text = part.text.unwrap_or_default();
+    if part.thought == Some(true) {
+        gathered.reasoning(&text);
+    } else {
+        gathered.text(&text);
+        if let Some(signature) = signature {
+            carry(gathered)["text"] = json!(signature);
+        }
+    }
+    Ok(())
 }
 
-fn called(call: ModelCall, signature: Option<String>, gathered: &mut PartialResponse) {
-    let at = gathered.calls.len();
-    gathered.call(call);
+/// Adds a call, or a part of one. A part with a name starts a call; a part without one continues it.
+fn read_call(
+    call: FunctionCall,
+    data: &str,
+    at: usize,
+    signature: Option<String>,
+    gathered: &mut PartialResponse,
+) -> Result<(), ModelError> {
+    let (id, name) = (call.id.unwrap_or_default(), call.name.unwrap_or_default());
+    let pieces = call.partial_args.unwrap_or_default();
+    let continues = call.will_continue == Some(true);
+    let at = at.to_string();
+    let path = ["candidates", "0", "content", "parts", &at, "functionCall", "args"];
+    let arguments = call.args.map(|args| original_arguments(&args, data, &path));
+    let arguments = arguments.map_or(Arguments::None, Arguments::Piece);
+    if name.is_empty() && gathered.calls.is_empty() {
+        return Err(ModelError::invalid_response(
+            "the stream continues a call that it did not start",
+        ));
+    }
+    let part = CallPart { id: &id, name: &name, arguments, ..CallPart::default() };
+    if name.is_empty() {
+        gathered.calls.part(part)?;
+    } else if id.is_empty() || (pieces.is_empty() && !continues) {
+        gathered.calls.begin(part)?;
+    } else {
+        gathered.calls.announce(part)?;
+    }
     if let Some(signature) = signature {
-        let carried = &mut carry(gathered)["calls"];
-        if let Some(signatures) = carried.as_array_mut() {
-            signatures.resize(at, Value::Null);
+        let last = gathered.calls.len() - 1;
+        if let Some(signatures) = carry(gathered)["calls"].as_array_mut() {
+            signatures.resize(last, Value::Null);
             signatures.push(json!(signature));
         }
     }
+    if !pieces.is_empty() && is_damaged(data) {
+        let arguments = Arguments::Piece(UNREADABLE.to_owned());
+        gathered.calls.part(CallPart { id: &id, arguments, ..CallPart::default() })?;
+    }
+    for piece in pieces {
+        let arguments = Arguments::At(piece);
+        gathered.calls.part(CallPart { id: &id, arguments, ..CallPart::default() })?;
+    }
+    if !continues {
+        // Without arguments, the field is absent.
+        gathered.calls.end(None);
+    }
+    Ok(())
 }
 
 fn carry(gathered: &mut PartialResponse) -> &mut Value {
@@ -266,14 +270,31 @@ fn usage(counts: &Value, gathered: &mut PartialResponse) {
     usage.reasoning_tokens = number("thoughtsTokenCount").or(usage.reasoning_tokens);
 }
 
-fn stop(reason: &str) -> Stop {
-    match reason {
-        "STOP" => Stop::End,
-        "MAX_TOKENS" => Stop::Length,
-        "UNEXPECTED_TOOL_CALL" => Stop::UnknownTool("a tool".to_owned()),
-        "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "LANGUAGE" => {
-            Stop::Filtered
-        }
-        other => Stop::Other(other.to_owned()),
-    }
-}
+/// <https://ai.google.dev/api/generate-content#FinishReason>
+const STOP_REASONS: StopReasons = StopReasons {
+    end: &["stop"],
+    tool_use: &[],
+    length: &["max_tokens"],
+    filtered: &[
+        "safety",
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+        "spii",
+        "language",
+        "model_armor",
+        "image_safety",
+        "image_prohibited_content",
+        "image_recitation",
+    ],
+    failed: &[
+        "finish_reason_unspecified",
+        "other",
+        "malformed_function_call",
+        "malformed_response",
+        "too_many_tool_calls",
+        "missing_thought_signature",
+        "image_other",
+        "no_image",
+    ],
+};

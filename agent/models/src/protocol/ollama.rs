@@ -1,16 +1,17 @@
 //! Ollama's own `/api/chat`.
 //!
-//! <https://github.com/ollama/ollama/blob/main/docs/api.md>. Older versions send calls without ids: a missing id
-//! becomes an empty one.
+//! <https://github.com/ollama/ollama/blob/main/docs/api.md>. Older versions send calls without ids.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object, set};
-use super::decoder::{Decoder, PartialResponse, parse};
+use super::calls::{Arguments, CallPart};
+use super::decoder::{Decoder, PartialResponse, arguments_text, original_arguments, parse};
+use super::stop::StopReasons;
 use crate::classify;
-use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
+use crate::{ModelError, ModelMessage, ModelRequest, Stop};
 
 pub(super) fn body(request: &ModelRequest) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
@@ -58,8 +59,7 @@ pub(super) struct Ollama;
 #[derive(Deserialize)]
 struct Line {
     message: Option<Message>,
-    #[serde(default)]
-    done: bool,
+    done: Option<bool>,
     done_reason: Option<String>,
     model: Option<String>,
     prompt_eval_count: Option<u64>,
@@ -83,7 +83,7 @@ struct Call {
 
 #[derive(Deserialize)]
 struct Function {
-    name: String,
+    name: Option<String>,
     /// The original text, so that the arguments are exactly the model's.
     arguments: Option<Box<RawValue>>,
 }
@@ -91,36 +91,57 @@ struct Function {
 impl Decoder for Ollama {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let line: Line = parse(data)?;
-        if !line.error.is_null() {
+        if classify::is_error(&line.error) {
             return Err(classify::of_event(&json!({ "error": line.error })));
         }
         gathered.model(line.model.as_deref());
         if let Some(message) = line.message {
             gathered.reasoning(message.thinking.as_deref().unwrap_or_default());
             gathered.text(message.content.as_deref().unwrap_or_default());
-            message.tool_calls.into_iter().flatten().for_each(|call| gathered.call(called(call)));
+            for (at, call) in message.tool_calls.into_iter().flatten().enumerate() {
+                read_call(call, data, at, gathered)?;
+            }
         }
-        if line.done {
+        let reason = line.done_reason.as_deref().unwrap_or_default();
+        if line.done == Some(true) || !reason.is_empty() {
             gathered.over = true;
             gathered.usage.input_tokens = line.prompt_eval_count;
             gathered.usage.output_tokens = line.eval_count;
-            gathered.stop = Some(match line.done_reason.as_deref() {
-                None | Some("stop") => Stop::End,
-                Some("length") => Stop::Length,
-                Some(other) => Stop::Other(other.to_owned()),
+            gathered.stop = Some(match reason {
+                "" => Stop::End,
+                reason => STOP_REASONS.read(reason, &Value::Null)?,
             });
         }
         Ok(())
     }
 }
 
-fn called(call: Call) -> ModelCall {
-    let arguments = call.function.arguments.as_ref().map_or("{}", |arguments| arguments.get());
-    // Some servers with this protocol send the arguments as a JSON string.
-    let text = serde_json::from_str::<String>(arguments);
-    ModelCall {
-        id: call.id.unwrap_or_default(),
-        name: call.function.name,
-        arguments: text.unwrap_or_else(|_| arguments.to_owned()),
-    }
+/// Adds the call at this place of a frame. Calls are complete, but some servers with this protocol send the
+/// arguments as a JSON string.
+fn read_call(
+    call: Call,
+    data: &str,
+    at: usize,
+    gathered: &mut PartialResponse,
+) -> Result<(), ModelError> {
+    let at = at.to_string();
+    let path = ["message", "tool_calls", &at, "function", "arguments"];
+    let arguments = match &call.function.arguments {
+        None => Arguments::None,
+        Some(raw) => Arguments::Piece(match serde_json::from_str(raw.get()) {
+            Ok(text @ Value::String(_)) => arguments_text(&text, data, &path),
+            _ => original_arguments(raw, data, &path),
+        }),
+    };
+    let (id, name) = (call.id.unwrap_or_default(), call.function.name.unwrap_or_default());
+    gathered.calls.begin(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })
 }
+
+/// A model that is loaded or unloaded gives no answer.
+const STOP_REASONS: StopReasons = StopReasons {
+    end: &["stop"],
+    tool_use: &["tool_calls"],
+    length: &["length"],
+    filtered: &[],
+    failed: &["error", "load", "unload"],
+};

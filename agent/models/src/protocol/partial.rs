@@ -5,21 +5,14 @@
 use abide_json_integers as integers;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::{ModelCall, ModelError};
-
-/// A call with partial arguments.
-pub(super) struct Partial {
-    call: ModelCall,
-    arguments: Value,
-    pub(super) signature: Option<String>,
-}
+use crate::ModelError;
 
 /// A piece of the arguments.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Piece {
+pub(super) struct PathPiece {
     json_path: String,
     string_value: Option<String>,
     number_value: Option<Box<RawValue>>,
@@ -32,36 +25,25 @@ enum Step<'a> {
     Item(usize),
 }
 
-impl Partial {
-    pub(super) fn new(id: String, name: String, signature: Option<String>) -> Self {
-        let call = ModelCall { id, name, arguments: String::new() };
-        Self { call, arguments: Value::Object(Map::new()), signature }
+/// Inserts a piece. Strings are appended, other values arrive complete.
+pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<(), ModelError> {
+    let wrong =
+        || ModelError::invalid_response("a piece of a call's arguments has an invalid path");
+    let mut place = arguments;
+    for step in steps(&piece.json_path).ok_or_else(wrong)? {
+        place = down(place, step).ok_or_else(wrong)?;
     }
-
-    pub(super) fn into_call(self) -> ModelCall {
-        ModelCall { arguments: self.arguments.to_string(), ..self.call }
-    }
-
-    /// Inserts a piece. Strings are appended, other values arrive complete.
-    pub(super) fn take(&mut self, piece: Piece) -> Result<(), ModelError> {
-        let wrong =
-            || ModelError::invalid_response("a piece of a call's arguments has an invalid path");
-        let mut place = &mut self.arguments;
-        for step in steps(&piece.json_path).ok_or_else(wrong)? {
-            place = down(place, step).ok_or_else(wrong)?;
-        }
-        *place = match (piece.string_value, piece.number_value, piece.bool_value) {
-            (Some(more), _, _) => json!(place.as_str().unwrap_or_default().to_owned() + &more),
-            // Numbers should be doubles. An integer that would lose digits is stored as a string.
-            (_, Some(number), _) => match integers::check(number.get()) {
-                Ok(()) => serde_json::from_str(number.get()).unwrap_or_default(),
-                Err(_) => json!(number.get()),
-            },
-            (_, _, Some(truth)) => json!(truth),
-            _ => Value::Null,
-        };
-        Ok(())
-    }
+    *place = match (piece.string_value, piece.number_value, piece.bool_value) {
+        (Some(more), _, _) => json!(place.as_str().unwrap_or_default().to_owned() + &more),
+        // Numbers should be doubles. An integer that would lose digits is stored as a string.
+        (_, Some(number), _) => match integers::check(number.get()) {
+            Ok(()) => serde_json::from_str(number.get()).unwrap_or_default(),
+            Err(_) => json!(number.get()),
+        },
+        (_, _, Some(truth)) => json!(truth),
+        _ => Value::Null,
+    };
+    Ok(())
 }
 
 /// The steps of `$.a.b[0]`.
@@ -114,11 +96,11 @@ mod tests {
     use expect_test::expect;
 
     fn assembled(pieces: &[Value]) -> Result<String, ModelError> {
-        let mut partial = Partial::new(String::new(), String::new(), None);
+        let mut arguments = json!({});
         for piece in pieces {
-            partial.take(serde_json::from_value(piece.clone()).expect("it is a piece"))?;
+            insert(&mut arguments, serde_json::from_value(piece.clone()).expect("it is a piece"))?;
         }
-        Ok(partial.into_call().arguments)
+        Ok(arguments.to_string())
     }
 
     #[test]
@@ -133,10 +115,10 @@ mod tests {
         expect![[r#"{"a":[{"b":"one"},0.5],"a b":{"c":true},"d":null}"#]]
             .assert_eq(&arguments.expect("all paths are valid"));
         let text = r#"{"jsonPath": "$.a", "numberValue": 100000000000000000000000}"#;
-        let mut partial = Partial::new(String::new(), String::new(), None);
+        let mut arguments = json!({});
         let piece = serde_json::from_str(text).expect("it is a piece");
-        partial.take(piece).expect("the path is valid");
-        assert_eq!(partial.into_call().arguments, r#"{"a":"100000000000000000000000"}"#);
+        insert(&mut arguments, piece).expect("the path is valid");
+        assert_eq!(arguments.to_string(), r#"{"a":"100000000000000000000000"}"#);
     }
 
     #[test]

@@ -6,9 +6,11 @@
 use serde_json::{Map, Value, json};
 
 use super::body::set;
-use super::decoder::{Decoder, PartialResponse, parse};
+use super::calls::{Arguments, CallPart};
+use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
+use super::stop::StopReasons;
 use crate::classify;
-use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
+use crate::{ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The field of our messages with data for this protocol: encrypted reasoning items.
 const CARRY: &str = "openai_responses";
@@ -74,11 +76,21 @@ fn tool(tool: &ToolSpec) -> Value {
     })
 }
 
-/// Decodes the stream. A call is complete in the event that ends its item.
+/// Decodes the stream. Text and calls arrive in pieces, then whole in the event that ends their item, then again in
+/// the last event. Some servers omit one or two of these.
 #[derive(Default)]
 pub(super) struct Responses {
+    /// The messages of the events that end an item.
+    ended: MessageTexts,
     /// The type of the last item that is neither text, reasoning nor a call of our tools.
     unread: Option<String>,
+}
+
+/// The texts of several messages.
+#[derive(Default)]
+struct MessageTexts {
+    text: String,
+    has_refusal: bool,
 }
 
 impl Decoder for Responses {
@@ -87,6 +99,9 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
+        if classify::is_error(&event["error"]) {
+            return Err(classify::of_event(&event));
+        }
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "response.output_text.delta" => gathered.text(delta),
@@ -94,61 +109,137 @@ impl Decoder for Responses {
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 gathered.reasoning(delta);
             }
-            "response.output_item.done" => self.item(&event["item"], gathered),
+            "response.output_item.added" => {
+                let item = &event["item"];
+                if item["type"] == "function_call" {
+                    gathered.calls.announce(part(&event, item, Arguments::None))?;
+                    let arguments =
+                        arguments_text(&item["arguments"], data, &["item", "arguments"]);
+                    gathered.calls.set_initial(arguments);
+                }
+            }
+            "response.function_call_arguments.delta" => {
+                let piece = Arguments::Piece(arguments_text(&event["delta"], data, &["delta"]));
+                gathered.calls.part(part(&event, &Value::Null, piece))?;
+            }
+            "response.function_call_arguments.done" => {
+                let whole = arguments_text(&event["arguments"], data, &["arguments"]);
+                gathered.calls.part(part(&event, &Value::Null, Arguments::Whole(whole)))?;
+            }
+            "response.output_item.done" => {
+                let item = &event["item"];
+                if item["type"] == "function_call" {
+                    let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
+                    gathered.calls.part(part(&event, item, Arguments::Whole(whole)))?;
+                } else {
+                    self.ended.add(item);
+                    self.item(item, gathered);
+                }
+            }
             "response.created" => gathered.model(event["response"]["model"].as_str()),
             "response.completed" | "response.incomplete" => {
-                self.ended(&event["response"], gathered);
+                self.ended(&event["response"], data, gathered)?;
             }
-            "response.failed" | "error" => return Err(classify::of_event(&event)),
-            "" if !event["error"].is_null() => return Err(classify::of_event(&event)),
+            "response.failed" | "response.cancelled" | "error" => {
+                return Err(classify::of_event(&event));
+            }
             _ => {}
         }
         Ok(())
     }
 }
 
+/// Returns the part of a call in an event that may have its item.
+fn part<'a>(event: &'a Value, item: &'a Value, arguments: Arguments) -> CallPart<'a> {
+    let text = |value: &'a Value| value.as_str().unwrap_or_default();
+    let item_id = text(&event["item_id"]);
+    CallPart {
+        id: text(&item["call_id"]),
+        item: if item_id.is_empty() { text(&item["id"]) } else { item_id },
+        index: event["output_index"].as_u64(),
+        name: text(&item["name"]),
+        arguments,
+    }
+}
+
+impl MessageTexts {
+    /// Adds the texts of an item, if it is a message.
+    fn add(&mut self, item: &Value) {
+        let parts = item["content"].as_array().into_iter().flatten();
+        for part in parts.filter(|_| item["type"] == "message") {
+            let refusal = part["refusal"].as_str().unwrap_or_default();
+            self.text.push_str(part["text"].as_str().unwrap_or_default());
+            self.text.push_str(refusal);
+            self.has_refusal |= !refusal.is_empty();
+        }
+    }
+
+    /// Adds to an answer what its pieces lack. Text that differs from the pieces does not count.
+    fn complete(&self, gathered: &mut PartialResponse) {
+        let rest = self.text.strip_prefix(gathered.text.as_str()).unwrap_or_default().to_owned();
+        if self.has_refusal {
+            gathered.refusal(&rest);
+        } else {
+            gathered.text(&rest);
+        }
+    }
+}
+
 impl Responses {
+    /// Reads an item that is not a call.
     fn item(&mut self, item: &Value, gathered: &mut PartialResponse) {
-        let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
         match item["type"].as_str() {
-            Some("function_call") => gathered.call(ModelCall {
-                id: text("call_id"),
-                name: text("name"),
-                arguments: text("arguments"),
-            }),
             Some("reasoning") if item["encrypted_content"].is_string() => {
                 let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
-                if let Some(sealed) = carry[CARRY].as_array_mut() {
+                // The last event repeats the item, encrypted once more.
+                let is_same = |it: &Value| {
+                    it["id"].is_string() && it["id"] == item["id"]
+                        || it["encrypted_content"] == item["encrypted_content"]
+                };
+                if let Some(sealed) = carry[CARRY].as_array_mut()
+                    && !sealed.iter().any(is_same)
+                {
                     sealed.push(item.clone());
                 }
             }
-            Some("message" | "reasoning") | None => {}
+            Some("message" | "reasoning" | "function_call") | None => {}
             Some(unread) => self.unread = Some(unread.to_owned()),
         }
     }
 
-    fn ended(&mut self, response: &Value, gathered: &mut PartialResponse) {
+    fn ended(
+        &mut self,
+        response: &Value,
+        data: &str,
+        gathered: &mut PartialResponse,
+    ) -> Result<(), ModelError> {
+        if classify::is_error(&response["error"]) {
+            return Err(classify::of_event(response));
+        }
         gathered.over = true;
         gathered.model(response["model"].as_str());
-        // Some servers stream nothing and send everything at the end.
-        if !gathered.has_begun() {
-            for output in response["output"].as_array().into_iter().flatten() {
-                let parts = output["content"].as_array().into_iter().flatten();
-                let texts = parts.filter(|_| output["type"] == "message");
-                for part in texts {
-                    gathered.text(part["text"].as_str().unwrap_or_default());
-                    gathered.refusal(part["refusal"].as_str().unwrap_or_default());
-                }
-                self.item(output, gathered);
+        read_usage(&response["usage"], gathered);
+        let mut texts = MessageTexts::default();
+        for (at, item) in response["output"].as_array().into_iter().flatten().enumerate() {
+            texts.add(item);
+            self.item(item, gathered);
+            if item["type"] == "function_call" {
+                let text = |field: &str| item[field].as_str().unwrap_or_default();
+                let at = at.to_string();
+                let path = ["response", "output", &at, "arguments"];
+                let arguments = arguments_text(&item["arguments"], data, &path);
+                gathered.calls.repeat(text("call_id"), text("id"), text("name"), arguments)?;
             }
         }
-        read_usage(&response["usage"], gathered);
-        let stop = stop(response);
+        self.ended.complete(gathered);
+        texts.complete(gathered);
+        let stop = stop(response)?;
         gathered.stop = Some(match self.unread.take() {
             // The model called a server-side tool, which cannot be answered here.
             Some(unread) if stop == Stop::End && !gathered.has_begun() => Stop::UnknownTool(unread),
             _ => stop,
         });
+        Ok(())
     }
 }
 
@@ -160,14 +251,27 @@ fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
     counts.reasoning_tokens = usage["output_tokens_details"]["reasoning_tokens"].as_u64();
 }
 
-fn stop(response: &Value) -> Stop {
-    let reason = response["incomplete_details"]["reason"].as_str();
-    match (response["status"].as_str(), reason) {
-        (_, Some("max_output_tokens")) => Stop::Length,
-        (_, Some("content_filter")) => Stop::Filtered,
-        (_, Some(other)) | (Some(other @ ("incomplete" | "cancelled")), None) => {
-            Stop::Other(other.to_owned())
-        }
-        _ => Stop::End,
+/// Returns why a response ended: by the reason that it is incomplete, or by its status.
+fn stop(response: &Value) -> Result<Stop, ModelError> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (status, reason) =
+        (text(&response["status"]), text(&response["incomplete_details"]["reason"]));
+    match reason.as_str() {
+        "" if status.is_empty() => Ok(Stop::End),
+        "" => STOP_REASONS.read(&status, response),
+        // An unknown reason, too, means that something is missing.
+        reason => match STOP_REASONS.read(reason, response)? {
+            Stop::Other(_) => Err(classify::of_stop(reason, response)),
+            stop => Ok(stop),
+        },
     }
 }
+
+/// Values of `status`, and of the reason in `incomplete_details`.
+const STOP_REASONS: StopReasons = StopReasons {
+    end: &["completed"],
+    tool_use: &[],
+    length: &["max_output_tokens"],
+    filtered: &["content_filter"],
+    failed: &["incomplete", "failed", "cancelled", "in_progress", "queued", "max_tool_calls"],
+};

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::body::arguments_object;
 use super::*;
-use crate::frames::Frames;
+use crate::frames::{Frame, Frames};
 use crate::{ModelError, ModelEvent, ModelMessage};
 
 type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
@@ -20,10 +20,7 @@ fn rendered(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
     let mut decoder = protocol.decoder();
     let mut gathered = PartialResponse::default();
     let ended = (|| {
-        let mut each = |frame: &str| match gathered.is_over() {
-            true => Ok(()),
-            false => decoder.frame(frame, &mut gathered),
-        };
+        let mut each = |frame: Frame<'_>| gathered.take(decoder.as_mut(), frame);
         pieces.iter().try_for_each(|piece| frames.feed(piece, &mut each))?;
         frames.finish(&mut each)?;
         decoder.close(&mut gathered);
@@ -264,9 +261,9 @@ fn ollama_streams_lines() {
         expect![[r#"
             Reasoning("Hm.")
             Text("So")
+            Text(".")
              f {"b": 1, "a": 2}
             i g {'x'
-            Text(".")
             Length Some(5)/Some(6)"#]],
     );
     check(
@@ -370,4 +367,314 @@ fn a_stream_of_single_bytes() {
         let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
         assert_eq!(rendered(protocol, &pieces), rendered(protocol, &[stream.as_bytes()]));
     }
+}
+
+/// A chat chunk with this choice.
+fn choice(choice: Value) -> String {
+    json!({ "choices": [choice] }).to_string()
+}
+
+/// Regression: an empty `finish_reason` ended the answer, so each later piece of a call became a call of its own.
+/// The class: an empty text in a field that means "absent" when it is missing.
+#[test]
+fn an_empty_text_is_absent() {
+    let piece = |id: &str, name: &str, arguments: &str| {
+        let function = json!({ "name": name, "arguments": arguments });
+        let call = json!({ "index": 0, "id": id, "function": function });
+        choice(json!({ "delta": { "tool_calls": [call] }, "finish_reason": "", "error": "" }))
+    };
+    let lines = [
+        piece("a", "wipe", ""),
+        piece("", "", "{\"place\": "),
+        piece("", "", "\"attic\"}"),
+        r#"{"choices":[{"delta":{},"finish_reason":"tool_calls"}],"error":""}"#.to_owned(),
+    ];
+    check(
+        Protocol::OpenAiCompatible,
+        &lines.join("\n"),
+        expect![[r#"
+            a wipe {"place": "attic"}
+            ToolUse None/None"#]],
+    );
+    check(
+        Protocol::Anthropic,
+        r#"
+            {"type":"message_start","message":{"content":[],"stop_reason":""},"error":""}
+            {"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}
+            {"type":"message_delta","delta":{"stop_reason":""}}
+            {"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}}
+            {"type":"message_delta","delta":{"stop_reason":"tool_use"}}
+        "#,
+        expect![[r#"
+            t f {"a":1}
+            ToolUse None/None"#]],
+    );
+    check(
+        Protocol::Gemini,
+        r#"
+            {"candidates":[{"content":{"parts":[{"text":"So"}]},"finishReason":""}],"promptFeedback":{"blockReason":""}}
+            {"candidates":[{"content":{"parts":null},"finishReason":"STOP"}],"error":{}}
+        "#,
+        expect![[r#"
+            Text("So")
+            End None/None"#]],
+    );
+    check(
+        Protocol::Ollama,
+        r#"
+            {"message":{"content":"So"},"done":false,"done_reason":"","error":""}
+            {"message":{"content":"."},"done":true,"done_reason":""}
+        "#,
+        expect![[r#"
+            Text("So")
+            Text(".")
+            End None/None"#]],
+    );
+}
+
+/// The class: a part of a call was dropped because no block with its index was open.
+#[test]
+fn anthropic_input_without_its_block_belongs_to_the_call_that_began_last() {
+    let call = |index: u64, id: &str| {
+        format!(
+            r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"{id}","name":"f","input":{{}}}}}}"#
+        )
+    };
+    let input = |index: u64, json: &str| {
+        let delta = json!({ "type": "input_json_delta", "partial_json": json });
+        json!({ "type": "content_block_delta", "index": index, "delta": delta }).to_string()
+    };
+    let stop = |index: u64| format!(r#"{{"type":"content_block_stop","index":{index}}}"#);
+    let end = r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"}}"#.to_owned();
+    // An index is used again without an end, and an end comes before the last piece.
+    let lines = [
+        call(0, "t1"),
+        input(0, "{\"n\":1}"),
+        call(0, "t2"),
+        input(0, "{\"n\":"),
+        stop(0),
+        input(0, "2}"),
+        call(3, "t3"),
+        input(7, "{\"n\":3}"),
+        stop(3),
+        call(4, "t4"),
+        stop(4),
+        call(5, "t5"),
+        end,
+    ];
+    // The last call has no end: nothing says that it has no arguments.
+    check(
+        Protocol::Anthropic,
+        &lines.join("\n"),
+        expect![[r#"
+            t1 f {"n":1}
+            t2 f {"n":2}
+            t3 f {"n":3}
+            t4 f {}
+            t5 f 
+            ToolUse None/None"#]],
+    );
+}
+
+/// Regression: such an answer was complete. The class: parts that arrive in another event or shape were ignored.
+#[test]
+fn everything_that_was_announced_is_delivered() {
+    let added = r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"function_call","id":"fc","call_id":"c","name":"look","arguments":""}}"#;
+    let delta = |item: &str, piece: &str| {
+        let kind = "response.function_call_arguments.delta";
+        json!({ "type": kind, "item_id": item, "output_index": 0, "delta": piece }).to_string()
+    };
+    let completed =
+        r#"{"type":"response.completed","response":{"status":"completed","output":[]}}"#;
+    let lines = [added, &delta("fc", "{\"place\": "), &delta("rotated", "1}"), completed];
+    check(
+        Protocol::OpenAiResponses,
+        &lines.join("\n"),
+        expect![[r#"
+            c look {"place": 1}
+            ToolUse None/None"#]],
+    );
+    // In every event, and in the last one a second call and more text.
+    let whole = r#"{"type":"function_call","id":"fc","call_id":"c","name":"look","arguments":"{\"place\": 1}"}"#;
+    let other =
+        r#"{"type":"function_call","id":"fd","call_id":"d","name":"look","arguments":"{}"}"#;
+    let text = r#"{"type":"message","content":[{"type":"output_text","text":"So far."}]}"#;
+    let lines = [
+        r#"{"type":"response.output_text.delta","delta":"So"}"#.to_owned(),
+        added.to_owned(),
+        delta("fc", "{\"place\": 1}"),
+        format!(r#"{{"type":"response.output_item.done","output_index":0,"item":{whole}}}"#),
+        format!(
+            r#"{{"type":"response.completed","response":{{"status":"completed","output":[{text},{whole},{other}]}}}}"#
+        ),
+    ];
+    check(
+        Protocol::OpenAiResponses,
+        &lines.join("\n"),
+        expect![[r#"
+            Text("So")
+            Text(" far.")
+            c look {"place": 1}
+            d look {}
+            ToolUse None/None"#]],
+    );
+    let call = r#"{"id":"c","function":{"name":"look","arguments":"{}"}}"#;
+    for message in [
+        format!(
+            r#"{{"message":{{"content":"So.","tool_calls":[{call}]}},"finish_reason":"stop"}}"#
+        ),
+        format!(
+            r#"{{"delta":{{"role":"assistant"}},"message":{{"content":"So.","tool_calls":{call}}},"finish_reason":"stop"}}"#
+        ),
+    ] {
+        check(
+            Protocol::OpenAiCompatible,
+            &format!(r#"{{"choices":[{message}]}}"#),
+            expect![[r#"
+                Text("So.")
+                c look {}
+                ToolUse None/None"#]],
+        );
+    }
+    let legacy = [
+        r#"{"choices":[{"delta":{"function_call":{"name":"look","arguments":"{\"n\""}}}]}"#,
+        r#"{"choices":[{"delta":{"function_call":{"arguments":":1}"}},"finish_reason":"function_call"}]}"#,
+    ];
+    check(
+        Protocol::OpenAiCompatible,
+        &legacy.join("\n"),
+        expect![[r#"
+             look {"n":1}
+            ToolUse None/None"#]],
+    );
+    let announced = r#"{"choices":[{"delta":{"content":"Wait."},"finish_reason":"tool_calls"}]}"#;
+    check(
+        Protocol::OpenAiCompatible,
+        announced,
+        expect![[r#"
+            Text("Wait.")
+            invalid_response: the provider announced tool calls, but sent none"#]],
+    );
+}
+
+/// Regression: `finish_reason: "error"` was a complete answer, and the provider's message was nowhere.
+#[test]
+fn a_reason_that_means_failure_is_an_error() {
+    let ends = |protocol: Protocol, line: &str| {
+        let events = rendered(protocol, &[framed(protocol, &[line]).as_bytes()]);
+        match events.last() {
+            Some(Ok(ModelEvent::Answer(answer))) => format!("{:?}", answer.stop),
+            Some(Err(error)) => format!("{}: {error}", error.kind),
+            other => format!("{other:?}"),
+        }
+    };
+    let mut shown = String::new();
+    for reason in ["error", "network_error", "upstream_timed-out", "eos", "max_tokens", "weird"] {
+        let line = choice(json!({ "delta": { "content": "Half" }, "finish_reason": reason }));
+        shown += &format!("{reason}: {}\n", ends(Protocol::OpenAiCompatible, &line));
+    }
+    let error = json!({ "code": 502, "message": "upstream broke" });
+    for field in
+        [json!({ "finish_reason": "error" }), json!({ "finish_reason": "stop" }), json!({})]
+    {
+        let mut failed = field;
+        failed["error"] = error.clone();
+        shown += &format!("{}\n", ends(Protocol::OpenAiCompatible, &choice(failed)));
+    }
+    for (protocol, line) in [
+        (
+            Protocol::Gemini,
+            r#"{"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL","finishMessage":"bad call"}]}"#,
+        ),
+        (Protocol::Anthropic, r#"{"type":"message_delta","delta":{"stop_reason":"error"}}"#),
+        (Protocol::Ollama, r#"{"done":true,"done_reason":"load"}"#),
+        (
+            Protocol::OpenAiResponses,
+            r#"{"type":"response.completed","response":{"status":"failed"}}"#,
+        ),
+        (
+            Protocol::OpenAiResponses,
+            r#"{"type":"response.incomplete","response":{"status":"incomplete","incomplete_details":{"reason":"odd"}}}"#,
+        ),
+        (
+            Protocol::OpenAiResponses,
+            r#"{"type":"response.completed","response":{"status":"completed","error":{"message":"late"}}}"#,
+        ),
+        (Protocol::OpenAiCompatible, r#"{"object":"error","message":"no such model","code":404}"#),
+    ] {
+        shown += &format!("{}\n", ends(protocol, line));
+    }
+    expect![[r#"
+        error: invalid_response: the provider ended the answer: error
+        network_error: invalid_response: the provider ended the answer: network_error
+        upstream_timed-out: invalid_response: the provider ended the answer: upstream_timed-out
+        eos: End
+        max_tokens: Length
+        weird: Other("weird")
+        unavailable: the provider reported an error: upstream broke
+        unavailable: the provider reported an error: upstream broke
+        unavailable: the provider reported an error: upstream broke
+        invalid_response: the provider ended the answer: MALFORMED_FUNCTION_CALL: bad call
+        invalid_response: the provider ended the answer: error
+        invalid_response: the provider ended the answer: load
+        invalid_response: the provider ended the answer: failed
+        invalid_response: the provider ended the answer: odd
+        unavailable: the provider reported an error: late
+        bad_request: the provider reported an error: no such model
+    "#]]
+    .assert_eq(&shown);
+}
+
+/// Regression: half an emoji cost three paid attempts and the answer. The class: one undecodable value.
+#[test]
+fn halves_of_surrogate_pairs_are_replaced_in_texts_and_stay_errors_in_arguments() {
+    check(
+        Protocol::OpenAiCompatible,
+        r#"
+            {"choices":[{"delta":{"content":"Key \ud83d"}}]}
+            {"choices":[{"delta":{"content":"\udd11 found","tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":\"\ud83d"}}]}}]}
+            {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\udd11\"}"}}]}}]}
+            {"choices":[{"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"f","arguments":"{\"x\":\"\ud83d\"}"}}]},"finish_reason":"tool_calls"}]}
+        "#,
+        expect![[r#"
+            Text("Key �")
+            Text("� found")
+            a f {"x":"\ud83d\udd11"}
+            b f {"x":"\ud83d"}
+            ToolUse None/None"#]],
+    );
+    let input = r#"{"x": "\ud83d"}"#;
+    let lines = [
+        (
+            Protocol::Anthropic,
+            format!(
+                r#"{{"type":"message_start","message":{{"content":[{{"type":"text","text":"\udd11"}},{{"type":"tool_use","id":"t","name":"f","input":{input}}}],"stop_reason":"tool_use"}}}}"#
+            ),
+        ),
+        (
+            Protocol::Ollama,
+            format!(
+                r#"{{"message":{{"content":"\udd11","tool_calls":[{{"id":"t","function":{{"name":"f","arguments":{input}}}}}]}},"done":true}}"#
+            ),
+        ),
+        (
+            Protocol::Gemini,
+            format!(
+                r#"{{"candidates":[{{"content":{{"parts":[{{"text":"\udd11"}},{{"functionCall":{{"id":"t","name":"f","args":{input}}}}}]}},"finishReason":"STOP"}}]}}"#
+            ),
+        ),
+    ];
+    for (protocol, line) in lines {
+        check(
+            protocol,
+            &line,
+            expect![[r#"
+                Text("�")
+                t f {"x": "\ud83d"}
+                ToolUse None/None"#]],
+        );
+    }
+    let damaged = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\xffb\"},\"finish_reason\":\"stop\"}]}\n\n";
+    let text = rendered(Protocol::OpenAiCompatible, &[damaged]);
+    assert_eq!(text[0], Ok(ModelEvent::Text("a\u{fffd}b".to_owned())));
 }

@@ -96,7 +96,7 @@ async fn a_stream_cut_within_a_line() {
 async fn a_stream_cut_within_a_character() {
     let expected = expect![[r#"
         text Sön
-        error invalid_response: the stream is not UTF-8"#]];
+        error invalid_response: the stream has an invalid event: EOF while parsing a string at line 1 column 40"#]];
     check(Protocol::OpenAi, cut_after("ö", 1), expected).await;
 }
 
