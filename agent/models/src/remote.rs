@@ -148,6 +148,11 @@ impl Remote {
             .user_agent(concat!("abide/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| format!("cannot create the HTTP client: {}", causes(error)))?;
+        if key.as_ref().is_some_and(|key| !key.expose().is_empty() && !key.is_struck()) {
+            let why =
+                "the key is shorter than 12 characters, so it is not removed from error messages";
+            tracing::warn!(provider = id, "{why}");
+        }
         let headers = all_headers(protocol, key.as_ref(), &headers)?;
         let shared = Shared { id, protocol, base_url, key, headers, extra, stall_timeouts, client };
         Ok(Self { shared: Arc::new(shared) })
