@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use abide_engine::{Budget, Engine, Start, SubscribeRequest, Update};
+use abide_engine::{
+    Budget, Engine, EngineThread, FaultPoint, Start, StepScheduler, SubscribeRequest, Update,
+};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq, limits};
@@ -727,5 +729,133 @@ fn the_parameters_of_live_queries_are_bounded() {
         connection.subscribe(&SubscribeRequest::new("small", sql, &small)).await.unwrap();
         connection.unsubscribe("q0");
         connection.subscribe(&SubscribeRequest::new("next", sql, &large)).await.unwrap();
+    });
+}
+
+/// Functions of SQLite counted no steps, so a commit computed hundreds of deltas that took 25 ms of the writer each,
+/// and every other tenant waited for 35 s. The class: work of a commit that its budget does not count.
+#[test]
+fn functions_count_the_bytes_that_they_read() {
+    const BYTES: usize = 100_000;
+    const PATHS: usize = 98;
+    run(async {
+        let mut world = World::new();
+        // The steps are the same on every machine; CPU time is not.
+        let budget = Budget {
+            average: limits::LIVE_DELTA_STEPS,
+            max: limits::LIVE_DELTA_MOST_STEPS,
+            commit: limits::LIVE_COMMIT_STEPS,
+            statement: limits::LIVE_STATEMENT_STEPS,
+            ..Budget::UNLIMITED
+        };
+        world.live_budget = Some(budget);
+        world.reopen();
+        let zeta = crate::visibility::caller("zeta", "app", &[], &[("tenant", "zeta")]);
+        let create = json!({"agent": "x", "id": "z"});
+        world.engine().call(&zeta, "create_session", &create, None).await.unwrap();
+        let session = "tenant=zeta/z";
+        let mut client = Client::new(world.engine().connect(&zeta));
+        let paths: String = (0..PATHS).map(|nth| format!(", '$.z{nth}'")).collect();
+        let subscribe = |nth: usize| {
+            format!(
+                "SELECT id, length(json_extract(content{paths})) AS n FROM agent_state
+                 WHERE session_id = '{session}' AND id <> -{nth}"
+            )
+        };
+        client.subscribe("q0", &subscribe(0), &Map::new()).await.unwrap();
+        let content = json!({"z": "x".repeat(BYTES)}).to_string();
+        let message = json!({"session_id": session, "role": "user", "content": content});
+        let steps = || world.engine().metrics().live_steps_total.get();
+        let say = async || {
+            let before = steps();
+            let done = world.engine().call(&zeta, "append_message", &message, None).await.unwrap();
+            (done.seq, steps() - before)
+        };
+        let (_, one) = say().await;
+        let least = (BYTES * PATHS / 16) as u64;
+        assert!(one >= least, "{one} steps for a function that reads {least} times 16 bytes");
+        for nth in 1..300 {
+            client.subscribe(&format!("q{nth}"), &subscribe(nth), &Map::new()).await.unwrap();
+        }
+        let (seq, all) = say().await;
+        let most = limits::LIVE_COMMIT_STEPS / 4 + 2 * limits::LIVE_DELTA_MOST_STEPS;
+        assert!(all <= most, "{all} steps in a commit; the limit is about {most}");
+        client.read_to(seq).await;
+        hold(&world, &client, "live").await;
+    });
+}
+
+/// Counts the fills of accumulators that readers begin.
+#[derive(Debug, Default)]
+struct CountedFills(AtomicUsize);
+
+impl StepScheduler for CountedFills {
+    fn wait(&self, _: EngineThread) -> bool {
+        false
+    }
+
+    fn at_fault_point(&self, point: FaultPoint) {
+        if point == FaultPoint::Fill {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A tenant held all readers by fills of accumulators, which counted as the engine's own work. The class: work for a
+/// caller that does not wait in its turn.
+#[test]
+fn a_fill_waits_for_the_readers_of_its_tenant() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().build().unwrap().block_on(async {
+        let mut world = World::new();
+        world.close();
+        world.live_budget =
+            Some(Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED });
+        let fills = Arc::new(CountedFills::default());
+        let mut config = world.config(abide_reducers::modules());
+        config.scheduler = Arc::clone(&fills) as Arc<dyn StepScheduler>;
+        world.open_with(config);
+        let zeta = crate::visibility::caller("zeta", "app", &[], &[("tenant", "zeta")]);
+        let create = json!({"agent": "x", "id": "z"});
+        world.engine().call(&zeta, "create_session", &create, None).await.unwrap();
+        let args = json!({"session_id": "tenant=zeta/z", "role": "user", "content": "hello"});
+        let call = BatchCall { reducer: "append_message".to_owned(), args: args.clone() };
+        for _ in 0..3 {
+            world.engine().batch(&zeta, &vec![call.clone(); 1_000], None).await.unwrap();
+        }
+        let mut client = Client::new(world.engine().connect(&zeta));
+        let count = |other: i64| {
+            format!(
+                "SELECT count(*) AS n FROM agent_state WHERE session_id = 'tenant=zeta/z' AND id <> {other}"
+            )
+        };
+        let ask = async || {
+            let ann = Caller::local();
+            world.engine().query(&ann, "SELECT 1", &Map::new(), None).await.unwrap();
+        };
+        let begun = || fills.0.load(Ordering::Relaxed);
+        client.subscribe("q", &count(-1), &Map::new()).await.unwrap();
+        world.engine().call(&zeta, "append_message", &args, None).await.unwrap();
+        while begun() == 0 {
+            ask().await;
+        }
+        let before = begun();
+        let long = "SELECT count(*) FROM json_each(:all) a, json_each(:all) b, json_each(:all) c";
+        let all = json!({"all": format!("[{}0]", "0,".repeat(5_000))}).as_object().unwrap().clone();
+        client.subscribe("q2", &count(-2), &Map::new()).await.unwrap();
+        let waiting = (0..8).map(|_| {
+            let (engine, zeta, all) = (world.engine().clone(), zeta.clone(), all.clone());
+            tokio::spawn(async move { engine.query(&zeta, long, &all, None).await })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        tokio::task::yield_now().await;
+        for _ in 0..6 {
+            ask().await;
+            world.engine().call(&zeta, "append_message", &args, None).await.unwrap();
+        }
+        assert_eq!(begun(), before, "readers began fills beyond the turns of the tenant");
+        assert!(waiting.iter().all(|query| !query.is_finished()));
+        let engine = world.engine().clone();
+        tokio::task::spawn_blocking(move || engine.close()).await.unwrap();
     });
 }

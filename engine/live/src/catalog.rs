@@ -20,6 +20,7 @@ pub struct Catalog {
     tables: Vec<&'static TableSpec>,
     by_name: HashMap<String, usize>,
     views: HashMap<String, &'static str>,
+    read_function: Option<&'static str>,
 }
 
 impl Catalog {
@@ -32,7 +33,19 @@ impl Catalog {
         let named = tables.iter().enumerate();
         let by_name = named.map(|(at, table)| (table.name.to_ascii_lowercase(), at)).collect();
         let views = views.into_iter().map(|(name, sql)| (name.to_ascii_lowercase(), sql)).collect();
-        Catalog { tables, by_name, views }
+        Catalog { tables, by_name, views, read_function: None }
+    }
+
+    /// The same catalog for connections that have a function `name(value, times)`. It returns its
+    /// first argument, and counts the bytes that a function reads of it as steps.
+    #[must_use]
+    pub fn counting_reads(self, name: &'static str) -> Catalog {
+        Catalog { read_function: Some(name), ..self }
+    }
+
+    /// The function that counts the bytes of values, if there is one.
+    pub(crate) fn read_function(&self) -> Option<&'static str> {
+        self.read_function
     }
 
     /// The statements that a connection runs once before it computes deltas. For each table they

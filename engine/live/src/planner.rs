@@ -242,6 +242,9 @@ impl Planner {
         });
         let names = names.collect();
         let (template, slots) = Template::compile(&self.catalog, query)?;
+        if !bounded.is_some_and(|bounded| bounded.once) {
+            template.check_operations()?;
+        }
         let mut known = self.lock();
         let template = match known.templates.get(&**template.text()) {
             Some(template) => template,

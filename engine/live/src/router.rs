@@ -84,6 +84,8 @@ pub struct BackfillRequest {
     pub binding: Binding,
     /// The group's values.
     pub group: Row,
+    /// Whose turn the work takes.
+    pub payer: ShareKey,
 }
 
 /// A change that matches a key of a binding.
@@ -590,10 +592,12 @@ impl Router {
         self.work.spent.add(spent);
         let after = attached.state.as_ref().map_or(0, |state| state.bytes());
         self.remembered = self.remembered - before + after;
-        let binding = &attached.binding;
-        let backfills =
-            dear.into_iter().map(|group| BackfillRequest { id, binding: binding.clone(), group });
-        self.backfills.extend(backfills);
+        self.backfills.extend(dear.into_iter().map(|group| BackfillRequest {
+            id,
+            binding: attached.binding.clone(),
+            group,
+            payer: attached.holders.payer().clone(),
+        }));
         delta
     }
 
@@ -628,6 +632,11 @@ impl Router {
         sql: &mut dyn Sql,
     ) -> Result<(), LiveError> {
         let Some(attached) = self.bindings.get_mut(&backfills.id) else { return Ok(()) };
+        if filled.is_none() {
+            // Its next attempts would cost the writer as much, and a reader too.
+            let meter = self.meters.of(attached.meter);
+            meter.spend(Cost::default(), true, self.budget);
+        }
         let Some(state) = attached.state.as_deref_mut() else { return Ok(()) };
         let (before, mut spent) = (state.bytes(), Cost::default());
         let template = attached.binding.template();

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use abide_schema::wire::{Shape, SubscriptionInfo};
-use abide_schema::{Refusal, Row, TableSpec, Value, limits};
+use abide_schema::{Code, Refusal, Row, TableSpec, Value, limits};
 
 use crate::catalog::Catalog;
 use crate::delta::accumulator::BackfilledGroup;
@@ -114,6 +114,23 @@ impl Template {
     /// Whether two templates are the same; usually they are one object.
     fn is(&self, other: &Template) -> bool {
         std::ptr::eq(self, other) || self.snapshot == other.snapshot
+    }
+
+    /// Checks that its functions cannot read more bytes of a row than the limit.
+    ///
+    /// # Errors
+    /// `limit_exceeded`.
+    pub(crate) fn check_operations(&self) -> Result<(), Refusal> {
+        let max = limits::LIVE_OPERATIONS;
+        if self.operations <= max {
+            return Ok(());
+        }
+        let detail = format!(
+            "the live query has {} operators, functions and paths; the limit is {max}",
+            self.operations
+        );
+        let hint = "read fewer values, or run it once with `abide sql`";
+        Err(Refusal::new(Code::LimitExceeded, detail).hint(hint))
     }
 
     /// The limits of one delta.

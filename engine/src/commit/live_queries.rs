@@ -1,5 +1,6 @@
 //! The writer's side of live queries: their registrations, their deltas within a commit, and their accumulators.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use abide_live::{
 };
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Refusal, Row};
+use abide_schema::share::{ShareKey, Tenants};
+use abide_schema::{Code, Refusal, Row, Scope};
 use abide_store::{Reader, StoreError, Writer};
 
 use crate::commit::durable::Deltas;
@@ -26,6 +28,7 @@ use crate::queries::changes::changes_since;
 use crate::queries::failure::QueryFailure;
 use crate::queries::reader_sql::ReaderSql;
 use crate::queries::readers::ReaderJob;
+use crate::queries::statement_limits::FILL_LIMITS;
 use crate::queries::tables::LiveTables;
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::shared_delta::{ResultChange, SharedDelta};
@@ -48,6 +51,8 @@ pub(crate) struct LiveQueries {
     pub(crate) held: HeldSubscriptions,
     /// Whether one of them may read the log itself.
     pub(crate) reads_log: bool,
+    /// Names whose turn a reader's work takes.
+    pub(crate) tenants: Tenants,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
 }
@@ -164,13 +169,20 @@ impl LiveQueries {
         self.router.forget();
     }
 
-    /// Lets readers fill accumulators that are too expensive to fill within a commit.
-    pub(crate) fn order_backfills(&self, requests: Vec<BackfillRequest>) {
+    /// Lets readers fill accumulators that are too expensive to fill within a commit, in the turn of the tenant that
+    /// pays for the live query.
+    pub(crate) fn order_backfills(&mut self, requests: Vec<BackfillRequest>) {
         for request in requests {
+            let by = self.turn_of(&request.payer);
+            let unfilled = request.clone();
             let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+            let hub = Arc::clone(&self.hub);
             let fill = move |reader: &mut Reader| {
                 let run = || {
                     scheduler.at_fault_point(FaultPoint::Fill);
+                    if !hub.has_listeners(request.id) {
+                        return Ok(None);
+                    }
                     fill(reader, &request.binding, &request.group)
                 };
                 let run = catch_unwind(AssertUnwindSafe(run));
@@ -189,8 +201,21 @@ impl LiveQueries {
                     resume_unwind(panic);
                 }
             };
-            if self.readers.push(Some(Caller::SYSTEM), Box::new(fill), 1).is_err() {
-                tracing::warn!("no reader is free to fill the accumulators of a live query");
+            if self.readers.push(Some(&by), Box::new(fill), 1).is_err() {
+                // It is requested again when the group is next touched.
+                self.apply_backfill(BackfillResult { request: unfilled, filled: None });
+            }
+        }
+    }
+
+    /// The key of a payer in the queue of the readers.
+    fn turn_of(&self, payer: &ShareKey) -> String {
+        match payer {
+            ShareKey::Operator => Caller::SYSTEM.to_owned(),
+            ShareKey::Caller(id) => id.to_string(),
+            ShareKey::Scope(scope) => {
+                let caller = Caller::with("", "", BTreeSet::new(), Scope::clone(scope));
+                self.tenants.key(&caller)
             }
         }
     }
@@ -223,7 +248,8 @@ fn fill(
     group: &Row,
 ) -> Result<Option<FilledGroup>, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    let filled = binding.fill(group, &mut ReaderSql::new(&state)).map_err(|error| {
+    let mut sql = ReaderSql::within(&state, FILL_LIMITS);
+    let filled = binding.fill(group, &mut sql).map_err(|error| {
         let interrupted = state.interrupted_for_checkpoint();
         interrupted.unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
     })?;

@@ -104,7 +104,8 @@ pub(super) struct ThreadConfig {
 
 /// Starts the threads.
 pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
-    let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
+    let catalog = Catalog::new(store.layout().live_tables(), store.layout().views());
+    let catalog = Arc::new(catalog.counting_reads(abide_store::READ_FUNCTION));
     let set_up = catalog.setup_sql();
     let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
@@ -298,6 +299,7 @@ fn live_queries(
         attached: 0,
         held: HeldSubscriptions::new(shared.threads.buffers.clone()),
         reads_log: false,
+        tenants: shared.threads.tenants.clone(),
         metrics: Arc::clone(&shared.metrics),
         scheduler: Arc::clone(&shared.threads.scheduler),
     }

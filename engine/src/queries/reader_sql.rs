@@ -7,18 +7,26 @@ use abide_store::{QueryLimits, Snapshot, StoreError};
 use crate::queries::statement_limits::{LIMITS, live_limits};
 
 /// Live queries' SQL on a reader's snapshot, within the limits of any one query.
-pub(crate) struct ReaderSql<'a>(&'a Snapshot<'a>);
+pub(crate) struct ReaderSql<'a> {
+    state: &'a Snapshot<'a>,
+    limits: QueryLimits,
+}
 
 impl<'a> ReaderSql<'a> {
     /// On a snapshot. Nothing else may use it meanwhile.
     pub(crate) fn new(state: &'a Snapshot<'a>) -> ReaderSql<'a> {
-        let mut sql = ReaderSql(state);
-        sql.limit(&LIMITS);
+        ReaderSql::within(state, LIMITS)
+    }
+
+    /// With other limits, of all statements together.
+    pub(crate) fn within(state: &'a Snapshot<'a>, limits: QueryLimits) -> ReaderSql<'a> {
+        let mut sql = ReaderSql { state, limits };
+        sql.limit(&limits);
         sql
     }
 
     fn limit(&mut self, limits: &QueryLimits) {
-        if let Err(error) = self.0.allow(Some(limits)) {
+        if let Err(error) = self.state.allow(Some(limits)) {
             tracing::error!(%error, "a reader's statement limits could not be set");
         }
     }
@@ -26,7 +34,7 @@ impl<'a> ReaderSql<'a> {
 
 impl Drop for ReaderSql<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.0.allow(None) {
+        if let Err(error) = self.state.allow(None) {
             tracing::error!(%error, "a reader's statement limits could not be reset");
         }
     }
@@ -40,11 +48,11 @@ impl Sql for ReaderSql<'_> {
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
         // The cost is not needed here: the reader's limits apply.
-        self.0.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
+        self.state.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
     }
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {
-        self.limit(&allowance.map_or(LIMITS, live_limits));
+        self.limit(&allowance.map_or(self.limits, live_limits));
     }
 }
 

@@ -18,6 +18,10 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     value_bytes: limits::QUERY_VALUE_BYTES,
 };
 
+/// The limits of the fill of a group's accumulators.
+pub(crate) const FILL_LIMITS: QueryLimits =
+    QueryLimits { time: Duration::from_millis(limits::LIVE_FILL_MS), of_processor: true, ..LIMITS };
+
 /// The limits of a text with this many operators.
 pub(crate) fn limits_of(operations: usize) -> QueryLimits {
     QueryLimits { value_bytes: limits::value_bytes(limits::QUERY_ROW_BYTES, operations), ..LIMITS }

@@ -106,6 +106,11 @@ impl Hub {
         }
     }
 
+    /// Whether a binding has subscribers.
+    pub(crate) fn has_listeners(&self, binding: BindingId) -> bool {
+        self.lock().contains_key(&binding)
+    }
+
     /// Ends all outboxes after their remaining frames.
     pub(crate) fn end(&self, why: &Refusal) {
         let listeners = self.lock();

@@ -66,7 +66,7 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
     macro_rules! define {
-        ($name:literal, $arguments:literal, $flags:expr, $function:expr) => {{
+        ($name:expr, $arguments:literal, $flags:expr, $function:expr) => {{
             let state = state.clone();
             let function = move |context: &Context<'_>| ($function)(&state, context);
             connection.create_scalar_function($name, $arguments, $flags, function)?;
@@ -95,10 +95,40 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     });
     define!("fts_match", 2, flags, FunctionContext::fts_match);
     define!("fts_rank", 2, flags, FunctionContext::fts_rank);
+    let same = json | FunctionFlags::from_bits_retain(ffi::SQLITE_SUBTYPE);
+    define!(READ_FUNCTION, 2, same, FunctionContext::read);
     define!("vector_similarity", 2, flags, FunctionContext::vector_similarity);
     define!("json_pretty", 1, flags, FunctionContext::pretty);
     define!("json_pretty", 2, flags, FunctionContext::pretty);
     Ok(interrupt)
+}
+
+/// The name of the function `abide_read(value, times)`. It returns its first argument, and counts its
+/// bytes as often as the second one says: the work of the function that gets the result. So a function of
+/// SQLite does not begin if the statement cannot afford it.
+pub const READ_FUNCTION: &str = "abide_read";
+
+/// A value as it was given.
+struct SameValue(SqlValue);
+
+enum SqlValue {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(Vec<u8>),
+    Blob(Vec<u8>),
+}
+
+impl ToSql for SameValue {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match &self.0 {
+            SqlValue::Null => ValueRef::Null,
+            SqlValue::Integer(number) => ValueRef::Integer(*number),
+            SqlValue::Real(number) => ValueRef::Real(*number),
+            SqlValue::Text(bytes) => ValueRef::Text(bytes),
+            SqlValue::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
 }
 
 /// The error of a statement that is interrupted in a function.
@@ -122,6 +152,26 @@ impl FunctionContext {
     /// Counts work, in bytes.
     fn charge(&self, bytes: usize) -> Result<()> {
         if self.interrupt.charge(bytes as u64) { Ok(()) } else { Err(interrupted()) }
+    }
+
+    /// See [`READ_FUNCTION`].
+    fn read(&self, context: &Context<'_>) -> Result<(SameValue, SubType)> {
+        let times = usize::try_from(context.get::<i64>(1)?).unwrap_or(usize::MAX);
+        let value = match context.get_raw(0) {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(number) => SqlValue::Integer(number),
+            ValueRef::Real(number) => SqlValue::Real(number),
+            ValueRef::Text(bytes) => {
+                self.charge(bytes.len().saturating_mul(times))?;
+                SqlValue::Text(bytes.to_vec())
+            }
+            ValueRef::Blob(bytes) => {
+                self.charge(bytes.len().saturating_mul(times))?;
+                SqlValue::Blob(bytes.to_vec())
+            }
+        };
+        let subtype: SubType = Some(context.get_subtype(0)).filter(|subtype| *subtype != 0);
+        Ok((SameValue(value), subtype))
     }
 
     /// An argument as text; `None` if it is NULL.

@@ -44,6 +44,7 @@ pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSize};
 pub use disk::{Disk, DiskFile, SystemDisk};
 pub use error::{OpenError, StoreError};
+pub use functions::READ_FUNCTION;
 pub use holder::Holder;
 pub use interrupt::{QueryLimits, processor_time};
 pub use journal::frame::RecordPosition;

@@ -71,6 +71,11 @@ pub(crate) enum Mark {
     FilterEnd,
     /// The aggregate ended.
     End,
+    /// A value begins that a function reads. Unlike other marks it is rendered if the catalog has a
+    /// function that counts the bytes of such values.
+    Read,
+    /// The value ended, which the function reads so many times.
+    ReadEnd(usize),
 }
 
 /// Aggregates, by how they can be maintained.
@@ -336,6 +341,19 @@ impl Fragment {
         fragment
     }
 
+    /// The same value as the argument of a function that reads it so many times.
+    pub(crate) fn read_by_function(&self, times: usize) -> Fragment {
+        if self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
+            // A constant, whose length is that of the text.
+            return self.clone();
+        }
+        let mut out = Fragment::new();
+        out.mark(Mark::Read);
+        out.push(self);
+        out.mark(Mark::ReadEnd(times));
+        out
+    }
+
     /// Adds a mark.
     pub(crate) fn mark(&mut self, mark: Mark) {
         self.pieces.push(Piece::Mark(mark));
@@ -503,6 +521,16 @@ impl<'a> Renderer<'a> {
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
                 Piece::Source(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
+                Piece::Mark(Mark::Read) => {
+                    if let Some(function) = self.catalog.read_function() {
+                        self.text(&format!("{function}("));
+                    }
+                }
+                Piece::Mark(Mark::ReadEnd(times)) => {
+                    if self.catalog.read_function().is_some() {
+                        self.text(&format!(", {times})"));
+                    }
+                }
                 Piece::Mark(_) => {}
                 Piece::Hint(hint) => {
                     let given = |source: usize| matches!(self.forms[source], SourceForm::Given(_));

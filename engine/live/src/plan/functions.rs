@@ -137,6 +137,34 @@ const FICKLE: &[&str] = &[
     "total_changes",
 ];
 
+/// Functions with linear work in their arguments that do not count it themselves.
+const LINEAR: &[&str] = &[
+    "concat",
+    "concat_ws",
+    "format",
+    "hex",
+    "length",
+    "lower",
+    "printf",
+    "quote",
+    "soundex",
+    "substr",
+    "substring",
+    "unistr",
+    "unistr_quote",
+    "upper",
+];
+
+/// How often a function reads an argument from its beginning to its end. Each path of a JSON function
+/// reads the whole document.
+pub(crate) fn reads(name: &str, argument: usize, arguments: usize) -> usize {
+    let name = name.to_ascii_lowercase();
+    if name.starts_with("json") {
+        return if argument == 0 { arguments.saturating_sub(1).max(1) } else { 1 };
+    }
+    usize::from(LINEAR.contains(&name.as_str()))
+}
+
 /// Classifies a function.
 ///
 /// # Errors

@@ -3,7 +3,9 @@
 
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
-use sqlite3_parser::ast::{Expr, FunctionCallOrder, LikeOperator, Literal, UnaryOperator};
+use sqlite3_parser::ast::{
+    Expr, FunctionCallOrder, LikeOperator, Literal, Operator, UnaryOperator,
+};
 
 use crate::identifier::{require_main, unquote};
 use crate::plan::collation::Collation;
@@ -182,6 +184,10 @@ impl Lowering<'_> {
         for (operator, right) in rest.into_iter().rev() {
             let right = self.expr(right, scope)?;
             let kind = kind::of_operator(operator, self.kind_of(&out), self.kind_of(&right));
+            if matches!(operator, Operator::ArrowRight | Operator::ArrowRightShift) && !self.trusted
+            {
+                out = out.read_by_function(1);
+            }
             out.push_text(operator_sql(operator));
             out.push(&right);
             out.kind = kind;

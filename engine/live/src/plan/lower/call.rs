@@ -71,9 +71,22 @@ impl Lowering<'_> {
             }
         }
         let mut out = open(call);
-        push_list(&mut out, &arguments);
+        push_list(&mut out, &self.read_arguments(call, &arguments));
         out.push_text(")");
         Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+    }
+
+    /// The arguments of a scalar function, marked with how often it reads them. A policy is the
+    /// operator's text, and its form is compared.
+    fn read_arguments(&self, call: &Call, arguments: &[Fragment]) -> Vec<Fragment> {
+        let read = arguments.iter().enumerate().map(|(at, argument)| {
+            match functions::reads(&call.name, at, arguments.len()) {
+                0 => argument.clone(),
+                _ if self.trusted => argument.clone(),
+                times => argument.read_by_function(times),
+            }
+        });
+        read.collect()
     }
 
     /// The arguments of any call.
