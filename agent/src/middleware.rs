@@ -4,7 +4,7 @@
 //!
 //! `agent_middleware` the interface in Rust · `held` answers that a rule may still deny · `hooks` its calls ·
 //! `observability` counters · `pattern_reach` how far a match extends · `redaction` where personal data is redacted ·
-//! `redactor` how · `streaming` what is published of an answer · `verdict` the decision about a text.
+//! `redactor` how · `request_check` the check of new messages · `streaming` what is published of an answer · `verdict` the decision about a text.
 
 pub(crate) mod agent_middleware;
 pub(crate) mod held;
@@ -13,5 +13,6 @@ pub(crate) mod observability;
 pub(crate) mod pattern_reach;
 pub(crate) mod redaction;
 pub(crate) mod redactor;
+pub(crate) mod request_check;
 pub(crate) mod streaming;
 pub(crate) mod verdict;

@@ -18,9 +18,7 @@ use abide_client::{
 };
 use abide_definitions::middleware::PiiAt;
 use abide_definitions::profile_settings::{ContextPolicy, ContextSettings};
-use abide_models::{
-    ModelMessage, ModelRequest, ModelResponse, RequestPurpose, Stop, TokenEstimate, answer_of,
-};
+use abide_models::{ModelMessage, ModelRequest, ModelResponse, Stop, TokenEstimate, answer_of};
 use serde_json::json;
 
 use crate::context;
@@ -30,6 +28,7 @@ use crate::context::request_size::RequestSize;
 use crate::context::summarized::SummarizedContext;
 use crate::context::summary::{self, Fact, Repairs, Summary};
 use crate::context::transcript;
+use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError, overtime};
@@ -272,8 +271,8 @@ fn lines(
     settings: &ContextSettings,
     size: RequestSize,
 ) -> Vec<String> {
-    let denied = entry::denied(&driver.entries);
-    let shown = part.iter().filter(|entry| !denied.contains(&entry.id));
+    // What the agent's model does not see has not been checked by guardrails, either.
+    let shown = part.iter().filter(|entry| entry::is_visible(entry) && !entry.is_denied());
     // The request also has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
     let max = size.estimated(settings.chunk_tokens.min(room));
@@ -371,7 +370,7 @@ async fn summarise(
     middleware::redaction::summary(driver, &mut shown, PiiAt::Request);
     let request = request(&shown, lines, settings);
     model::budget::reserve(driver, &request, candidates.price).await?;
-    let stream = candidates.ask(driver, request).await?;
+    let stream = candidates.ask(driver, Purpose::Summary, request).await?;
     let answer = tokio::select! {
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),
@@ -412,7 +411,6 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
         temperature: None,
         max_tokens: u32::try_from(settings.summary_token_limit.saturating_mul(2)).ok(),
         response_schema: Some(summary::schema()),
-        purpose: RequestPurpose::Summary,
         ..ModelRequest::default()
     }
 }
@@ -439,14 +437,15 @@ fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchive
 /// The ids of the messages that the model always sees, among those that it would not see otherwise: system messages,
 /// the first message of the user, and the newest one, which is the current task.
 fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
-    let is_user = |entry: &AgentState| entry.role == "user" && entry.kind == "message";
+    let is_user = |entry: &SessionEntry| {
+        entry.role == "user" && entry.kind == "message" && !entry.is_denied()
+    };
     let first = driver.entries.iter().find(|entry| is_user(entry)).map(|entry| entry.id);
     let newest = driver.entries.iter().rfind(|entry| is_user(entry)).map(|entry| entry.id);
     // The facts of the current turn, so that they are not read again.
     let facts = driver.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
-    let denied = entry::denied(&driver.entries);
     let is_kept = |entry: &&&SessionEntry| {
-        if denied.contains(&entry.id) {
+        if entry.is_denied() {
             return false;
         }
         (entry.role == "system" && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str()))

@@ -1,6 +1,5 @@
 //! A message of a session: its row, and the data that the driver of a run stores in the row.
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use abide_client::{AgentState, Json, Run};
@@ -12,7 +11,11 @@ use serde_json::Value;
 pub(crate) struct SessionEntry {
     row: AgentState,
     data: EntryData,
+    is_denied: bool,
 }
+
+/// What a model reads in place of a message that a request guardrail has denied.
+const DENIED: &str = "[A rule has removed this message.]";
 
 /// The parsed data of a message.
 #[derive(Clone, Debug)]
@@ -30,7 +33,7 @@ impl From<AgentState> for SessionEntry {
             "tool" => EntryData::Result(data(&row)),
             _ => EntryData::Unparsed,
         };
-        SessionEntry { row, data }
+        SessionEntry { row, data, is_denied: false }
     }
 }
 
@@ -43,6 +46,17 @@ impl Deref for SessionEntry {
 }
 
 impl SessionEntry {
+    /// Replaces the text of a message that a request guardrail has denied. The stored row keeps it.
+    pub(crate) fn deny(&mut self) {
+        self.is_denied = true;
+        self.row.content = Some(DENIED.to_owned());
+    }
+
+    /// Whether a request guardrail has denied the message.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.is_denied
+    }
+
     /// The data of an assistant message. It is the default if no driver wrote the message, or if it cannot be parsed.
     pub(crate) fn assistant(&self) -> Option<&AssistantEntry> {
         match &self.data {
@@ -111,6 +125,9 @@ pub(crate) struct AssistantEntry {
     /// Why the model stopped, in the provider's term, if the answer is not simply complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,
+    /// Whether a rule denies the messages since the answer before, and this is its message.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) denies_request: bool,
     /// Whether a guardrail has replaced the text. The original is in `withheld_answers`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) withheld: bool,
@@ -123,12 +140,6 @@ impl AssistantEntry {
     /// Whether the text is the model's own.
     pub(crate) fn is_of_the_model(&self) -> bool {
         self.iteration > 0 && !self.withheld && self.original.is_none()
-    }
-
-    /// Whether it is the message of a request guardrail. Answers of a model have a number, and those of programs and remote
-    /// agents name them.
-    fn denies_request(&self) -> bool {
-        self.iteration == 0 && self.provider.is_empty()
     }
 }
 
@@ -259,12 +270,16 @@ pub(crate) fn is_of_run(entry: &AgentState) -> bool {
     entry.run_id.is_some()
 }
 
+/// Whether a model sees the entry. Callers can store messages of other kinds, which are for their own programs.
+pub(crate) fn is_visible(entry: &AgentState) -> bool {
+    entry.role == "system"
+        || ["message", "handoff"].contains(&entry.kind.as_str())
+        || entry.role == "assistant" && entry.kind == PARTIAL
+}
+
 /// Whether the model sees the entry, and a caller wrote it that is not the driver of a run.
 pub(crate) fn is_of_others(entry: &AgentState) -> bool {
-    let is_visible = entry.role == "system"
-        || ["message", "handoff"].contains(&entry.kind.as_str())
-        || entry.role == "assistant" && entry.kind == PARTIAL;
-    is_visible && !is_of_run(entry)
+    is_visible(entry) && !is_of_run(entry)
 }
 
 /// Whether the entry is an answer of a model.
@@ -341,20 +356,6 @@ pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: 
             None => drop(stack.pop()),
         }
     }
-}
-
-/// The ids of messages that a request guardrail has denied. It denies all messages since the answer before.
-pub(crate) fn denied(entries: &[SessionEntry]) -> BTreeSet<i64> {
-    let (mut denied, mut new) = (BTreeSet::new(), Vec::new());
-    for entry in entries {
-        match entry.assistant().filter(|_| is_answer(entry)) {
-            Some(answer) if answer.denies_request() => denied.extend(new.drain(..)),
-            Some(_) => new.clear(),
-            None if is_of_others(entry) => new.push(entry.id),
-            None => {}
-        }
-    }
-    denied
 }
 
 /// Whether a result was cut because of its size: see `Truncation`.

@@ -3,15 +3,12 @@
 //! Model providers reject a conversation in which a tool call has no result. If a call has none because its run was
 //! aborted, a placeholder result is added.
 
-use std::collections::BTreeSet;
-
 use abide_definitions::profile_settings::ContextSettings;
 use abide_definitions::reduction_rules::ReductionRules;
 use abide_models::{ModelCall, ModelMessage};
 
 use crate::context::entry::{
-    MEMORY, PARTIAL, REPAIR, RequestedCall, SessionEntry, ToolEntry, WARNING, denied, is_of_run,
-    is_result,
+    MEMORY, PARTIAL, REPAIR, RequestedCall, SessionEntry, ToolEntry, WARNING, is_of_run, is_result,
 };
 use crate::context::reduction;
 
@@ -33,7 +30,7 @@ fn messages_with(
     entries: &[SessionEntry],
     reduced: Option<(i64, &ContextSettings)>,
 ) -> Vec<ModelMessage> {
-    let mut conversation = Conversation { denied: denied(entries), ..Conversation::default() };
+    let mut conversation = Conversation::default();
     for entry in entries {
         let settings = reduced.filter(|(through_id, _)| entry.id <= *through_id);
         conversation.add(entry, settings.map(|(_, settings)| settings));
@@ -41,9 +38,6 @@ fn messages_with(
     conversation.end_answer();
     conversation.messages
 }
-
-/// What the model reads in place of a message that a request guardrail has denied.
-const DENIED: &str = "[A rule has removed this message.]";
 
 /// The messages for a model so far.
 #[derive(Default)]
@@ -53,8 +47,6 @@ struct Conversation<'a> {
     open: Vec<&'a RequestedCall>,
     /// Messages that arrived before the results of all calls. Providers expect the results next to the answer.
     later: Vec<ModelMessage>,
-    /// The ids of denied messages.
-    denied: BTreeSet<i64>,
 }
 
 impl<'a> Conversation<'a> {
@@ -64,7 +56,7 @@ impl<'a> Conversation<'a> {
             self.add_result(entry, result, settings);
         } else if entry.role == "assistant" && ["message", PARTIAL].contains(&entry.kind.as_str()) {
             self.add_answer(entry, settings);
-        } else if let Some(message) = self.message(entry) {
+        } else if let Some(message) = message(entry) {
             match self.open.is_empty() {
                 true => self.messages.push(message),
                 false => self.later.push(message),
@@ -121,27 +113,6 @@ impl<'a> Conversation<'a> {
         self.messages.push(message);
     }
 
-    /// A message that is neither an answer nor a result; `None` if the model does not see it.
-    fn message(&self, entry: &SessionEntry) -> Option<ModelMessage> {
-        let text = match self.denied.contains(&entry.id) {
-            true => DENIED.to_owned(),
-            false => entry.content.clone().unwrap_or_default(),
-        };
-        Some(match (entry.role.as_str(), entry.kind.as_str()) {
-            ("user", "message") => ModelMessage::User { text },
-            // Some providers support instructions only at the beginning, and would move it there.
-            ("system", REPAIR | WARNING) if is_of_run(entry) => ModelMessage::User { text },
-            // The facts of a turn are part of the instructions.
-            ("system", MEMORY) if is_of_run(entry) => return None,
-            ("system", _) => ModelMessage::System { text },
-            // A supervisor writes to the session as its user does. Handoffs are treated the same.
-            (role, "message" | "handoff") => {
-                ModelMessage::User { text: format!("[{role}] {text}") }
-            }
-            _ => return None,
-        })
-    }
-
     /// Ends the last answer. Its calls without a result get a placeholder.
     fn end_answer(&mut self) {
         for call in self.open.drain(..) {
@@ -154,6 +125,22 @@ impl<'a> Conversation<'a> {
         }
         self.messages.append(&mut self.later);
     }
+}
+
+/// A message that is neither an answer nor a result; `None` if the model does not see it.
+fn message(entry: &SessionEntry) -> Option<ModelMessage> {
+    let text = entry.content.clone().unwrap_or_default();
+    Some(match (entry.role.as_str(), entry.kind.as_str()) {
+        ("user", "message") => ModelMessage::User { text },
+        // Some providers support instructions only at the beginning, and would move it there.
+        ("system", REPAIR | WARNING) if is_of_run(entry) => ModelMessage::User { text },
+        // The facts of a turn are part of the instructions.
+        ("system", MEMORY) if is_of_run(entry) => return None,
+        ("system", _) => ModelMessage::System { text },
+        // A supervisor writes to the session as its user does. Handoffs are treated the same.
+        (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },
+        _ => return None,
+    })
 }
 
 /// Reduces large arguments of an answer. Data of the provider may contain them, too, so it is omitted then.

@@ -23,6 +23,7 @@ use crate::context::entry::{MEMORY, MemoryEntry, SessionEntry, data};
 use crate::memory::block::{Fact, acceptable, block_of};
 use crate::memory::space::MemorySpace;
 use crate::middleware;
+use crate::model::outgoing::{self, Purpose};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError};
@@ -69,7 +70,8 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     let mut found = match settings.read {
         MemoryRead::RecentOnly => Found::of(recent(space).await?),
         MemoryRead::Semantic | MemoryRead::Hybrid => {
-            search(driver, space, &query(driver), CONSIDERED).await?
+            let query = query(driver);
+            search(driver, space, Purpose::Recall, &query, CONSIDERED).await?
         }
     };
     found.facts.retain(|fact| settings.read != MemoryRead::Semantic || fact.rank > 0.0);
@@ -126,7 +128,8 @@ fn last_request(driver: &Driver) -> Option<&SessionEntry> {
 
 /// The text of the search: the last message of the user.
 fn query(driver: &Driver) -> String {
-    let text = last_request(driver).and_then(|entry| entry.content.as_deref());
+    let request = last_request(driver).filter(|entry| !entry.is_denied());
+    let text = request.and_then(|entry| entry.content.as_deref());
     let text = middleware::redaction::for_model(driver, text.unwrap_or_default());
     text[..text.floor_char_boundary(QUERY_BYTES)].to_owned()
 }
@@ -185,10 +188,11 @@ impl Found {
 pub(crate) async fn search(
     driver: &Driver,
     space: &MemorySpace,
+    purpose: Purpose,
     query: &str,
     max: i64,
-) -> Result<Found, Error> {
-    let embedded = embed(driver, space, query).await?;
+) -> Step<Found> {
+    let embedded = embed(driver, space, purpose, query).await?;
     let words = "fts_rank(m.key || ' ' || m.value, :query)";
     let (rank, vectors) = match &embedded {
         Some(_) => (
@@ -227,8 +231,9 @@ struct Embedded {
 async fn embed(
     driver: &Driver,
     space: &MemorySpace,
+    purpose: Purpose,
     query: &str,
-) -> Result<Option<Embedded>, Error> {
+) -> Step<Option<Embedded>> {
     let Some(model) = driver.shared.models.get().embedding().ok().flatten() else {
         return Ok(None);
     };
@@ -247,6 +252,7 @@ async fn embed(
     let texts = std::iter::once(query).chain(missing.iter().map(|(_, _, text)| text.as_str()));
     let request =
         EmbeddingRequest { model: model.model.clone(), texts: texts.map(str::to_owned).collect() };
+    outgoing::ready(driver, purpose).await?;
     let answered = tokio::select! {
         biased;
         () = driver.stop.cancelled() => return Ok(None),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::memory;
 use crate::memory::block::Fact;
 use crate::memory::space::MemorySpace;
+use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
@@ -148,7 +149,8 @@ async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
     let Some(settings) = memory::facts::settings(driver) else { return Ok(String::new()) };
     let space = memory::facts::space(driver, &settings).await?;
     let max = arguments.limit.unwrap_or(FOUND);
-    let found = memory::facts::search(driver, space, &arguments.query, max).await?;
+    let query = &arguments.query;
+    let found = memory::facts::search(driver, space, Purpose::Search, query, max).await?;
     let (events, spent) = found.usage();
     if !events.is_empty() {
         driver.record(&events, spent.as_ref(), Vec::new()).await?;

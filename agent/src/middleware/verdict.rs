@@ -7,7 +7,9 @@ use abide_models::ModelError;
 use abide_models::{ModelMessage, ModelRequest, answer_of};
 use serde_json::{Value, json};
 
+use crate::middleware::request_check;
 use crate::model::choice::{self, candidates};
+use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError, overtime};
 use crate::{middleware, model};
@@ -18,9 +20,9 @@ pub(crate) struct GuardrailVerdict {
     pub(crate) denied: Option<String>,
 }
 
-/// Asks the run's guardrails about a message, before the model is asked.
-pub(crate) async fn rule_request(driver: &Driver, text: &str) -> Step<GuardrailVerdict> {
-    rule(driver, driver.guardrails().filter(|rule| rule.at == GuardrailAt::Request), text).await
+/// Asks the request guardrails about messages. Returns the message of a rule that denies one.
+pub(crate) async fn rule_request(driver: &Driver, texts: &[&str]) -> Step<Option<String>> {
+    Ok(rule(driver, request_check::rules(driver), texts).await?.denied)
 }
 
 /// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text next to
@@ -34,7 +36,7 @@ pub(crate) async fn rule_response(
         return Ok(GuardrailVerdict { denied: None });
     }
     let rules = driver.guardrails().filter(|rule| rule.at == GuardrailAt::Response);
-    rule(driver, rules.filter(|rule| !calls_tools || rule.schema.is_none()), text).await
+    rule(driver, rules.filter(|rule| !calls_tools || rule.schema.is_none()), &[text]).await
 }
 
 /// Whether the run's guardrails about answers allow a summary of older messages. A schema is about answers, so it does
@@ -47,17 +49,21 @@ pub(crate) async fn allows_summary(driver: &Driver, text: &str) -> Step<bool> {
 async fn rule(
     driver: &Driver,
     rules: impl Iterator<Item = &Guardrail>,
-    text: &str,
+    texts: &[&str],
 ) -> Step<GuardrailVerdict> {
     let rules: Vec<&Guardrail> = rules.collect();
     let functions = &driver.shared.guardrails;
-    if let Some(rule) = rules.iter().find(|rule| rule.denies(functions, text)) {
+    // All texts, before a model is asked about one of them: it must not read what another rule denies.
+    let denies = |rule: &&&Guardrail| texts.iter().any(|text| rule.denies(functions, text));
+    if let Some(rule) = rules.iter().find(denies) {
         return Ok(GuardrailVerdict { denied: Some(rule.message.clone()) });
     }
-    for rule in rules {
-        let Some(verdict) = &rule.verdict else { continue };
-        if !allows(driver, verdict, text).await? {
-            return Ok(GuardrailVerdict { denied: Some(rule.message.clone()) });
+    for text in texts {
+        for rule in &rules {
+            let Some(verdict) = &rule.verdict else { continue };
+            if !allows(driver, verdict, text).await? {
+                return Ok(GuardrailVerdict { denied: Some(rule.message.clone()) });
+            }
         }
     }
     Ok(GuardrailVerdict { denied: None })
@@ -78,7 +84,7 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
     let candidates = candidates(driver, [&choice])?;
     let request = request(rule, &middleware::redaction::for_model(driver, text));
     model::budget::reserve(driver, &request, candidates.price).await?;
-    let stream = candidates.ask(driver, request).await?;
+    let stream = candidates.ask(driver, Purpose::Verdict, request).await?;
     let answer = tokio::select! {
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),

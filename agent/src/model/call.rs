@@ -22,6 +22,7 @@ use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
 use crate::middleware::verdict;
 use crate::model::choice::{self, spent};
+use crate::model::outgoing::Purpose;
 use crate::model::{stopped, structured};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
@@ -46,47 +47,22 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
         add_block(&mut request, plan::replan::block(driver, &plan));
     }
     middleware::redaction::request(driver, &mut request);
-    let ruling = middleware::hooks::before_model(driver, &mut request);
+    if let Err(message) = middleware::hooks::before_model(driver, &mut request) {
+        return middleware::request_check::deny(driver, &message).await.map(|()| None);
+    }
     let size = RequestSize::of(driver, &candidates.model);
     let estimated = size.estimate.request(&request);
     if context::compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
-        return Ok(None);
-    }
-    let denied = match ruling {
-        Ok(()) => refused_request(driver).await?,
-        Err(message) => Some(message),
-    };
-    if let Some(message) = denied {
-        let entry = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
-        let call = driver.message("assistant", message.as_str(), &entry).into();
-        driver.record(&[token(&message)], None, vec![call]).await?;
         return Ok(None);
     }
     let estimated = request_size::fit(driver, &mut request, size, estimated)?;
     model::budget::reserve(driver, &request, candidates.price).await?;
     let measured = MeasuredRequest::of(driver, &request, estimated);
     streaming::asks(driver, &candidates.model).await?;
-    let stream = candidates.ask(driver, request).await?;
+    let stream = candidates.ask(driver, Purpose::Answer, request).await?;
     let answered = listen(driver, stream).await?;
     let answered = AnsweredRequest { answered, allowed, output, estimated, measured };
     put_on_record(driver, answered).await
-}
-
-/// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
-/// were checked then.
-async fn refused_request(driver: &Driver) -> Step<Option<String>> {
-    let after = driver.entries.iter().rposition(|entry| entry::is_answer(entry));
-    let new = &driver.entries[after.map_or(0, |at| at + 1)..];
-    // What the model reads as instructions or requests, see `transcript`.
-    let of_others = new.iter().filter(|entry| entry::is_of_others(entry));
-    for entry in of_others {
-        let text = entry.content.as_deref().unwrap_or_default();
-        let ruling = verdict::rule_request(driver, text).await?;
-        if ruling.denied.is_some() {
-            return Ok(ruling.denied);
-        }
-    }
-    Ok(None)
 }
 
 /// Builds the request for the model.
@@ -296,10 +272,6 @@ fn push(gathered: &mut Vec<NewRunEvent>, kind: RunEventKind, text: &str) {
         return;
     }
     gathered.push(run_event(kind, json!({"content": text})));
-}
-
-fn token(text: &str) -> NewRunEvent {
-    run_event(RunEventKind::Token, json!({"content": text}))
 }
 
 fn failed(error: &ModelError) -> StepError {

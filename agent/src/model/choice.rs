@@ -10,6 +10,7 @@ use abide_models::{
 use serde_json::json;
 
 use crate::middleware::observability;
+use crate::model::outgoing::{self, Purpose};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Failure, Step, StepError};
@@ -26,9 +27,15 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Asks the candidates, in order, once what the request depends on is durable.
-    pub(crate) async fn ask(&self, driver: &Driver, request: ModelRequest) -> Step<ModelStream> {
-        driver.until_durable().await?;
+    /// Asks the candidates, in order.
+    pub(crate) async fn ask(
+        &self,
+        driver: &Driver,
+        purpose: Purpose,
+        request: ModelRequest,
+    ) -> Step<ModelStream> {
+        outgoing::ready(driver, purpose).await?;
+        let request = ModelRequest { purpose: purpose.of_request(), ..request };
         let stream = self.chain.stream(request);
         Ok(observability::of_request(driver, stream, self.chain.id(), &self.model))
     }

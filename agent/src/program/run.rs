@@ -21,6 +21,7 @@ use abide_tools::Environment;
 use crate::context::entry::{AssistantEntry, PARTIAL};
 use crate::middleware::observability;
 use crate::model;
+use crate::model::outgoing::{self, Purpose};
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::approvals::{self, OpenApprovals};
 use crate::program::output::ProgramOutput;
@@ -50,6 +51,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let mut decisions: Decisions = FuturesUnordered::new();
     // Its usage is known at its end only. A program that was left behind has ended before, even if nothing is left.
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
+    outgoing::ready(driver, Purpose::Program).await?;
     let mut running = begin(driver, config, &before).await?;
     while output.answer.is_none() {
         tokio::select! {

@@ -13,8 +13,9 @@ use abide_tools::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id}
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
 
-use crate::context::entry::{self, AssistantEntry};
+use crate::context::entry::{self, AssistantEntry, SessionEntry};
 use crate::model;
+use crate::model::outgoing::{self, Purpose};
 use crate::model::structured::{self, StructuredAnswer};
 use crate::remote_agent::input;
 use crate::remote_agent::published_text::PublishedText;
@@ -129,7 +130,10 @@ impl RemoteTaskRun<'_> {
         let entries = &self.driver.entries;
         let answered = entries.iter().rposition(|entry| entry::is_answer(entry));
         let new = &entries[answered.map_or(0, |at| at + 1)..];
-        let said = new.iter().filter(|entry| entry.role == "user");
+        let is_said = |entry: &&SessionEntry| {
+            entry.role == "user" && entry::is_visible(entry) && !entry.is_denied()
+        };
+        let said = new.iter().filter(is_said);
         let said: Vec<&str> = said.filter_map(|entry| entry.content.as_deref()).collect();
         json!([{"text": said.join("\n\n")}])
     }
@@ -166,6 +170,7 @@ impl RemoteTaskRun<'_> {
     }
 
     async fn send_once(&self) -> Step<Result<A2aEvents, A2aFailure>> {
+        outgoing::ready(self.driver, Purpose::RemoteTask).await?;
         let mut params = json!({"message": self.rows.sent.last()});
         let method = match self.client.streams() {
             true => "SendStreamingMessage",

@@ -17,7 +17,7 @@ use crate::run::error::RuntimeError;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::watchdog::health::{self, WatchdogStep};
-use crate::{memory, model, program, remote_agent, run, tools};
+use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -82,6 +82,9 @@ impl Driver {
                     self.check_limits()?;
                     structured::check_repairs(self)?;
                     model::restart::of_answer(self).await?;
+                    if middleware::request_check::denies(self).await? {
+                        continue;
+                    }
                     let is_read = memory::facts::read(self).await?;
                     let step = health::act(self).await?;
                     self.health.wants_compaction = step == WatchdogStep::Compact;

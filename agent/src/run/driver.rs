@@ -21,6 +21,7 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::entry::{self, CallResult, HandoffEntry, RequestedCall, SessionEntry};
+use crate::context::session_entries::SessionEntries;
 use crate::context::summarized::SummarizedContext;
 use crate::context::transcript;
 use crate::delegation::composition::Composition;
@@ -69,7 +70,9 @@ pub(crate) struct Driver {
     pub(crate) pause: Option<Pause>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
     /// summary stands for are omitted.
-    pub(crate) entries: Vec<SessionEntry>,
+    pub(crate) entries: SessionEntries,
+    /// The request guardrails of the active agent allow the messages up to this id.
+    pub(crate) checked_id: i64,
     /// The event as of which the session, the pause and the messages above are known; `None` if they are not.
     pub(crate) known_seq: Option<Seq>,
     /// The last event of the last recorded step, which may not be durable yet.
@@ -169,7 +172,8 @@ impl Driver {
         }
         let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
         self.handoffs = context.handoffs(&self.run);
-        self.entries = context.kept_entries(&self.abide, &self.run.session_id).await?;
+        let kept = context.kept_entries(&self.abide, &self.run.session_id).await?;
+        self.entries = SessionEntries::with_kept(kept);
         self.context = Some(context);
         match self.handoffs.is_empty() {
             true => Ok(()),
@@ -204,7 +208,7 @@ impl Driver {
     /// Reads the newest summary, after a step has recorded it, and forgets the messages that it stands for.
     pub(crate) async fn summarized(&mut self) -> Step {
         let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
-        self.entries.retain(|entry| context.shows(entry.id));
+        self.entries.retain(|id| context.shows(id));
         self.context = Some(context);
         Ok(())
     }
@@ -235,6 +239,7 @@ impl Driver {
         self.definition = definition;
         self.tools = self.shared.tools.view_of_known(self.definition.selection());
         self.memory = OnceCell::new();
+        self.checked_id = 0;
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::revision::definition;
+use crate::context::session_entries::SessionEntries;
 use crate::delegation::composition::Composition;
 use crate::run::context::RuntimeContext;
 use crate::run::driver::Driver;
@@ -247,7 +248,8 @@ async fn drive(
         run,
         session: None,
         pause: None,
-        entries: Vec::new(),
+        entries: SessionEntries::default(),
+        checked_id: 0,
         known_seq: None,
         recorded_seq: Seq::ZERO,
         current_calls: None,

@@ -7,6 +7,7 @@ mod config_reload;
 mod context;
 mod contract;
 mod delegation;
+mod denied_requests;
 mod deployment;
 mod documented_tests;
 mod durable_steps;

@@ -26,8 +26,8 @@ use crate::victim::{self, Victim};
 
 /// A remote agent that asks where to, and answers with the place.
 #[derive(Clone, Default)]
-struct RemoteAgent {
-    address: String,
+pub(crate) struct RemoteAgent {
+    pub(crate) address: String,
     streams: bool,
     tasks: Arc<Mutex<Vec<Task>>>,
     /// The ids of tasks that a runtime has cancelled.
@@ -60,7 +60,7 @@ impl Task {
 
 impl RemoteAgent {
     /// Starts it on a port of its own.
-    async fn start(streams: bool) -> RemoteAgent {
+    pub(crate) async fn start(streams: bool) -> RemoteAgent {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
         let remote = RemoteAgent { address, streams, ..RemoteAgent::default() };
@@ -73,7 +73,7 @@ impl RemoteAgent {
     }
 
     /// The texts that each task got.
-    fn messages(&self) -> Vec<Vec<String>> {
+    pub(crate) fn messages(&self) -> Vec<Vec<String>> {
         let tasks = self.tasks.lock().expect("no test panicked");
         tasks.iter().map(|task| task.messages.clone()).collect()
     }

@@ -58,20 +58,3 @@ fn a_call_without_a_result_has_a_placeholder() {
     let answered = [&open[..], &[("assistant", "Yes.", calls(&[]))]].concat();
     assert_eq!(read(&answered), ["assistant:  a", &ended, "user: Again.", "assistant: Yes. "]);
 }
-
-/// The model read a denied message in the next turn.
-#[test]
-fn a_denied_message_is_removed_from_later_requests() {
-    let denial = Some(json!({"run_id": "r"}));
-    let read = read(&[
-        ("user", "Hello.", None),
-        ("assistant", "Hello.", calls(&[])),
-        ("user", "The password is hunter2.", None),
-        ("assistant", "I do not talk about that.", denial),
-        ("user", "Go on.", None),
-    ]);
-    let denied = format!("user: {DENIED}");
-    let expected = ["user: Hello.", "assistant: Hello. ", &denied];
-    assert_eq!(read[..3], expected);
-    assert_eq!(read[3..], ["assistant: I do not talk about that. ", "user: Go on."]);
-}
