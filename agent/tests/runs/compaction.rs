@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use abide_client::arguments::{AppendMessage, CreateSession, StartRun};
 use abide_client::{Abide, ArchivedResult, ContextSummary, Run, RunStatus};
 use abide_models::{ModelMessage, ModelRequest, RequestPurpose, TokenEstimate};
 use serde_json::json;
@@ -186,6 +187,58 @@ async fn summarization_lifecycle_leaves_rows_and_events() {
         output.lines().filter(|line| line.contains("\"status\":\"summarization\"")).count();
     assert_eq!(events, rows.len(), "{output}");
     fixture.close().await;
+}
+
+/// Each message that a summary covers was in the request for one summary, once and in order. Otherwise its text would be lost
+/// without a sign: rows and events count messages, and do not show what the model has read.
+#[tokio::test]
+async fn each_covered_message_is_in_the_request_for_a_summary() {
+    for (calls, chars) in [(1, 500), (3, 300), (1, 3_000)] {
+        let mut options = FixtureOptions::of(&unwatched(), "answers: []");
+        let walker = Walker { calls, ..Walker::new(12) };
+        options.models = answering(walker.clone());
+        add_read(&options.tools, chars);
+        let fixture = options.open().await;
+        let session = CreateSession::new("clerk").id("s1");
+        fixture.abide.call(session).await.expect("it is created");
+        for (role, text) in
+            [("user", "I am Ann."), ("reviewer", "Be careful."), ("system", "Be kind.")]
+        {
+            let message = AppendMessage::new("s1", role, text.to_owned());
+            fixture.abide.call(message).await.expect("it is appended");
+        }
+        let run = StartRun::new("s1").id("r1").input(TASK);
+        fixture.abide.call(run).await.expect("it starts");
+        ended(&fixture, "r1").await;
+        let rows = summaries(&fixture.abide).await;
+        let last = rows.last().expect("it was compacted");
+        let sql = "SELECT role, content, coalesce(data ->> '$.call_id', '') FROM agent_state \
+                   WHERE id <= :id ORDER BY id";
+        let covered: Vec<(String, String, String)> =
+            fixture.abide.sql(sql).param("id", last.through_id).fetch().await.expect("read");
+        let requests = walker.requests(RequestPurpose::Summary);
+        assert_eq!(requests.len(), rows.len());
+        let mut read: Vec<String> = Vec::new();
+        for request in &requests {
+            let ModelMessage::User { text } = &request.messages[0] else { panic!("{request:?}") };
+            let data: serde_json::Value = serde_json::from_str(text).expect("it is JSON");
+            let lines = data["conversation"].as_array().expect("a list").iter();
+            read.extend(lines.filter_map(|line| line.as_str().map(str::to_owned)));
+        }
+        assert_eq!(read.len(), covered.len(), "{calls} {chars}: {read:#?}");
+        for (line, (role, content, call_id)) in read.iter().zip(&covered) {
+            // The beginning and the end of a long text.
+            let (begin, end) = (&content[..content.len().min(20)], &content[content.len() - 7..]);
+            let begin = match role.as_str() {
+                "tool" => format!("result of read {call_id}: {begin}"),
+                "assistant" => format!("agent: {begin}"),
+                role => format!("{role}: {begin}"),
+            };
+            assert!(line.starts_with(&begin), "{begin} in {line}");
+            assert!(line.contains(end), "{end} in {line}");
+        }
+        fixture.close().await;
+    }
 }
 
 /// A model that fails to summarise, or answers nonsense, gets a summary that is made without it. It is not asked twice.
