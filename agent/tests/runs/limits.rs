@@ -240,7 +240,7 @@ async fn wall_clock_limit_ends_a_stalled_answer() {
 
 /// A clock that a test moves.
 #[derive(Debug, Default)]
-struct MovedClock(AtomicI64);
+pub(crate) struct MovedClock(pub(crate) AtomicI64);
 
 impl Clock for MovedClock {
     fn now(&self) -> Micros {

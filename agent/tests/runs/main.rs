@@ -19,6 +19,7 @@ mod forged_entries;
 mod inline;
 mod killed;
 mod limits;
+mod limits_at_depth;
 mod mcp_servers;
 mod memory;
 mod middleware;
