@@ -152,8 +152,9 @@ pub fn module() -> Module {
         .reducer(record_health::definition())
 }
 
-/// Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000
-/// answers of a run are kept.
+/// Records the measurements of an answer of a run, and the action of the watchdog. Recorded again with `compact`, the row of
+/// an answer without an action says that the context was compacted after it. Only the rows of the last 1,000 answers of a run
+/// are kept.
 #[reducer]
 pub fn record_health(
     ctx: &mut Context<'_>,
@@ -170,7 +171,13 @@ pub fn record_health(
     let run = run::drive::held(ctx, &id, fencing_token)?;
     check_health(iteration, &health)?;
     let action = action.unwrap_or(HealthAction::None);
-    if let Some(before) = ctx.get::<RunHealth>((run.id.as_str(), iteration))? {
+    if let Some(mut before) = ctx.get::<RunHealth>((run.id.as_str(), iteration))? {
+        if (before.action, action) == (HealthAction::None, HealthAction::Compact) {
+            before.action = action;
+            ctx.update(&before)?;
+            count(ctx, action)?;
+            return Ok(ReducerResult::Fresh(before));
+        }
         // The first measurement stands: the watchdog may have acted on it.
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }

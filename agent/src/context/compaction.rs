@@ -11,10 +11,10 @@
 //! begin and end between groups: an answer and its results stay together. The requests for summaries are not part
 //! of the conversation, so they cannot trigger a compaction.
 
-use abide_client::arguments::RecordSummary;
+use abide_client::arguments::{RecordHealth, RecordSummary};
 use abide_client::{
-    AgentState, Call, ModelUsage, NewArchivedResult, NewMemory, NewRunEvent, NewSummary,
-    RunEventKind,
+    AgentState, Call, HealthAction, ModelUsage, NewArchivedResult, NewMemory, NewRunEvent,
+    NewSummary, RunEventKind,
 };
 use abide_definitions::middleware::PiiAt;
 use abide_definitions::profile_settings::{ContextPolicy, ContextSettings};
@@ -32,6 +32,7 @@ use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError, overtime};
+use crate::watchdog::health;
 use crate::{memory, middleware, model};
 
 /// Consecutive messages that stay together.
@@ -45,6 +46,8 @@ struct Group {
     last_id: i64,
     /// Whether it begins with an answer of the model.
     answers: bool,
+    /// Whether the model sees all of its messages in any case, so that there is nothing to summarise.
+    is_kept: bool,
 }
 
 /// Covers the next part if `tokens` exceeds the trigger, or if a compaction is in progress. Returns whether it did: then
@@ -67,7 +70,16 @@ pub(crate) async fn advance(
         None => None,
     };
     let Some(goal) = goal else { return Ok(false) };
-    cover(driver, &context, goal, size, tokens).await?;
+    let by_watchdog = driver.health.wants_compaction && context.pending().is_none();
+    let action = driver.health.last.as_ref().filter(|_| by_watchdog);
+    let action = action.map(|health| RecordHealth {
+        action: Some(HealthAction::Compact),
+        ..health::record(driver, health)
+    });
+    cover(driver, &context, goal, size, tokens, action).await?;
+    if by_watchdog {
+        driver.health.note_compaction();
+    }
     driver.summarized().await?;
     Ok(true)
 }
@@ -85,7 +97,7 @@ fn plan(
     let (through, folded) = (context.through_id(), context.folded_id());
     let first = driver.entries.iter().position(|entry| entry.id > folded)?;
     let rest = &driver.entries[first..];
-    let groups = groups(rest);
+    let groups = groups(rest, &always_kept(driver));
     let fixed = size.estimate.around(request)
         + size.of_messages(&transcript::messages(&driver.entries[..first]));
     let target = size.estimated(settings.compact_to_tokens);
@@ -95,12 +107,15 @@ fn plan(
     if goal <= through {
         return None;
     }
-    let is_new = |group: &&Group| group.last_id > through;
+    let is_new = |group: &&Group| group.last_id > through && !group.is_kept;
     let gain: u64 = groups[..unchanged]
         .iter()
         .filter(is_new)
         .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
         .sum();
+    if gain == 0 {
+        return None;
+    }
     // Otherwise a large latest turn would pay for a summary of a few words in every turn.
     let tolerance = size.estimated(settings.compact_above_tokens) * 15 / 100;
     let fits = tokens <= settings.window_tokens;
@@ -152,7 +167,7 @@ fn unchanged(
 
 /// Splits messages into groups: an answer with its results, or another message. Messages that arrive before the
 /// results of an answer are complete belong to its group.
-fn groups(entries: &[SessionEntry]) -> Vec<Group> {
+fn groups(entries: &[SessionEntry], kept: &[i64]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut open = 0_usize;
     for (at, entry) in entries.iter().enumerate() {
@@ -164,10 +179,14 @@ fn groups(entries: &[SessionEntry]) -> Vec<Group> {
         } else if is_result {
             open = open.saturating_sub(1);
         }
+        let is_kept = kept.contains(&entry.id);
         match groups.last_mut().filter(|_| !begins) {
-            Some(group) => (group.end, group.last_id) = (at + 1, entry.id),
+            Some(group) => {
+                (group.end, group.last_id) = (at + 1, entry.id);
+                group.is_kept &= is_kept;
+            }
             None => {
-                groups.push(Group { start: at, end: at + 1, last_id: entry.id, answers });
+                groups.push(Group { start: at, end: at + 1, last_id: entry.id, answers, is_kept });
             }
         }
     }
@@ -178,13 +197,14 @@ fn is_answer(entry: &AgentState) -> bool {
     entry.role == "assistant" && (entry.kind == "message" || entry.kind == PARTIAL)
 }
 
-/// Summarises the next part and records the summary.
+/// Summarises the next part and records the summary, with the action of the watchdog if it made the compaction begin.
 async fn cover(
     driver: &Driver,
     context: &SummarizedContext,
     (goal_id, goal_folded_id): (i64, i64),
     size: RequestSize,
     tokens: u64,
+    action: Option<RecordHealth>,
 ) -> Step {
     let settings = driver.definition.settings().context;
     let part = next_part(driver, context, goal_id, &settings, size);
@@ -237,10 +257,12 @@ async fn cover(
         // It is not an answer of the agent.
         ModelUsage { iteration: false, ..model::choice::spent(answer, 0) }
     });
-    driver.record(&events, spent.as_ref(), vec![Call::of(record)]).await
+    let calls = [Call::of(record)].into_iter().chain(action.map(Call::of));
+    driver.record(&events, spent.as_ref(), calls.collect()).await
 }
 
-/// The messages to summarise next: whole groups up to the size of a part, at least one.
+/// The messages to summarise next: whole groups up to the size of a part, at least one that the model does not see in any
+/// case. Such messages at the end belong to the part before them, so none of them is a part alone.
 fn next_part<'a>(
     driver: &'a Driver,
     context: &SummarizedContext,
@@ -254,11 +276,15 @@ fn next_part<'a>(
     let max = size.estimated(settings.chunk_tokens);
     let mut end = 0;
     let mut tokens = 0;
-    for group in groups(rest).iter().take_while(|group| group.last_id <= goal_id) {
+    let mut has_content = false;
+    let groups = groups(rest, &always_kept(driver));
+    for group in groups.iter().take_while(|group| group.last_id <= goal_id) {
         tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
-        if end > 0 && tokens > max {
+        let ends = has_content && tokens > max;
+        if ends && !group.is_kept {
             break;
         }
+        has_content |= !group.is_kept;
         end = group.end;
     }
     &rest[..end]
@@ -434,26 +460,30 @@ fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchive
     archived.collect()
 }
 
-/// The ids of the messages that the model always sees, among those that it would not see otherwise: system messages,
-/// the first message of the user, and the newest one, which is the current task.
+/// The ids of the messages that the model always sees, among those that it would not see otherwise.
 fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
-    let is_user = |entry: &SessionEntry| {
-        entry.role == "user" && entry.kind == "message" && !entry.is_denied()
-    };
-    let first = driver.entries.iter().find(|entry| is_user(entry)).map(|entry| entry.id);
-    let newest = driver.entries.iter().rfind(|entry| is_user(entry)).map(|entry| entry.id);
+    let always = always_kept(driver);
     // The facts of the current turn, so that they are not read again.
     let facts = driver.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
-    let is_kept = |entry: &&&SessionEntry| {
-        if entry.is_denied() {
-            return false;
-        }
-        (entry.role == "system" && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str()))
-            || Some(entry.id) == facts
+    let ids = covered.iter().map(|entry| entry.id);
+    ids.filter(|id| always.contains(id) || Some(*id) == facts).collect()
+}
+
+/// The ids of the messages that the model sees whatever a summary covers: system messages, the first message of the user, and
+/// the newest one, which is the current task.
+fn always_kept(driver: &Driver) -> Vec<i64> {
+    let is_user = |entry: &&SessionEntry| {
+        entry.role == "user" && entry.kind == "message" && !entry.is_denied()
+    };
+    let first = driver.entries.iter().find(is_user).map(|entry| entry.id);
+    let newest = driver.entries.iter().rfind(is_user).map(|entry| entry.id);
+    let is_kept = |entry: &&SessionEntry| {
+        let is_system = entry.role == "system" && !entry.is_denied();
+        is_system && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str())
             || Some(entry.id) == first
             || Some(entry.id) == newest
     };
-    covered.iter().filter(is_kept).map(|entry| entry.id).collect()
+    driver.entries.iter().filter(is_kept).map(|entry| entry.id).collect()
 }
 
 #[cfg(test)]

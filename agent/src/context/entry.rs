@@ -122,6 +122,9 @@ pub(crate) struct AssistantEntry {
     /// The tokens of the request as they were estimated before. The quotient corrects later estimates.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) estimated_tokens: i64,
+    /// How many results were cut in the request, so that it fits into the window. They can be fetched.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) cut_results: i64,
     /// Why the model stopped, in the provider's term, if the answer is not simply complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,
@@ -358,8 +361,9 @@ pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: 
     }
 }
 
-/// Whether a result was cut because of its size: see `Truncation`.
-pub(crate) fn is_cut(entry: &AgentState) -> bool {
+/// Whether it is a result that was cut because of its size, see `Truncation`, or an answer to a request with such results.
+pub(crate) fn is_cut(entry: &SessionEntry) -> bool {
     let content = entry.content.as_deref().unwrap_or_default();
     is_result(entry) && content.contains(" bytes of the result of call ")
+        || entry.assistant().is_some_and(|answer| answer.cut_results > 0)
 }

@@ -17,7 +17,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use crate::context::entry::{self, AssistantEntry, CallResult, CallStatus, PARTIAL, RequestedCall};
-use crate::context::request_size::{self, RequestSize};
+use crate::context::request_size::{self, FittedRequest, RequestSize};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};
 use crate::middleware::verdict;
@@ -55,13 +55,15 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     if context::compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
         return Ok(None);
     }
-    let estimated = request_size::fit(driver, &mut request, size, estimated)?;
+    let fitted = request_size::fit(driver, &mut request, size, allowed > 0, estimated)?;
+    driver.has_cut_results |= fitted.cut_results > 0;
+    let estimated = fitted.estimated;
     model::budget::reserve(driver, &request, candidates.price).await?;
     let measured = MeasuredRequest::of(driver, &request, estimated);
     streaming::asks(driver, &candidates.model).await?;
     let stream = candidates.ask(driver, Purpose::Answer, request).await?;
     let answered = listen(driver, stream).await?;
-    let answered = AnsweredRequest { answered, allowed, output, estimated, measured };
+    let answered = AnsweredRequest { answered, allowed, output, fitted, measured };
     put_on_record(driver, answered).await
 }
 
@@ -127,8 +129,7 @@ struct AnsweredRequest {
     /// How many tool calls the limit allows.
     allowed: usize,
     output: StructuredOutput,
-    /// The estimated tokens of the request.
-    estimated: u64,
+    fitted: FittedRequest,
     /// The watchdog's measurements of the request.
     measured: MeasuredRequest,
 }
@@ -298,8 +299,9 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) 
 
 /// Records an answer in one batch: the message, its usage and its tool calls.
 async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Option<ToolCall>> {
-    let AnsweredRequest { answered, allowed, output, estimated, measured } = request;
+    let AnsweredRequest { answered, allowed, output, fitted, measured } = request;
     let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
+    events.extend(fitted.event(driver));
     // The error of a structured answer can contain its values.
     middleware::redaction::answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
@@ -355,7 +357,8 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
         model: answer.model,
         past_limit: past_limit(driver, allowed),
         input_tokens: reported.unwrap_or(0),
-        estimated_tokens: reported.and_then(|_| i64::try_from(estimated).ok()).unwrap_or(0),
+        estimated_tokens: reported.and_then(|_| i64::try_from(fitted.estimated).ok()).unwrap_or(0),
+        cut_results: fitted.cut_results,
         stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };

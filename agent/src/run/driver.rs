@@ -197,7 +197,7 @@ impl Driver {
         let before = self.handoffs.len();
         let last = self.handoffs.last().cloned();
         entry::apply_handoffs(&mut self.handoffs, &self.run, &new);
-        self.has_cut_results |= new.iter().any(|entry| entry::is_cut(entry));
+        self.has_cut_results |= new.iter().any(entry::is_cut);
         self.entries.extend(new);
         if before != self.handoffs.len() || last.as_ref() != self.handoffs.last() {
             self.activate().await?;

@@ -59,10 +59,13 @@ fn is_offered(driver: &Driver) -> bool {
 
 /// The tool as the model sees it; `None` if there is nothing to fetch.
 pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    is_offered(driver).then(|| {
-        let ToolDeclaration { name, description, parameters, .. } = declaration();
-        ToolSpec { name, description, parameters }
-    })
+    is_offered(driver).then(tool)
+}
+
+/// The tool as the model sees it.
+pub(crate) fn tool() -> ToolSpec {
+    let ToolDeclaration { name, description, parameters, .. } = declaration();
+    ToolSpec { name, description, parameters }
 }
 
 /// The parsed arguments, or the error text for the model.

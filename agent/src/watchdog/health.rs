@@ -49,13 +49,11 @@ pub(crate) struct Observation {
     pub(crate) repeats: i64,
 }
 
-/// The measurements of an answer, and the action. `before` is the row of the answer before; `compacted` is the last
-/// answer after which the context was compacted.
+/// The measurements of an answer, and the action that is recorded with it. `before` is the row of the answer before.
 pub(crate) fn evaluate(
     settings: &WatchdogSettings,
     now: &Observation,
     before: Option<&RunHealth>,
-    compacted: Option<i64>,
 ) -> (NewHealth, HealthAction) {
     let token_drift = before.map_or(0, |before| (now.tokens - before.tokens).max(0));
     let over_tooling = now.tool_messages as f64 / now.new_messages.max(1) as f64;
@@ -75,12 +73,6 @@ pub(crate) fn evaluate(
         true => 0,
         false => before.map_or(0, |before| before.unhealthy) + 1,
     };
-    // It rises with each compaction, so only its crossing counts.
-    let was_rotten = before.is_some_and(|before| before.context_rot >= settings.context_rot);
-    let rots = context_rot >= settings.context_rot && !was_rotten;
-    let can_compact = settings.auto_compaction
-        && (drifts || rots || over_tooling >= settings.over_tooling)
-        && compacted.is_none_or(|at| now.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS);
     let reached = |count: i64, max: i64| max > 0 && count >= max;
     let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
     let action = if reached(now.repeats, settings.stop_after_repeats)
@@ -89,8 +81,6 @@ pub(crate) fn evaluate(
         HealthAction::Stop
     } else if now.repeats == settings.repeats || each(unhealthy, settings.warn_after) {
         HealthAction::Warn
-    } else if can_compact {
-        HealthAction::Compact
     } else {
         HealthAction::None
     };
@@ -107,6 +97,25 @@ pub(crate) fn evaluate(
         unhealthy,
     };
     (health, action)
+}
+
+/// Whether the context should be compacted after an answer. Whether there is enough to compact is known when the next request
+/// is built; only then is the action recorded. `compacted` is the last answer after which that happened.
+pub(crate) fn wants_compaction(
+    settings: &WatchdogSettings,
+    health: &RunHealth,
+    before: Option<&RunHealth>,
+    compacted: Option<i64>,
+) -> bool {
+    let signals = signals(health);
+    let has = |signal: &str| signals.iter().any(|name| name == signal);
+    // It rises with each compaction, so only its crossing counts.
+    let was_rotten = before.is_some_and(|before| before.context_rot >= settings.context_rot);
+    let rots = has("context_rot") && !was_rotten;
+    settings.auto_compaction
+        && health.action == HealthAction::None
+        && (rots || has("token_drift") || has("over_tooling"))
+        && compacted.is_none_or(|at| health.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS)
 }
 
 /// Measurements of a request before it is sent.
@@ -167,7 +176,7 @@ pub(crate) fn observe(
         repeats: repeats(&driver.run.id, &driver.entries, calls),
     };
     let before = driver.health.last.as_ref();
-    let (health, action) = evaluate(&settings, &observation, before, driver.health.compacted);
+    let (health, action) = evaluate(&settings, &observation, before);
     let of = (driver.run.id.as_str(), driver.run.session_id.as_str());
     // The database sets the time and the event.
     Some(health.row(of, observation.iteration, action, (Micros(0), Seq(0))))
@@ -232,7 +241,7 @@ fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i
 pub(crate) enum WatchdogStep {
     /// Nothing.
     Go,
-    /// It compacts the context.
+    /// It compacts the context, if there is enough to compact.
     Compact,
     /// A message was added: read the conversation again.
     LookAgain,
@@ -248,9 +257,13 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
     if health.iteration != driver.run.iterations {
         return Ok(WatchdogStep::Go);
     }
+    let (before, compacted) = (driver.health.before.as_ref(), driver.health.compacted);
+    let settings = driver.definition.settings().watchdog;
     match health.action {
-        HealthAction::None => Ok(WatchdogStep::Go),
-        HealthAction::Compact => Ok(WatchdogStep::Compact),
+        HealthAction::None if wants_compaction(&settings, health, before, compacted) => {
+            Ok(WatchdogStep::Compact)
+        }
+        HealthAction::None | HealthAction::Compact => Ok(WatchdogStep::Go),
         HealthAction::Stop => {
             Err(StepError::Failed(Failure::new("unhealthy", stop_reason(health))))
         }
@@ -282,7 +295,9 @@ async fn look(driver: &mut Driver) -> Result<(), Error> {
     let rows: Vec<RunHealth> = rows.fetch().await?;
     let compacted = rows.iter().find(|row| row.action == HealthAction::Compact);
     driver.health.compacted = compacted.map(|row| row.iteration);
-    driver.health.last = rows.into_iter().next();
+    let mut rows = rows.into_iter();
+    driver.health.last = rows.next();
+    driver.health.before = rows.next();
     driver.health.is_read = true;
     Ok(())
 }

@@ -5,10 +5,16 @@ use abide_client::{HealthAction, RunHealth};
 impl HealthState {
     /// Notes measurements that have been recorded.
     pub(crate) fn note(&mut self, health: RunHealth) {
-        if health.action == HealthAction::Compact {
-            self.compacted = Some(health.iteration);
+        self.before = self.last.replace(health);
+    }
+
+    /// Notes that a compaction after the last answer has begun and is recorded as the action.
+    pub(crate) fn note_compaction(&mut self) {
+        if let Some(last) = &mut self.last {
+            last.action = HealthAction::Compact;
+            self.compacted = Some(last.iteration);
         }
-        self.last = Some(health);
+        self.wants_compaction = false;
     }
 }
 
@@ -19,6 +25,8 @@ pub(crate) struct HealthState {
     pub(crate) is_read: bool,
     /// The newest row.
     pub(crate) last: Option<RunHealth>,
+    /// The row of the answer before that.
+    pub(crate) before: Option<RunHealth>,
     /// The answer after which the context was last compacted by the watchdog.
     pub(crate) compacted: Option<i64>,
     /// Whether the watchdog wants a compaction before the model is asked again.

@@ -509,6 +509,63 @@ async fn context_policy_raw() {
     fixture.close().await;
 }
 
+/// Regression: without compaction the newest results were halved while the oldest stayed whole, no event said so, the marker had
+/// the id of the provider, and the tool that returns the rest was not offered.
+#[tokio::test]
+async fn results_are_cut_from_the_oldest_on_and_can_be_fetched() {
+    for setting in ["policy: raw", "compaction: false"] {
+        let definition = unwatched().replace("context: {", &format!("context: {{ {setting},"));
+        let walker = Walker { fetches: true, ..Walker::new(6) };
+        let Walked { fixture, walker, run } = walk(&definition, walker, 2_000).await;
+        assert_eq!(run.status, RunStatus::Done, "{setting}: {:?}", run.error_message);
+        let mut has_cut = false;
+        for request in check_requests(&walker) {
+            let results = request.messages.iter().filter_map(|message| match message {
+                ModelMessage::Tool { name, content, .. } if name == "read" => Some(content),
+                _ => None,
+            });
+            let whole: Vec<bool> = results.map(|content| content.len() == 2_000).collect();
+            assert!(whole.is_sorted(), "{setting}: {whole:?}");
+            let is_cut = whole.contains(&false);
+            has_cut |= is_cut;
+            let offered = request.tools.iter().any(|tool| tool.name == "get_tool_response");
+            assert!(offered || !is_cut, "{setting}");
+            if is_cut {
+                let shown = json!(request.messages).to_string();
+                assert!(
+                    shown.contains(" bytes of the result of call r1~1.1 were omitted"),
+                    "{shown}"
+                );
+            }
+        }
+        assert!(has_cut, "{setting}");
+        let fetched = "SELECT count(*) FROM tool_calls WHERE tool_name = 'get_tool_response' \
+                       AND status = 'succeeded'";
+        assert!(count(&fixture.abide, fetched).await > 0, "{setting}");
+        let (output, _) = fixture.output(&run.id, 0).await;
+        assert_eq!(output.matches(r#""status":"results_cut""#).count(), 1, "{setting}");
+        fixture.close().await;
+    }
+}
+
+/// The first message of the user is always in the request.
+///
+/// Regression: if the next messages were too large for the same part, the first summary was about that message alone.
+#[tokio::test]
+async fn no_part_has_only_messages_that_stay_in_any_case() {
+    let walker = Walker { calls: 3, ..Walker::new(12) };
+    let Walked { fixture, walker, .. } = walk(&unwatched(), walker, 1_500).await;
+    let requests = walker.requests(RequestPurpose::Summary);
+    assert!(!requests.is_empty());
+    for request in requests {
+        let ModelMessage::User { text } = &request.messages[0] else { panic!("{request:?}") };
+        let data: serde_json::Value = serde_json::from_str(text).expect("it is JSON");
+        let lines = data["conversation"].as_array().expect("a list");
+        assert!(lines.iter().any(|line| *line != format!("user: {TASK}")), "{lines:?}");
+    }
+    fixture.close().await;
+}
+
 /// The replacement of the results of a tool that a summary covers, and the text that the summarising model gets.
 #[tokio::test]
 async fn reduction_policies_per_tool() {

@@ -36,7 +36,7 @@ pub(crate) struct Walker {
     /// The number of calls in a turn.
     pub(crate) calls: usize,
     pub(crate) summaries: Summaries,
-    /// Whether it fetches the first archived result that it sees, again and again.
+    /// Whether it fetches the first archived or cut result that it sees, again and again.
     pub(crate) fetches: bool,
     /// Input tokens that it reports, for each one estimated.
     pub(crate) reports: Option<f64>,
@@ -97,7 +97,10 @@ impl Walker {
         }
         let marker = request.messages.iter().find_map(|message| match message {
             ModelMessage::Tool { content, .. } => {
-                content.split_once("executionId:'").and_then(|(_, rest)| rest.split_once('\''))
+                let marker = content.split_once("executionId:'");
+                let cut = || content.split_once(" bytes of the result of call ");
+                let marker = marker.and_then(|(_, rest)| rest.split_once('\''));
+                marker.or_else(|| cut().and_then(|(_, rest)| rest.split_once(' ')))
             }
             _ => None,
         });

@@ -89,9 +89,12 @@ async fn a_healthy_run_is_measured_and_left_alone() {
     fixture.close().await;
 }
 
-/// A sign at or above its threshold asks for a compaction; `auto_compaction: false` only reports it.
+/// A sign at or above its threshold asks for a compaction. The row has the action only if there was something to compact.
+///
+/// Regression: `compact` was recorded with the answer. If the gain was too small, nothing was compacted, and the next five answers
+/// could not ask for a compaction.
 #[tokio::test]
-async fn token_drift_asks_for_a_compaction() {
+async fn token_drift_is_no_action_if_there_is_nothing_to_compact() {
     let answer = |tokens: u32, rest: &str| {
         format!("{{ {rest}, usage: {{ input_tokens: {tokens}, output_tokens: 1 }} }}")
     };
@@ -103,7 +106,7 @@ async fn token_drift_asks_for_a_compaction() {
         answer(9_000, note),
         answer(9_100, "text: Done.")
     );
-    for (auto, expected) in [(true, "compact"), (false, "none")] {
+    for auto in [true, false] {
         let definition = format!(
             "tools: [look, note]\nprofile: {{ base: balanced, memory: {{ enabled: false }}, \
              watchdog: {{ auto_compaction: {auto} }} }}\n"
@@ -114,7 +117,8 @@ async fn token_drift_asks_for_a_compaction() {
         assert_eq!(end.kind.to_string(), "done");
         let health = rows(&fixture).await;
         assert_eq!(health[1].token_drift, 8_900);
-        assert_eq!(actions(&fixture).await, ["none", expected, "none"]);
+        assert_eq!(actions(&fixture).await, ["none", "none", "none"]);
+        assert_eq!(health[1].signals.as_str(), r#"["token_drift"]"#);
         fixture.close().await;
     }
 }
@@ -158,10 +162,19 @@ async fn over_tooling_compacts_before_the_trigger() {
         fixture.begin("Go.").await;
         let (_, end) = fixture.output("r1", 0).await;
         assert_eq!(end.kind.to_string(), "done", "{:?}", end.data);
-        let sql = "SELECT tokens_before FROM context_summaries";
-        let before: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
-        assert_eq!(!before.is_empty(), auto, "{before:?}");
-        assert!(before.iter().all(|(tokens,)| *tokens < 4_000), "{before:?}");
+        let sql =
+            "SELECT tokens_before, through_id, goal_id FROM context_summaries ORDER BY number";
+        let made: Vec<(i64, i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        assert_eq!(!made.is_empty(), auto, "{made:?}");
+        assert!(made.iter().all(|(tokens, ..)| *tokens < 4_000), "{made:?}");
+        // Each compaction is an action of the watchdog, and each action is a compaction.
+        let ends = made.iter().filter(|(_, through_id, goal_id)| through_id == goal_id).count();
+        let actions = actions(&fixture).await;
+        let acted = actions.iter().filter(|action| *action == "compact").count();
+        assert_eq!(acted, ends, "{actions:?} {made:?}");
+        let sql = "SELECT count FROM watchdog_actions WHERE action = 'compact'";
+        let counted: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        assert_eq!(counted.first().map_or(0, |(count,)| *count), acted as i64);
         if auto {
             // Twice the summary, and the markers, are the rot.
             assert!(rows(&fixture).await.iter().any(|row| row.context_rot > 0.0));

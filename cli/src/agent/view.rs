@@ -98,6 +98,10 @@ impl View {
                     "≡ summary {} of older messages, results archived: {}",
                     data["number"], data["archived"]
                 )),
+                None if data["status"] == "results_cut" => self.aside(&format!(
+                    "≡ the conversation exceeds the window, oldest results cut: {}",
+                    data["results"]
+                )),
                 None => Ok(()),
             },
             RunEventKind::Restart => self.restart(

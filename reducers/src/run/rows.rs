@@ -52,7 +52,8 @@ pub enum RunEventKind {
     /// `{tool_call_id, tool_name, args, session_id, action_requests}`: a decision is required. Ends a turn.
     Interrupt,
     /// `{status}`: `thinking`, `idle`, or what the run waits for. `{status: "summarization", number, summary, archived,
-    /// origin, tokens_before}`: a summary replaces older messages. `{status: "delegating", child}`: an event of a run
+    /// origin, tokens_before}`: a summary replaces older messages. `{status: "results_cut", results, characters}`: the
+    /// oldest results were cut, so that the request fits into the window. `{status: "delegating", child}`: an event of a run
     /// that this one delegated, directly or indirectly. `child` is `{run_id, session_id, agent, number, turn, event,
     /// data}`, with the kind of the event in `event`. `{status: "tool_approval", tool_call_id, tool_name, decision,
     /// comment, approved_args}`: a decision on a call takes effect.

@@ -37,9 +37,14 @@ fn tool_call_groups_stay_whole() {
         ("user", "And?", json!({})),
         ("assistant", "So.", json!({})),
     ]);
-    let found: Vec<(usize, usize, bool)> =
-        groups(&all).iter().map(|group| (group.start, group.end, group.answers)).collect();
-    assert_eq!(found, [(0, 1, false), (1, 5, true), (5, 6, false), (6, 7, true)]);
+    let found: Vec<(usize, usize, bool, bool)> = groups(&all, &[1])
+        .iter()
+        .map(|group| (group.start, group.end, group.answers, group.is_kept))
+        .collect();
+    assert_eq!(
+        found,
+        [(0, 1, false, true), (1, 5, true, false), (5, 6, false, false), (6, 7, true, false)]
+    );
 }
 
 /// In the original, large arguments were never reclaimed.

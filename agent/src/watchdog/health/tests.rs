@@ -26,11 +26,15 @@ fn play(
     for (at, answer) in answers.into_iter().enumerate() {
         let iteration = at as i64 + 1;
         let answer = Observation { iteration, ..answer };
-        let (health, action) = evaluate(settings, &answer, before.as_ref(), compacted);
-        if action == HealthAction::Compact {
+        let (health, action) = evaluate(settings, &answer, before.as_ref());
+        let mut now = row(iteration, health.clone(), action);
+        // There is always enough to compact.
+        if wants_compaction(settings, &now, before.as_ref(), compacted) {
+            now.action = HealthAction::Compact;
             compacted = Some(iteration);
         }
-        before = Some(row(iteration, health.clone(), action));
+        let action = now.action;
+        before = Some(now);
         actions.push(action);
         last = health;
     }
