@@ -173,7 +173,7 @@ pub fn record_health(
     let action = action.unwrap_or(HealthAction::None);
     if let Some(mut before) = ctx.get::<RunHealth>((run.id.as_str(), iteration))? {
         if (before.action, action) == (HealthAction::None, HealthAction::Compact) {
-            before.action = action;
+            (before.action, before.seq) = (action, ctx.seq);
             ctx.update(&before)?;
             count(ctx, action)?;
             return Ok(ReducerResult::Fresh(before));

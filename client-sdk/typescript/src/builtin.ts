@@ -2177,7 +2177,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
+  /** Records the measurements of an answer of a run, and the action of the watchdog. Recorded again with `compact`, the row of an answer without an action says that the context was compacted after it. Only the rows of the last 1,000 answers of a run are kept. */
   record_health: {
     args: {
       action?: "none" | "compact" | "warn" | "stop" | null | undefined;

@@ -44,6 +44,39 @@ fn the_first_measurement_of_an_answer_stands() {
     );
 }
 
+/// The watchdog knows only after an answer whether there is enough to compact.
+#[test]
+fn a_compaction_is_recorded_when_it_begins() {
+    check(
+        r#"
+        register_agent name=lead definition={}
+        create_session agent=lead id=s1 scope={"tenant":"a"}
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        record_health id=r1 fencing_token=4 iteration=1 health={"tokens":9,"token_drift":9,"messages":4,"new_messages":4,"tool_messages":3,"over_tooling":0.75,"context_rot":0,"repeats":1,"signals":["over_tooling"],"unhealthy":1}
+        record_health id=r1 fencing_token=4 iteration=1 health={"tokens":1,"token_drift":9,"messages":4,"new_messages":4,"tool_messages":3,"over_tooling":0.75,"context_rot":0,"repeats":1,"signals":["over_tooling"],"unhealthy":1} action=warn
+        record_health id=r1 fencing_token=4 iteration=1 health={"tokens":1,"token_drift":9,"messages":4,"new_messages":4,"tool_messages":3,"over_tooling":0.75,"context_rot":0,"repeats":1,"signals":["over_tooling"],"unhealthy":1} action=compact
+        record_health id=r1 fencing_token=4 iteration=1 health={"tokens":1,"token_drift":9,"messages":4,"new_messages":4,"tool_messages":3,"over_tooling":0.75,"context_rot":0,"repeats":1,"signals":["over_tooling"],"unhealthy":1} action=compact
+        sql SELECT iteration, tokens, action FROM run_health
+        sql SELECT action, count FROM watchdog_actions
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: lead, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created, scope: {"tenant":"a"}}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {}
+            seq 5 again {}
+            seq 6 {}
+            seq 6 again {}
+            (1, 9, "compact")
+            ("compact", 1)
+            the same up to 6
+        "#]],
+    );
+}
+
 #[test]
 fn only_the_last_thousand_answers_of_a_run_have_rows() {
     run(async {
