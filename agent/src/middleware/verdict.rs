@@ -7,7 +7,7 @@ use abide_models::ModelError;
 use abide_models::{ModelMessage, ModelRequest, answer_of};
 use serde_json::{Value, json};
 
-use crate::middleware::request_check;
+use crate::middleware::unchecked;
 use crate::model::choice::{self, candidates};
 use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
@@ -22,7 +22,7 @@ pub(crate) struct GuardrailVerdict {
 
 /// Asks the request guardrails about messages. Returns the message of a rule that denies one.
 pub(crate) async fn rule_request(driver: &Driver, texts: &[&str]) -> Step<Option<String>> {
-    Ok(rule(driver, request_check::rules(driver), texts).await?.denied)
+    Ok(rule(driver, unchecked::rules(driver), texts).await?.denied)
 }
 
 /// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text next to

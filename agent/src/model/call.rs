@@ -62,7 +62,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     let measured = MeasuredRequest::of(driver, &request, estimated);
     streaming::asks(driver, &candidates.model).await?;
     let stream = candidates.ask(driver, Purpose::Answer, request).await?;
-    let answered = listen(driver, stream).await?;
+    let mut answered = listen(driver, stream).await?;
+    answered.rest.extend(fitted.event(driver));
     let answered = AnsweredRequest { answered, allowed, output, fitted, measured };
     put_on_record(driver, answered).await
 }
@@ -301,7 +302,6 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) 
 async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Option<ToolCall>> {
     let AnsweredRequest { answered, allowed, output, fitted, measured } = request;
     let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
-    events.extend(fitted.event(driver));
     // The error of a structured answer can contain its values.
     middleware::redaction::answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
@@ -357,7 +357,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
         model: answer.model,
         past_limit: past_limit(driver, allowed),
         input_tokens: reported.unwrap_or(0),
-        estimated_tokens: reported.and_then(|_| i64::try_from(fitted.estimated).ok()).unwrap_or(0),
+        estimated_tokens: reported.map_or(0, |_| i64::try_from(fitted.estimated).unwrap_or(0)),
         cut_results: fitted.cut_results,
         stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()

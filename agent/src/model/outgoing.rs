@@ -3,7 +3,7 @@
 
 use abide_models::RequestPurpose;
 
-use crate::middleware::request_check;
+use crate::middleware::unchecked;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
 
@@ -57,7 +57,7 @@ impl Purpose {
 /// `unchecked_request` if the guardrails have not checked all messages. The loop of a run checks them before it does anything
 /// else with them, so this is a defect of the runtime. Nothing leaves then.
 pub(crate) async fn ready(driver: &Driver, purpose: Purpose) -> Step {
-    if !purpose.takes_unchecked() && request_check::has_unchecked(driver) {
+    if !purpose.takes_unchecked() && unchecked::exist(driver) {
         let why = "a message was not checked by the request guardrails, so nothing was sent";
         return Err(StepError::Failed(Failure::new("unchecked_request", why)));
     }

@@ -221,7 +221,7 @@ async fn a_chain_ends_at_the_limit_of_its_depth() {
     }
 }
 
-/// The number of runs below the first one, also of those that a subagent starts, at its maximum and above it.
+/// The number of runs below the first one, including those that a subagent starts, at its maximum and above it.
 #[tokio::test]
 async fn the_number_of_descendants_is_limited_at_its_maximum() {
     for (limits, of_root, of_each, started) in [

@@ -92,16 +92,8 @@ impl View {
                 (to, task) if task.is_empty() => self.aside(&format!("⇢ {to}")),
                 (to, task) => self.aside(&format!("⇢ {to}: {task}")),
             },
-            RunEventKind::Status => match delegated(&data["child"]) {
+            RunEventKind::Status => match status_line(data) {
                 Some(line) => self.aside(&line),
-                None if data["status"] == "summarization" => self.aside(&format!(
-                    "≡ summary {} of older messages, results archived: {}",
-                    data["number"], data["archived"]
-                )),
-                None if data["status"] == "results_cut" => self.aside(&format!(
-                    "≡ the conversation exceeds the window, oldest results cut: {}",
-                    data["results"]
-                )),
                 None => Ok(()),
             },
             RunEventKind::Restart => self.restart(
@@ -254,6 +246,21 @@ impl View {
             Some(markdown) => print_line(markdown.end()),
             None => print_line(""),
         }
+    }
+}
+
+/// The line for a status that a person should see: an event of a delegated run, or a change of what the model reads.
+fn status_line(data: &Value) -> Option<String> {
+    match data["status"].as_str() {
+        Some("summarization") => Some(format!(
+            "≡ summary {} of older messages, results archived: {}",
+            data["number"], data["archived"]
+        )),
+        Some("results_cut") => Some(format!(
+            "≡ the conversation exceeds the window, oldest results cut: {}",
+            data["results"]
+        )),
+        _ => delegated(&data["child"]),
     }
 }
 
