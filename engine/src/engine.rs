@@ -18,6 +18,7 @@ use tokio::sync::{oneshot, watch};
 use crate::access::denials::Denial;
 use crate::commit::durable::is_reached;
 use crate::commit::jobs::WriterJob;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::queue::closing;
 use crate::commit::unit::AnswerAt;
 use crate::config::Config;
@@ -155,6 +156,7 @@ impl Engine {
             })
         });
         let ready = ready.collect::<Result<Vec<_>, _>>()?;
+        check_batch_bytes(caller, &ready)?;
         let done = self.inner.submit(caller, ready, request_id, answer_at).await?;
         let results = done.calls.into_iter().map(|call| CommittedCall {
             seq: call.seq,
@@ -433,6 +435,24 @@ impl Engine {
             tracing::warn!(%error, "the journal was not removed; the next opening does");
         }
     }
+}
+
+/// Refuses a batch of a restricted caller that would keep the calls of others waiting. One call of it can be as large as a
+/// single call.
+fn check_batch_bytes(caller: &Caller, calls: &[PreparedCall]) -> Result<(), Refusal> {
+    if caller.is_unrestricted() {
+        return Ok(());
+    }
+    let sizes = calls.iter().map(|call| call.arguments.text.len());
+    let others = sizes.clone().sum::<usize>() - sizes.max().unwrap_or(0);
+    if others <= limits::BATCH_BYTES {
+        return Ok(());
+    }
+    let max = limits::BATCH_BYTES;
+    let detail = format!(
+        "the calls of the batch have {others} bytes of arguments besides the largest call; the limit is {max}"
+    );
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"))
 }
 
 /// A reducer as `/v1/schema` has it.

@@ -43,6 +43,10 @@ const AUTHORS: &str = "SELECT 1";
 /// Version 4: an import checks the handoffs and the numbers of answers in messages. The tables do not change.
 const HANDOFFS: &str = "SELECT 1";
 
+/// Version 5: an import counts what delegated runs have consumed against the budget of the run above them. The tables do not
+/// change.
+const CONSUMED: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -50,6 +54,7 @@ pub fn module() -> Module {
         .step(CONTEXT)
         .step(AUTHORS)
         .step(HANDOFFS)
+        .step(CONSUMED)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

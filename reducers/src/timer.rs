@@ -64,6 +64,25 @@ pub struct Timer {
     pub seq: Seq,
 }
 
+/// The number of pending timers of one scope. A scope without pending timers has no row.
+#[table(name = "timer_counts", without_rowid, shared)]
+pub struct TimerCount {
+    /// The scope, as that of the sessions; `{}` for timers without a session.
+    #[column(key)]
+    pub scope: String,
+    /// Pending timers.
+    pub pending: i64,
+}
+
+/// Version 3: counts the pending timers of each scope.
+const COUNTS: &str = "CREATE TABLE timer_counts (
+  scope TEXT PRIMARY KEY NOT NULL,
+  pending INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO timer_counts SELECT COALESCE(s.scope, '{}'), count(*)
+FROM timers AS t LEFT JOIN sessions AS s ON s.id = t.session_id
+WHERE t.status = 'pending' GROUP BY 1";
+
 /// Version 2: finds the pending timers of a session without reading fired ones.
 const BY_STATUS: &str = "DROP INDEX timers_session_id;
 CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL";
@@ -76,6 +95,8 @@ pub fn module() -> Module {
         .reducer(set_timer::definition())
         .reducer(cancel_timer::definition())
         .step(BY_STATUS)
+        .step(COUNTS)
+        .table::<TimerCount>()
         .deadline::<Timer>("due_at", "status = 'pending'", fire_timer::definition())
 }
 
@@ -137,6 +158,7 @@ pub fn set_timer(
         let session = session::wanted(ctx, session_id)?;
         session::touch(ctx, session)?;
     }
+    count(ctx, &timer, 1)?;
     ctx.insert(timer).map(ReducerResult::Fresh)
 }
 
@@ -261,7 +283,41 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResu
         .into())
 }
 
+/// Counts a timer that becomes pending (1), or is pending no longer (-1).
+fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort> {
+    // The count is that of all callers of the scope, and nothing else of their timers is shown.
+    ctx.without_policies(|ctx| {
+        let session = timer.session_id.as_deref().map(|id| ctx.get::<Session>(id));
+        let session = session.transpose()?.flatten();
+        let scope = session.map_or_else(|| "{}".to_owned(), |it| it.scope.as_str().to_owned());
+        let Some(mut row) = ctx.get::<TimerCount>(&*scope)? else {
+            return ctx.insert(TimerCount { scope, pending: change }).map(drop);
+        };
+        row.pending += change;
+        let max = match &*row.scope {
+            "{}" => limits::TIMERS_WITHOUT_SCOPE,
+            _ => limits::TIMERS_OF_A_SCOPE,
+        };
+        if change > 0 && row.pending > max && !ctx.is_replay() {
+            return Err(too_many(max).into());
+        }
+        match row.pending {
+            0 => ctx.delete::<TimerCount>(&*row.scope),
+            _ => ctx.touch(row),
+        }
+    })
+}
+
+fn too_many(max: i64) -> Refusal {
+    let detail =
+        format!("the sessions of this scope have {max} pending timers, which is the limit");
+    Refusal::new(Code::LimitExceeded, detail)
+        .hint("wait until timers fire, or cancel some with cancel_timer")
+}
+
+/// Stores a timer that is pending no longer.
 fn save(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
+    count(ctx, &timer, -1)?;
     timer.updated_at = ctx.now;
     timer.seq = ctx.seq;
     ctx.update(&timer)?;

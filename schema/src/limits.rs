@@ -103,6 +103,12 @@ pub fn batch_steps(calls: usize) -> u64 {
     100_000 + 1_000 * calls as u64
 }
 
+/// Bytes of the arguments of a restricted caller's batch besides those of its largest call: some thirty milliseconds of work.
+pub const BATCH_BYTES: usize = 1 << 20;
+
+/// Changed rows after which a batch is refused before its next call. A call that appends a message changes two.
+pub const BATCH_ROWS: u64 = 4_000;
+
 /// Bytes of results after which a batch is refused before its next call. Most results are rows: a call that changes a
 /// large one reads it, writes it, logs it and returns it, for some milliseconds each megabyte.
 pub const BATCH_RESULT_BYTES: usize = 4 << 20;
@@ -320,6 +326,20 @@ pub const AHEAD_MS: RangeInclusive<i64> = 0..=315_360_000_000;
 /// Due rows that one transaction processes: some five milliseconds of work, so that
 /// a million timers due at once delay other calls no longer than that.
 pub const DUE_PER_COMMIT: usize = 256;
+
+/// Due rows that one transaction reads to sort them by scope: some ten milliseconds. It is more than
+/// [`DUE_PER_COMMIT`], so that the rows of one scope do not hide those of the others.
+pub const DUE_READ_PER_COMMIT: usize = 4_096;
+
+/// Due rows in memory, sorted by scope, for some hundred bytes each. If more are due, the rest is read in the order of their
+/// due times as these are processed.
+pub const DUE_IN_MEMORY: usize = 500_000;
+
+/// Pending timers of the sessions of one scope. All of them can be due at the same time.
+pub const TIMERS_OF_A_SCOPE: i64 = 10_000;
+
+/// Pending timers without a session, and of sessions without a scope: they are those of the operator.
+pub const TIMERS_WITHOUT_SCOPE: i64 = 1_000_000;
 
 /// Skipped due rows of one kind, after their reducer refused them. At this number the reducer is considered
 /// broken, and the kind is suspended.

@@ -33,21 +33,51 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The query for the rows due first, at most `?1`: the due time, then the key.
+    /// The query for the rows due first, behind a place: at most `?1` rows of the alias `r`, in the order of their due times. A row
+    /// has its place ([`Deadline::place`]), then its key, then `scope`. The place is `?2` and so on.
     #[must_use]
-    pub fn query(&self) -> String {
+    pub fn query(&self, scope: &str) -> String {
         let Deadline { table, column, condition, .. } = self;
-        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
         let own = table.indexes.iter().find(|index| index.columns == [*column]);
         // Even if the column has an index of its own, SQLite might prefer another one.
         let index = own.map(|index| format!(" INDEXED BY {}", table.index_name(index)));
+        let place = self.place().join(", ");
+        let parameters: Vec<String> =
+            (0..self.place().len()).map(|at| format!("?{}", at + 2)).collect();
         format!(
-            "SELECT {column}, {keys} FROM {name}{index} WHERE {condition} AND {column} IS NOT NULL \
-             ORDER BY {column} LIMIT ?1",
-            keys = keys.join(", "),
+            "SELECT {place}, {keys}, {scope} FROM {name} AS r{index} \
+             WHERE {condition} AND {column} IS NOT NULL AND ({place}) > ({parameters}) \
+             ORDER BY {place} LIMIT ?1",
+            keys = self.keys().join(", "),
             name = table.name,
             index = index.unwrap_or_default(),
+            parameters = parameters.join(", "),
         )
+    }
+
+    /// The query whether the row with the due time `?1` and the key `?2` and so on is still due then: `scope`, or nothing.
+    #[must_use]
+    pub fn row_query(&self, scope: &str) -> String {
+        let Deadline { table, column, condition, .. } = self;
+        let keys = self.keys().into_iter().enumerate();
+        let keys: Vec<String> = keys.map(|(at, key)| format!("r.{key} = ?{}", at + 2)).collect();
+        format!(
+            // Without the plus, SQLite might read all rows with this due time.
+            "SELECT {scope} FROM {name} AS r WHERE {keys} AND +r.{column} = ?1 AND {condition}",
+            name = table.name,
+            keys = keys.join(" AND "),
+        )
+    }
+
+    /// The columns that order the rows: the due time, and for rows with equal ones what the index has behind it.
+    #[must_use]
+    pub fn place(&self) -> Vec<&'static str> {
+        let rest = if self.table.without_rowid { self.keys() } else { vec!["rowid"] };
+        std::iter::once(self.column).chain(rest).collect()
+    }
+
+    fn keys(&self) -> Vec<&'static str> {
+        self.table.key.iter().map(|at| self.table.columns[*at].name).collect()
     }
 }
 

@@ -92,9 +92,29 @@ impl Tenants {
         if common.is_empty() || common.len() == scope.len() {
             return checked.namespace().to_owned();
         }
-        let pairs = scope.iter().filter(|(key, _)| common.contains(*key));
-        namespace(&pairs.map(|(key, value)| (key.clone(), value.clone())).collect())
+        namespace_within(scope, common)
     }
+
+    /// The namespace of the tenant that a stored scope belongs to. It is no scope of a caller, so it does not change which keys
+    /// all scopes have.
+    #[must_use]
+    pub fn key_of_scope(&self, scope: &Scope) -> String {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &all.0 {
+            Some(common)
+                if !common.is_empty() && common.iter().all(|key| scope.contains_key(key)) =>
+            {
+                namespace_within(scope, common)
+            }
+            _ => namespace(scope),
+        }
+    }
+}
+
+/// The namespace of these keys of a scope.
+fn namespace_within(scope: &Scope, keys: &BTreeSet<String>) -> String {
+    let pairs = scope.iter().filter(|(key, _)| keys.contains(*key));
+    namespace(&pairs.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
 /// Why there is no room.

@@ -504,6 +504,50 @@ fn a_batch_is_bounded_in_steps() {
     });
 }
 
+/// One batch of a tenant, of 1,000 messages of 15 KB or with many rows in each call, kept all other callers waiting for half a
+/// second.
+#[test]
+fn batches_are_bounded_in_bytes_and_rows() {
+    let world = World::new();
+    run(async {
+        let scope = [("tenant".to_owned(), "zeta".to_owned())];
+        let zeta = Caller::with("zoe", "app", ["*".to_owned()].into(), scope.into());
+        let session = to("create_session", json!({"agent": "x", "id": "s"}));
+        world.engine().batch(&zeta, &[session], None).await.unwrap();
+        let say = |bytes: usize| {
+            let args = json!({"session_id": "s", "role": "user", "content": "x".repeat(bytes)});
+            to("append_message", args)
+        };
+        for (calls, is_accepted) in [
+            (vec![say(15_000); 60], true),
+            (vec![say(15_000); 100], false),
+            (vec![say(2 << 20), say(15_000)], true),
+            (vec![say(2 << 20), say(2 << 20)], false),
+        ] {
+            let before = number(&world, "SELECT count(*) FROM agent_state").await;
+            let done = world.engine().batch(&zeta, &calls, None).await;
+            let added = number(&world, "SELECT count(*) FROM agent_state").await - before;
+            match done {
+                Ok(_) => assert!(is_accepted && added == calls.len() as i64),
+                Err(refusal) => {
+                    assert!(!is_accepted && added == 0, "{refusal}");
+                    assert_eq!(refusal.code.as_str(), "limit_exceeded");
+                    assert_eq!(refusal.hint.as_deref(), Some("send several batches"));
+                }
+            }
+        }
+        let puts = |nth: usize| {
+            let puts = (0..limits::ENTRIES_OF_A_CALL)
+                .map(|key| json!({"key": format!("{key}"), "data": 1}));
+            let puts: Vec<JsonValue> = puts.collect();
+            to("write_entries", json!({"collection_id": format!("c{nth}"), "puts": puts}))
+        };
+        let refusal = batch(&world, (0..6).map(puts).collect()).await.unwrap_err();
+        assert_eq!(refusal.code.as_str(), "limit_exceeded");
+        assert_eq!(number(&world, "SELECT count(*) FROM entries").await, 0);
+    });
+}
+
 /// Regression: 200 calls of 70 bytes that change a row of 4 MB blocked the writer for 42 s, and were answered with 780 MB.
 #[test]
 fn a_batch_is_bounded_in_bytes() {

@@ -2,10 +2,11 @@
 
 use abide_engine::{Config, Engine, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, limits, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TableSpec, limits, reducer, table,
 };
-use rusqlite::Connection;
+use rusqlite::{Connection, params_from_iter};
 use serde_json::{Map, json};
 
 use crate::traffic::{Traffic, for_seeds};
@@ -330,20 +331,35 @@ fn the_next_timer_is_found_by_an_index() {
     let deadlines = modules().into_iter().flat_map(|module| module.deadlines);
     let mut checked = 0;
     for deadline in deadlines {
-        let plan = plan(&raw, &format!("EXPLAIN QUERY PLAN {}", deadline.query()));
+        let plan_of = |sql: String| plan(&raw, &format!("EXPLAIN QUERY PLAN {sql}"));
+        let next_rows = plan_of(deadline.query("'{}'"));
         let (table, column) = (deadline.table.name, deadline.column);
-        assert!(plan.contains("INDEX"), "{table}.{column}: {plan}");
-        assert!(!plan.contains("SCAN") || plan.contains(column), "{table}.{column}: {plan}");
-        assert!(!plan.contains("TEMP B-TREE"), "{table}.{column}: {plan}");
+        let is_range = next_rows.contains(&format!("{column}>?"))
+            || next_rows.contains(&format!("({column},"));
+        assert!(next_rows.contains("SEARCH") && is_range, "{table}.{column}: {next_rows}");
+        // Rows of calls with equal due times are sorted: the index has other columns behind the time.
+        let sorts = next_rows.contains("TEMP B-TREE");
+        let sorts_ties = next_rows.contains("USE TEMP B-TREE FOR LAST TERM OF ORDER BY");
+        assert!(!sorts || (sorts_ties && table == "tool_calls"), "{table}.{column}: {next_rows}");
+        let one_row = plan_of(deadline.row_query("'{}'"));
+        let key = table_key(deadline.table);
+        assert!(one_row.contains(&key), "{table}.{column}: {one_row}");
         checked += 1;
     }
     assert_eq!(checked, 13);
 }
 
+/// The start of a search by key.
+fn table_key(table: &TableSpec) -> String {
+    let first = if table.numbered() { "rowid" } else { table.columns[table.key[0]].name };
+    format!("({first}=?")
+}
+
 fn plan(raw: &Connection, sql: &str) -> String {
     let mut statement = raw.prepare(sql).unwrap();
-    let rows = statement.query_map([1], |row| row.get::<_, String>(3)).unwrap();
-    rows.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+    let unbound = vec![0; statement.parameter_count()];
+    let rows = statement.query_map(params_from_iter(unbound), |row| row.get(3)).unwrap();
+    rows.map(Result::unwrap).collect::<Vec<String>>().join("; ")
 }
 
 /// At the end nothing waits for a passed deadline, and nothing is claimed without a holder.
@@ -376,5 +392,120 @@ fn nothing_waits_forever() {
                 AND status <> 'failed' AND status <> 'completed'";
             assert_eq!(numbers(&world, half).await, [0]);
         });
+    });
+}
+
+/// Makes so many rows of a session that are due in a minute: by timers, leases of calls, or handoffs of child sessions.
+async fn fill(world: &World, kind: &str, tenant: &str, count: usize) {
+    let session = json!({"agent": "x", "id": tenant, "scope": {"tenant": tenant}});
+    world.call("create_session", session).await.unwrap();
+    let rows = (0..count).flat_map(|nth| match kind {
+        "timer" => vec![("set_timer", json!({"session_id": tenant, "in_ms": 60_000}))],
+        "lease" => {
+            let call = json!({"call_id": format!("{tenant}{nth}"), "session_id": tenant,
+                "tool_name": "put", "arguments": {}, "claim_lease_ms": 60_000});
+            vec![("request_tool_call", call)]
+        }
+        _ => {
+            let child = format!("{tenant}{nth}");
+            let handoff = json!({"session_id": child, "reason": "help",
+                "required_capability": "x", "expires_after_ms": 60_000});
+            let child = json!({"agent": "x", "id": child, "parent_id": tenant});
+            vec![("create_session", child), ("request_supervisor_handoff", handoff)]
+        }
+    });
+    let calls: Vec<BatchCall> =
+        rows.map(|(reducer, args)| BatchCall { reducer: reducer.to_owned(), args }).collect();
+    for calls in calls.chunks(200) {
+        world.engine().batch(&Caller::local(), calls, None).await.unwrap();
+    }
+}
+
+/// One tenant's due rows delayed the deadlines of all others: 300,000 timers by a minute, also those that passed while the
+/// file was closed. Due rows were processed in the order of their times, whoever they belonged to.
+#[test]
+fn tenants_take_turns() {
+    let cases = ["timer", "lease", "handoff"].map(|kind| [(kind, false), (kind, true)]);
+    for (kind, is_closed) in cases.into_iter().flatten() {
+        let mut world = World::new();
+        let many = 2 * limits::DUE_PER_COMMIT + 100;
+        run(async {
+            let tool = json!({"name": "put", "effect": "at_most_once"});
+            world.call("register_tool", tool).await.unwrap();
+            fill(&world, kind, "zeta", many).await;
+            world.clock.advance_ms(10);
+            fill(&world, kind, "acme", 1).await;
+        });
+        if is_closed {
+            world.close();
+        }
+        world.clock.advance_ms(61_000);
+        if is_closed {
+            world.open();
+        }
+        run(async {
+            world.pass_ms(0).await;
+            let fired = "SELECT count(*) FROM events WHERE caller = 'system'";
+            assert_eq!(numbers(&world, fired).await, [many as i64 + 1], "{kind}");
+            let acme =
+                "SELECT max(seq) FROM events WHERE caller = 'system' AND session_id LIKE 'acme%'";
+            let before = numbers(&world, &format!("{fired} AND seq < ({acme})")).await[0];
+            assert!(before < limits::DUE_PER_COMMIT as i64, "{kind}: {before}");
+        });
+    }
+}
+
+/// A row that is already due, and one with a due time that was processed before, are found in the middle of many due rows.
+#[test]
+fn rows_that_become_due_late_are_found() {
+    let world = kitchen_world();
+    run(async {
+        let many = vec![1_000; 3 * limits::DUE_PER_COMMIT];
+        world.call("boil", json!({"after_ms": many})).await.unwrap();
+        world.clock.advance_ms(2_000);
+        world.engine().fire_due().await.unwrap();
+        world.call("set_timer", json!({"due_at": 1, "id": "old"})).await.unwrap();
+        world.call("set_timer", json!({"in_ms": 0, "id": "now"})).await.unwrap();
+        world.call("boil", json!({"after_ms": [-1_500, -1_000, 0]})).await.unwrap();
+        world.pass_ms(0).await;
+        assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE NOT boiled").await, [0]);
+        assert_eq!(
+            numbers(&world, "SELECT count(*) FROM timers WHERE status = 'pending'").await,
+            [0]
+        );
+    });
+}
+
+/// A tenant could set any number of timers, for one moment.
+#[test]
+fn pending_timers_of_a_scope_are_limited() {
+    let mut world = World::new();
+    let set = |tenant: &str| ("set_timer", json!({"session_id": tenant, "in_ms": 60_000}));
+    run(async {
+        for tenant in ["zeta", "acme"] {
+            let session = json!({"agent": "x", "id": tenant, "scope": {"tenant": tenant}});
+            world.call("create_session", session).await.unwrap();
+        }
+        let first = json!({"session_id": "zeta", "in_ms": 60_000, "id": "first"});
+        world.call("set_timer", first).await.unwrap();
+        world.call("set_timer", set("zeta").1).await.unwrap();
+    });
+    world.close();
+    let all_but_one = limits::TIMERS_OF_A_SCOPE - 1;
+    let counted = "UPDATE timer_counts SET pending = ?1 WHERE pending = 2";
+    assert_eq!(world.raw().execute(counted, [all_but_one]).unwrap(), 1);
+    world.open();
+    run(async {
+        world.call("set_timer", set("zeta").1).await.unwrap();
+        let refusal = world.call("set_timer", set("zeta").1).await.unwrap_err();
+        assert_eq!(refusal.code, Code::LimitExceeded);
+        assert!(refusal.hint.is_some_and(|hint| hint.contains("cancel_timer")), "it has a hint");
+        world.call("set_timer", set("acme").1).await.unwrap();
+        world.call("cancel_timer", json!({"id": "first"})).await.unwrap();
+        world.call("set_timer", set("zeta").1).await.unwrap();
+        world.call("cancel_session", json!({"session_id": "zeta"})).await.unwrap();
+        world.pass_ms(61_000).await;
+        let counts = numbers(&world, "SELECT pending FROM timer_counts ORDER BY scope").await;
+        assert_eq!(counts, [all_but_one - 2], "those of the other scope have fired");
     });
 }

@@ -72,6 +72,21 @@ impl RowOwners {
         }
     }
 
+    /// The scope of a row of `alias`, as SQL; `None` if its table has no owner.
+    pub(crate) fn scope(&self, table: &TableSpec, alias: &str) -> Option<String> {
+        match self.of_tables.get(table.name)? {
+            ScopeOwner::Itself(at) => Some(format!("{alias}.{}", table.columns[*at].name)),
+            ScopeOwner::Of(at, owner) => {
+                let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
+                let (own, inner) = (owner.name, format!("{alias}_o"));
+                let scope = self.scope(owner, &inner)?;
+                Some(format!(
+                    "(SELECT {scope} FROM {own} AS {inner} WHERE {inner}.{key} = {alias}.{column})"
+                ))
+            }
+        }
+    }
+
     /// The condition that a row of `alias` is within the scope; `None` if its table has no owner.
     pub(crate) fn condition(
         &self,

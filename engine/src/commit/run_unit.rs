@@ -142,11 +142,13 @@ impl Executor {
         let deferred = RefCell::default();
         let store = &self.transaction.store;
         let (begun, begun_bytes) = (store.steps(), store.bytes_read());
+        let begun_rows = self.transaction.rows_changed();
         let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {
             let store = &self.transaction.store;
             let takes_long = store.steps() - begun > limits::batch_steps(nth)
                 || store.bytes_read() - begun_bytes > limits::BATCH_READ_BYTES
+                || self.transaction.rows_changed() - begun_rows > limits::BATCH_ROWS
                 || result_bytes > limits::BATCH_RESULT_BYTES;
             if nth > 0 && takes_long {
                 return Err(UnitFailure::Refused(takes_too_long(nth, unit)));

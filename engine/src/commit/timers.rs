@@ -1,155 +1,327 @@
 //! Deadlines: rows that are due at a time, and the calls made when it has come.
 //!
-//! The due times are in the rows, as modules declare ([`Deadline`]); this module keeps only, for each kind, a
-//! lower bound of the next due time. So a million waiting rows cost nothing: the index
-//! is read when the bound is reached, and only for as many rows as one transaction processes.
+//! The due times are in the rows, as modules declare ([`Deadline`]); this module keeps, for each kind, a
+//! lower bound of the next due time, and the rows that are due now. So a million waiting rows cost nothing: the index
+//! is read when the bound is reached, each row once.
 //!
 //! The writer checks before each of its transactions. Due rows run first, as ordinary calls of the
 //! caller `system`, so no call sees a state with overdue rows (unless more are
 //! due than one transaction processes). A row's due time is in the event's arguments: a replay runs the
 //! same calls again without a clock. Rows that became due while no process had the file open run at the start.
+//!
+//! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant with many
+//! due rows delays only itself. A row in a lane can have changed since it was read, so it is looked up once more before
+//! its call.
 
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use abide_schema::caller::Scope;
 use abide_schema::reducer::Deadline;
-use abide_schema::{Code, Micros, Module, Refusal, Value, limits};
+use abide_schema::share::Tenants;
+use abide_schema::table::Kind;
+use abide_schema::{Code, Micros, Module, Refusal, Row, TableSpec, Value, limits};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue};
 
+use crate::access::row_owners::RowOwners;
 use crate::commit::overlay::NetChange;
 
 /// The longest sleep of the writer while rows wait: the machine's clock may be changed, or the
 /// machine suspended, and neither ends a wait.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Pause of a kind after a storage error.
+/// Pause after a storage error, and of a kind that is suspended.
 const REST_MS: i64 = 1_000;
+
+/// Rows looked up for one that runs, before a transaction takes no more: the others have changed since they were read.
+const LOOKUPS_PER_ROW: usize = 4;
 
 /// A due row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DueRow {
-    /// Its kind, as index.
-    kind: usize,
     /// The reducer to call.
     pub(crate) reducer: &'static str,
     /// The row's key and due time, by name.
     pub(crate) arguments: JsonValue,
+    kind: usize,
     at: Micros,
+    key: Vec<Value>,
+    lane: Arc<str>,
 }
 
 /// One deadline: rows of one table with due times in one column.
 #[derive(Debug)]
-struct DeadlineQueue {
+struct DeadlineKind {
     deadline: Deadline,
     column: usize,
-    /// The query for the rows due first.
-    sql: String,
-    /// No row is due before this time. `None` if no rows wait.
+    /// Reads the next rows in the order of their due times.
+    next_rows: String,
+    /// Looks a row up.
+    one_row: String,
+    /// The place of the last row that was read.
+    read_to: Vec<Value>,
+    /// No unread row is due before this time. `None` if no rows wait.
     next: Option<Micros>,
+    /// Rows that changed to a due time that was read already.
+    changed: Vec<(Micros, Vec<Value>)>,
+    /// Rows whose calls run in the current transaction, or ran in the last one.
+    running: Vec<(Micros, Vec<Value>)>,
     /// Rows whose call was refused or left them due: skipped while they still wait.
-    skipped: Vec<SkippedRow>,
-    /// Rows processed by the last transaction, which should no longer wait.
-    done: Vec<JsonValue>,
+    skipped: Vec<(Micros, Vec<Value>)>,
 }
 
-/// A skipped row.
-#[derive(Debug)]
-struct SkippedRow {
-    arguments: JsonValue,
-    /// The reason, until it was logged: a row that moved on in the same transaction is not logged.
-    unlogged: Option<Refusal>,
-}
-
-impl DeadlineQueue {
-    fn new(deadline: Deadline) -> DeadlineQueue {
+impl DeadlineKind {
+    fn new(deadline: Deadline, owners: &RowOwners) -> DeadlineKind {
         let column = deadline.table.column(deadline.column);
         let column = column.expect("a deadline's column was looked up when it was declared");
-        let sql = deadline.query();
-        let next = Some(Micros(i64::MIN));
-        DeadlineQueue { deadline, column, sql, next, skipped: Vec::new(), done: Vec::new() }
+        let scope = owners.scope(deadline.table, "r").unwrap_or_else(|| "'{}'".to_owned());
+        DeadlineKind {
+            deadline,
+            column,
+            next_rows: deadline.query(&scope),
+            one_row: deadline.row_query(&scope),
+            read_to: before_all(&deadline),
+            next: Some(Micros(i64::MIN)),
+            changed: Vec::new(),
+            running: Vec::new(),
+            skipped: Vec::new(),
+        }
     }
 
-    /// The arguments of the call for one row: `(time, key…)`.
-    fn arguments(&self, row: &[Value]) -> JsonValue {
+    /// The arguments of the call for one row: its due time and its key, by name.
+    fn arguments(&self, at: Micros, key: &[Value]) -> JsonValue {
         let table = self.deadline.table;
         let names = table.key.iter().map(|at| table.columns[*at].name);
-        let names = std::iter::once(self.deadline.column).chain(names);
-        let named = names.zip(row).map(|(name, cell)| (name.to_owned(), cell.to_json()));
-        JsonValue::Object(named.collect::<Map<_, _>>())
+        let named = names.zip(key).map(|(name, cell)| (name.to_owned(), cell.to_json()));
+        let at = (self.deadline.column.to_owned(), JsonValue::from(at.0));
+        JsonValue::Object(std::iter::once(at).chain(named).collect::<Map<_, _>>())
     }
 
-    /// Adds the due rows, and records when to look again.
-    fn look(
+    /// The scope of a row; `None` if it is not due at this time any more.
+    fn scope_if_due(
+        &self,
+        store: &Writer,
+        at: Micros,
+        key: &[Value],
+    ) -> Result<Option<String>, StoreError> {
+        let params: Vec<Value> =
+            std::iter::once(Value::Integer(at.0)).chain(key.iter().cloned()).collect();
+        let mut scope = None;
+        store.run(&self.one_row, &params, &mut |row| scope = Some(text(row.first())))?;
+        Ok(scope)
+    }
+
+    /// Reads at most `max` due rows behind those that were read, and records when to look again. Returns their number.
+    fn read(
         &mut self,
-        kind: usize,
         store: &Writer,
         now: Micros,
-        into: &mut Vec<DueRow>,
-    ) -> Result<(), StoreError> {
-        // The processed rows, the skipped ones, and one more to know when to look again.
-        let max = self.deadline.per_commit;
-        let rows = max + self.skipped.len() + 1;
-        let mut found = Vec::new();
-        store.run(&self.sql, &[Value::Integer(rows as i64)], &mut |row| {
-            if let [Value::Integer(at), ..] = row {
-                found.push((Micros(*at), self.arguments(row)));
+        max: usize,
+        mut each: impl FnMut(Micros, Vec<Value>, &str),
+    ) -> Result<usize, StoreError> {
+        let (place, keys) = (self.read_to.len(), self.deadline.table.key.len());
+        let rows = Value::Integer(max as i64 + 1);
+        let params: Vec<Value> =
+            std::iter::once(rows).chain(self.read_to.iter().cloned()).collect();
+        let (mut count, mut next, mut read_to) = (0, None, None);
+        store.run(&self.next_rows, &params, &mut |row| {
+            let Some(Value::Integer(at)) = row.first() else { return };
+            let at = Micros(*at);
+            if next.is_some() {
+                return;
             }
+            if at > now || count == max {
+                next = Some(at);
+                return;
+            }
+            count += 1;
+            read_to = Some(row[..place].to_vec());
+            each(at, row[place..place + keys].to_vec(), &text(row.get(place + keys)));
         })?;
-        let in_vain = std::mem::take(&mut self.done).into_iter();
-        let in_vain = in_vain.filter(|done| found.iter().any(|(_, arguments)| arguments == done));
-        self.skipped.extend(
-            in_vain.map(|arguments| SkippedRow { arguments, unlogged: Some(why_not_done()) }),
-        );
-        self.skipped
-            .retain(|skipped| found.iter().any(|(_, arguments)| *arguments == skipped.arguments));
-        for SkippedRow { arguments, unlogged } in &mut self.skipped {
-            if let Some(refusal) = unlogged.take() {
-                let reducer = self.deadline.reducer.name;
-                tracing::error!(reducer, %arguments, %refusal, "a deadline call was refused");
-            }
+        self.next = next;
+        if let Some(read_to) = read_to {
+            self.read_to = read_to;
         }
-        self.next = None;
-        if self.skipped.len() >= limits::DUE_STUCK {
-            return Ok(());
-        }
-        let mut taken = 0;
-        for (at, arguments) in found {
-            if self.skipped.iter().any(|skipped| skipped.arguments == arguments) {
-                continue;
+        Ok(count)
+    }
+
+    /// Whether there are rows to read or to look up.
+    fn has_work(&self, now: Micros) -> bool {
+        let is_due = self.next.is_some_and(|next| next <= now);
+        is_due || !self.changed.is_empty() || !self.running.is_empty()
+    }
+
+    /// Records that a row is skipped.
+    fn skip(&mut self, (at, key): (Micros, Vec<Value>), refusal: &Refusal) {
+        let (reducer, arguments) = (self.deadline.reducer.name, self.arguments(at, &key));
+        tracing::error!(reducer, %arguments, %refusal, "a deadline call was refused");
+        self.skipped.push((at, key));
+    }
+
+    /// Skips the rows of the last transaction that are still due. A reducer that leaves its row due would be called again and
+    /// again for ever, with an event each time. (The same happens for a row that only the index of a damaged file contains.)
+    fn check_last(&mut self, store: &Writer) -> Result<(), StoreError> {
+        for (at, key) in std::mem::take(&mut self.running) {
+            if self.scope_if_due(store, at, &key)?.is_some() {
+                let why = Refusal::new(Code::Internal, "the reducer left its deadline due");
+                self.skip((at, key), &why);
             }
-            if at > now || taken == max {
-                self.next = Some(at);
-                break;
-            }
-            taken += 1;
-            into.push(DueRow { kind, reducer: self.deadline.reducer.name, arguments, at });
         }
         Ok(())
     }
+
+    /// Whether so many rows are skipped that the reducer is considered broken.
+    fn is_suspended(&mut self, store: &Writer) -> Result<bool, StoreError> {
+        if self.skipped.len() < limits::DUE_STUCK {
+            return Ok(false);
+        }
+        for (at, key) in std::mem::take(&mut self.skipped) {
+            if self.scope_if_due(store, at, &key)?.is_some() {
+                self.skipped.push((at, key));
+            }
+        }
+        Ok(self.skipped.len() >= limits::DUE_STUCK)
+    }
 }
 
-/// A reducer that leaves its row due would be called again and again for ever, with an event each time. (The same
-/// happens for a row that only the index of a damaged file contains.)
-fn why_not_done() -> Refusal {
-    Refusal::new(Code::Internal, "the reducer left its deadline due")
+/// A place before all rows.
+fn before_all(deadline: &Deadline) -> Vec<Value> {
+    let rest = if deadline.table.without_rowid { deadline.table.key } else { &[] };
+    let of_key = rest.iter().map(|at| match deadline.table.columns[*at].kind {
+        Kind::Integer | Kind::Real => Value::Integer(i64::MIN),
+        _ => Value::Text(String::new().into()),
+    });
+    let rowid = (!deadline.table.without_rowid).then_some(Value::Integer(i64::MIN));
+    std::iter::once(Value::Integer(i64::MIN)).chain(of_key).chain(rowid).collect()
+}
+
+fn text(cell: Option<&Value>) -> String {
+    match cell {
+        Some(Value::Text(text)) => text.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// The due rows of one tenant, by kind and due time. The last number distinguishes rows that are due at the same time, in
+/// the order in which they were read.
+type Lane = BTreeMap<(usize, Micros, u64), Vec<Value>>;
+
+/// The due rows in memory.
+#[derive(Debug, Default)]
+struct Lanes {
+    tenants: Tenants,
+    lanes: HashMap<Arc<str>, Lane>,
+    /// The lanes, the next one first.
+    turn: VecDeque<Arc<str>>,
+    len: usize,
+    /// Rows so far.
+    added: u64,
+    /// The lanes of recent scopes.
+    of_scopes: HashMap<String, Arc<str>>,
+}
+
+/// Recent scopes. A full cache is cleared.
+const SCOPES: usize = 1_024;
+
+impl Lanes {
+    /// The lane of a scope, as its row says.
+    fn of_scope(&mut self, scope: &str) -> Arc<str> {
+        if let Some(lane) = self.of_scopes.get(scope) {
+            return Arc::clone(lane);
+        }
+        let parsed: Scope = serde_json::from_str(scope).unwrap_or_default();
+        let lane: Arc<str> = self.tenants.key_of_scope(&parsed).into();
+        if self.of_scopes.len() >= SCOPES {
+            self.of_scopes.clear();
+        }
+        self.of_scopes.insert(scope.to_owned(), Arc::clone(&lane));
+        lane
+    }
+
+    fn add(&mut self, lane: Arc<str>, kind: usize, at: Micros, key: Vec<Value>) {
+        self.added += 1;
+        self.len += 1;
+        let rows = self.lanes.entry(Arc::clone(&lane)).or_default();
+        if rows.is_empty() {
+            self.turn.push_back(lane);
+        }
+        rows.insert((kind, at, self.added), key);
+    }
+
+    /// Takes the oldest row of the next lane that has one of a kind with room.
+    fn take(&mut self, room: &[usize]) -> Option<(Arc<str>, usize, Micros, Vec<Value>)> {
+        for _ in 0..self.turn.len() {
+            let lane = self.turn.pop_front()?;
+            let rows = self.lanes.get_mut(&lane)?;
+            let kinds = (0..room.len()).filter(|kind| room[*kind] > 0);
+            let first = kinds.filter_map(|kind| {
+                let mut of_kind =
+                    rows.range((kind, Micros(i64::MIN), 0)..(kind + 1, Micros(i64::MIN), 0));
+                of_kind.next().map(|(place, _)| *place)
+            });
+            let Some(place) = first.min_by_key(|(kind, at, added)| (*at, *kind, *added)) else {
+                self.turn.push_back(lane);
+                continue;
+            };
+            let key = rows.remove(&place)?;
+            self.len -= 1;
+            if rows.is_empty() {
+                self.lanes.remove(&lane);
+            } else {
+                self.turn.push_back(Arc::clone(&lane));
+            }
+            return Some((lane, place.0, place.1, key));
+        }
+        // The kinds with few rows in a transaction begin with another lane next time.
+        if let Some(lane) = self.turn.pop_front() {
+            self.turn.push_back(lane);
+        }
+        None
+    }
+
+    /// Drops the rows of a kind.
+    fn drop_kind(&mut self, kind: usize) {
+        for rows in self.lanes.values_mut() {
+            rows.retain(|(of, ..), _| *of != kind);
+        }
+        self.lanes.retain(|_, rows| !rows.is_empty());
+        let lanes = &self.lanes;
+        self.turn.retain(|lane| lanes.contains_key(lane));
+        self.len = self.lanes.values().map(BTreeMap::len).sum();
+    }
 }
 
 /// All deadlines. See the module.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    kinds: Vec<DeadlineQueue>,
+    kinds: Vec<DeadlineKind>,
+    lanes: Lanes,
+    /// Nothing is processed before this time.
+    rests_until: Option<Micros>,
 }
 
 impl Timers {
     /// The deadlines of these modules.
-    pub(crate) fn new(modules: &[Module]) -> Timers {
+    pub(crate) fn new(modules: &[Module], tenants: Tenants) -> Timers {
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
-        Timers { kinds: deadlines.map(|deadline| DeadlineQueue::new(*deadline)).collect() }
+        let tables: Vec<&'static TableSpec> =
+            modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
+        let owners = RowOwners::new(&tables);
+        Timers {
+            kinds: deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect(),
+            lanes: Lanes { tenants, ..Lanes::default() },
+            rests_until: None,
+        }
     }
 
     /// Time until something is due; `None` if no rows wait.
     pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
-        let next = self.kinds.iter().filter_map(|kind| kind.next).min()?;
+        let has_rows = self.lanes.len > 0 || self.kinds.iter().any(|kind| !kind.changed.is_empty());
+        let unread = self.kinds.iter().filter_map(|kind| kind.next);
+        let next = unread.chain(has_rows.then_some(now)).min()?;
+        let next = next.max(self.rests_until.unwrap_or(next));
         let us = u64::try_from(next.0.saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(us).min(LONGEST_SLEEP))
     }
@@ -159,19 +331,71 @@ impl Timers {
     /// # Errors
     /// [`StoreError`].
     pub(crate) fn due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return Ok(Vec::new());
+        }
+        self.rests_until = None;
+        if self.lanes.len == 0 && !self.kinds.iter().any(|kind| kind.has_work(now)) {
+            return Ok(Vec::new());
+        }
+        let mut reads = limits::DUE_READ_PER_COMMIT;
+        for kind in 0..self.kinds.len() {
+            self.read_kind(kind, store, now, &mut reads)?;
+        }
+        let mut room: Vec<usize> = self.kinds.iter().map(|kind| kind.deadline.per_commit).collect();
         let mut due = Vec::new();
-        for (at, kind) in self.kinds.iter_mut().enumerate() {
-            if kind.next.is_some_and(|next| next <= now) {
-                kind.look(at, store, now, &mut due)?;
+        for _ in 0..limits::DUE_PER_COMMIT * LOOKUPS_PER_ROW {
+            if due.len() == limits::DUE_PER_COMMIT {
+                break;
             }
-            kind.done.clear();
+            let Some((lane, kind, at, key)) = self.lanes.take(&room) else { break };
+            let this = &mut self.kinds[kind];
+            let row = (at, key);
+            let is_known = this.skipped.contains(&row) || this.running.contains(&row);
+            if is_known || this.scope_if_due(store, at, &row.1)?.is_none() {
+                continue;
+            }
+            room[kind] -= 1;
+            this.running.push(row.clone());
+            let (reducer, arguments) = (this.deadline.reducer.name, this.arguments(at, &row.1));
+            due.push(DueRow { reducer, arguments, kind, at, key: row.1, lane });
         }
         due.sort_by_key(|due| due.at);
-        for left in due.drain(limits::DUE_PER_COMMIT.min(due.len())..) {
-            let kind = &mut self.kinds[left.kind];
-            kind.next = Some(kind.next.map_or(left.at, |next| next.min(left.at)));
-        }
         Ok(due)
+    }
+
+    /// Reads due rows of a kind into the lanes.
+    fn read_kind(
+        &mut self,
+        nth: usize,
+        store: &Writer,
+        now: Micros,
+        reads: &mut usize,
+    ) -> Result<(), StoreError> {
+        let kind = &mut self.kinds[nth];
+        kind.check_last(store)?;
+        if kind.is_suspended(store)? {
+            (kind.read_to, kind.next) = (before_all(&kind.deadline), Some(now.plus_ms(REST_MS)));
+            kind.changed.clear();
+            self.lanes.drop_kind(nth);
+            return Ok(());
+        }
+        while let Some((at, key)) = kind.changed.pop() {
+            if let Some(scope) = kind.scope_if_due(store, at, &key)? {
+                let lane = self.lanes.of_scope(&scope);
+                self.lanes.add(lane, nth, at, key);
+            }
+        }
+        let room = limits::DUE_IN_MEMORY.saturating_sub(self.lanes.len);
+        let max = room.min(*reads);
+        if max > 0 && kind.next.is_some_and(|next| next <= now) {
+            let lanes = &mut self.lanes;
+            *reads -= kind.read(store, now, max, |at, key, scope| {
+                let lane = lanes.of_scope(scope);
+                lanes.add(lane, nth, at, key);
+            })?;
+        }
+        Ok(())
     }
 
     /// Processes the changes of a transaction: a row may be due earlier than the bound.
@@ -179,41 +403,55 @@ impl Timers {
         for change in changes {
             let Some(new) = &change.new else { continue };
             for kind in &mut self.kinds {
-                if kind.deadline.table.name != change.table.name {
-                    continue;
-                }
-                if let Value::Integer(at) = new[kind.column] {
-                    let at = Micros(at);
-                    // The condition decides whether the row waits; an unnecessary look is harmless.
-                    kind.next = Some(kind.next.map_or(at, |next| next.min(at)));
+                if kind.deadline.table.name == change.table.name {
+                    kind.note(new);
                 }
             }
         }
-    }
-
-    /// Records that a row was processed.
-    pub(crate) fn done(&mut self, due: &DueRow) {
-        self.kinds[due.kind].done.push(due.arguments.clone());
     }
 
     /// Records that a row was not processed. After a transient storage error it is retried
     /// later; after a refusal it is skipped, because the reducer would refuse again.
     pub(crate) fn refused(&mut self, due: &DueRow, refusal: &Refusal, now: Micros) {
         let kind = &mut self.kinds[due.kind];
+        let row = (due.at, due.key.clone());
+        kind.running.retain(|running| *running != row);
         if refusal.code.retryable() {
-            kind.next = Some(now.plus_ms(REST_MS));
-            return;
+            self.lanes.add(Arc::clone(&due.lane), due.kind, due.at, due.key.clone());
+            return self.rest(now);
         }
-        let (arguments, unlogged) = (due.arguments.clone(), Some(refusal.clone()));
-        kind.skipped.push(SkippedRow { arguments, unlogged });
-        // Rows behind it may be due as well.
-        kind.next = Some(now);
+        kind.skip(row, refusal);
     }
 
     /// Pauses all deadlines: the storage could not be read.
     pub(crate) fn rest(&mut self, now: Micros) {
-        for kind in &mut self.kinds {
-            kind.next = kind.next.map(|next| next.max(now.plus_ms(REST_MS)));
+        self.rests_until = Some(now.plus_ms(REST_MS));
+    }
+
+    /// Reads all due rows again: the rows of a transaction were put back, and may have other places.
+    pub(crate) fn read_again(&mut self) {
+        for (nth, kind) in self.kinds.iter_mut().enumerate() {
+            (kind.read_to, kind.next) = (before_all(&kind.deadline), Some(Micros(i64::MIN)));
+            self.lanes.drop_kind(nth);
+        }
+    }
+}
+
+impl DeadlineKind {
+    /// Processes a new row.
+    fn note(&mut self, row: &Row) {
+        let Value::Integer(at) = row[self.column] else { return };
+        let is_read = matches!(self.read_to[0], Value::Integer(read_to) if at <= read_to);
+        let at = Micros(at);
+        // The condition decides whether the row waits; an unnecessary look is harmless.
+        if !is_read {
+            self.next = Some(self.next.map_or(at, |next| next.min(at)));
+            return;
+        }
+        let changed = (at, self.deadline.table.key_of(row));
+        // Those that run are looked up when their calls are done.
+        if !self.running.contains(&changed) {
+            self.changed.push(changed);
         }
     }
 }

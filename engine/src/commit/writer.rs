@@ -292,11 +292,10 @@ impl WriterThread {
 
     /// Rolls back the open group, and the transaction if it holds no other. If the group has no savepoint, the rows of
     /// the other groups are rolled back and put back.
-    fn leave_group(&self) -> Result<(), StoreError> {
-        let store = &self.executor.transaction.store;
-        store.roll_back_group()?;
+    fn leave_group(&mut self) -> Result<(), StoreError> {
+        self.executor.transaction.store.roll_back_group()?;
         if self.open_rows.is_empty() {
-            return store.rollback();
+            return self.executor.transaction.store.rollback();
         }
         if let Err(error) = self.restore_rows() {
             // The next group, or the next commit, tries again.
@@ -306,12 +305,13 @@ impl WriterThread {
     }
 
     /// Puts the rows of finished groups back into a transaction, if SQLite has rolled theirs back.
-    fn restore_rows(&self) -> Result<(), StoreError> {
+    fn restore_rows(&mut self) -> Result<(), StoreError> {
         let store = &self.executor.transaction.store;
-        match store.transaction_is_gone() && !self.open_rows.is_empty() {
-            true => store.apply_again(self.open_rows.groups()),
-            false => Ok(()),
+        if !store.transaction_is_gone() || self.open_rows.is_empty() {
+            return Ok(());
         }
+        self.timers.read_again();
+        store.apply_again(self.open_rows.groups())
     }
 
     /// Lets SQLite commit the finished groups, and answers the readers that wait for it.
@@ -327,8 +327,9 @@ impl WriterThread {
 
     fn commit_open_rows(&mut self) -> Result<(), Refusal> {
         self.scheduler.at_fault_point(FaultPoint::CommitRows);
+        let restored = self.restore_rows();
         let store = &self.executor.transaction.store;
-        if let Err(error) = self.restore_rows().and_then(|()| store.commit()) {
+        if let Err(error) = restored.and_then(|()| store.commit()) {
             let undone = store.rollback();
             // A constraint cannot fail here: each group has checked its own.
             let is_transient = matches!(error, StoreError::Full | StoreError::Busy);
@@ -511,7 +512,6 @@ impl WriterThread {
                 self.timers.refused(due, refusal, now);
             } else {
                 self.metrics.deadline_calls_total.add(1);
-                self.timers.done(due);
             }
         }
     }

@@ -123,7 +123,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let started = Instant::now();
     let writer = WriterThread {
         executor: executor(&shared, found.writer, found.former, log, config.sources),
-        timers: Timers::new(if config.timers { modules } else { &[] }),
+        timers: Timers::new(if config.timers { modules } else { &[] }, threads.tenants.clone()),
         policies: TransactionPolicies::new(&found.policies),
         registry: Arc::new(Registry::new(modules)),
         live: live_queries(&shared, &queries, found.reader, config.live_budget),

@@ -92,3 +92,33 @@ fn check_numbers(
     }
     Ok(())
 }
+
+/// Refuses a handoff with counters that the answers after it contradict: they count against the limits of the agent that it made
+/// active. `messages` are those that drivers of runs wrote.
+pub(super) fn check_order(
+    source: &SnapshotRun,
+    messages: &[&SnapshotMessage],
+    counters: Counters,
+) -> Result<(), Refusal> {
+    // What follows the current message.
+    let mut first_iteration: Option<i64> = None;
+    let mut tool_calls = 0;
+    for message in messages.iter().rev() {
+        let Some(data) = &message.data else { continue };
+        if data["run_id"] == source.id.as_str() {
+            let iteration = data["iteration"].as_i64();
+            first_iteration = first_iteration.into_iter().chain(iteration).min();
+            // The structured answer is not a tool call.
+            let calls = data["calls"].as_array().into_iter().flatten();
+            tool_calls += calls.filter(|call| call["name"] != "response").count() as i64;
+        }
+        let handoff = data.get("handoff").filter(|it| it["run_id"] == source.id.as_str());
+        let Some(handoff) = handoff.filter(|_| message.role == "tool") else { continue };
+        let number = |name: &str| handoff[name].as_i64().unwrap_or(0);
+        let is_late = first_iteration.is_some_and(|first| number("iterations") >= first);
+        if is_late || number("tool_calls") + tool_calls > counters.tool_calls {
+            return Err(wrong("a handoff counts answers or calls that follow it".to_owned()));
+        }
+    }
+    Ok(())
+}

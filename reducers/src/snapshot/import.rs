@@ -219,6 +219,31 @@ fn add_context(
     target.write_health(ctx, &source.health, iterations)
 }
 
+/// What a run and the runs below it have consumed: at least what their own counters say. A forged budget must not give a run
+/// more than its limits.
+struct Consumed {
+    tokens: i64,
+    cost_micros: i64,
+}
+
+impl Consumed {
+    fn of(snapshot: &RunSnapshot, run: &SnapshotRun) -> Consumed {
+        let mut counted = Consumed {
+            tokens: run.input_tokens.saturating_add(run.output_tokens),
+            cost_micros: run.cost_micros.unwrap_or(0),
+        };
+        let below = snapshot.runs.iter().filter(|it| it.parent_id.as_ref() == Some(&run.id));
+        for below in below.map(|run| Consumed::of(snapshot, run)) {
+            counted.tokens = counted.tokens.saturating_add(below.tokens);
+            counted.cost_micros = counted.cost_micros.saturating_add(below.cost_micros);
+        }
+        Consumed {
+            tokens: counted.tokens.max(run.budget_tokens),
+            cost_micros: counted.cost_micros.max(run.budget_cost_micros),
+        }
+    }
+}
+
 /// An import in progress.
 struct Import<'a> {
     snapshot: &'a RunSnapshot,
@@ -300,7 +325,12 @@ impl Import<'_> {
             // A forged place must not skip the pauses of later answers.
             pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
         }
-        budget::restore(ctx, &run, source.budget_tokens, source.budget_cost_micros)?;
+        let Consumed { tokens, cost_micros } = if ctx.is_before("snapshot", 5) {
+            Consumed { tokens: source.budget_tokens, cost_micros: source.budget_cost_micros }
+        } else {
+            Consumed::of(self.snapshot, source)
+        };
+        budget::restore(ctx, &run, tokens, cost_micros)?;
         let target = Target { session: &session, run_id: &run.id, messages: &messages, ids: &ids };
         add_context(ctx, &target, &source.context, run.iterations)?;
         self.runs.insert(source.id.clone(), (run.clone(), ids));
@@ -406,8 +436,11 @@ impl Import<'_> {
             tool_calls: source.tool_calls.max(requested as i64),
         };
         if is_checked {
-            let messages = written.filter(|message| message.role == "tool");
+            let messages = written.clone().filter(|message| message.role == "tool");
             handoffs::check(ctx, source, messages, (&self.revisions, counters))?;
+        }
+        if !ctx.is_replay() {
+            handoffs::check_order(source, &written.collect::<Vec<_>>(), counters)?;
         }
         Ok(counters)
     }

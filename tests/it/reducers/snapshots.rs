@@ -399,6 +399,55 @@ fn a_forged_snapshot_writes_nothing() {
     });
 }
 
+/// The snapshot had the budget of each run as it said: a run whose delegated run had spent everything got its whole budget
+/// again.
+#[test]
+fn delegated_runs_count_against_the_budget_of_an_import() {
+    run(async {
+        let mut forged = snapshot().await;
+        forged["runs"][0]["calls"].as_array_mut().unwrap().push(json!({"call_id": "r1~1.3",
+            "tool_name": "task", "arguments": {}, "status": "delegated", "attempt": 1}));
+        let mut child = forged["runs"][0].clone();
+        for (name, value) in [
+            ("id", json!("r1~1.3~run")),
+            ("session_id", json!("r1~1.3")),
+            ("parent_id", json!("r1")),
+            ("agent", json!("helper")),
+            ("messages", json!([])),
+            ("calls", json!([])),
+            ("input_tokens", json!(900)),
+            ("budget_tokens", json!(0)),
+        ] {
+            child[name] = value;
+        }
+        forged["runs"].as_array_mut().unwrap().push(child);
+        forged["runs"][0]["budget_tokens"] = json!(0);
+        let agent = json!({"name": "helper", "revision": 1, "definition": {}});
+        forged["agents"].as_array_mut().unwrap().push(agent);
+        let target = file().await;
+        target.call("import_run", import(&forged)).await.unwrap();
+        let tokens = one(&target, "SELECT tokens FROM run_budgets WHERE run_id = 'r1'").await;
+        assert_eq!(tokens, json!(42 + 902));
+    });
+}
+
+/// The counters of a handoff are those of the run when it happened. Forged ones that count what follows gave the active agent
+/// its limits again.
+#[test]
+fn a_handoff_does_not_count_what_follows() {
+    run(async {
+        let target = file().await;
+        let handoff = handoff("helper", json!({"iterations": 2, "tool_calls": 2}));
+        let mut forged = with_message(&snapshot().await, "tool", handoff, "helper");
+        forged["runs"][0]["iterations"] = json!(2);
+        let answer = json!({"role": "assistant", "kind": "message", "content": "x",
+            "is_of_run": true, "data": {"run_id": "r1", "iteration": 2}});
+        forged["runs"][0]["messages"].as_array_mut().unwrap().push(answer);
+        let refusal = target.call("import_run", import(&forged)).await.unwrap_err();
+        assert!(refusal.detail.contains("that follow it"), "{refusal}");
+    });
+}
+
 /// A caller of a tenant cannot place a run in another tenant, take its ids, or bring approved calls with it.
 #[test]
 fn a_tenant_imports_into_its_own_scope_only() {
