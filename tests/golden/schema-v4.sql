@@ -754,6 +754,11 @@ WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'handed_off>active', 'handed_off>failed')
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not allow it'); END;
 
+CREATE TABLE timer_counts (
+  scope TEXT PRIMARY KEY NOT NULL,
+  pending INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE timers (
   id TEXT PRIMARY KEY NOT NULL,
   session_id TEXT REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
