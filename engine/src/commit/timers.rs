@@ -191,7 +191,7 @@ fn before_all(deadline: &Deadline) -> Vec<Value> {
     let rest = if deadline.table.without_rowid { deadline.table.key } else { &[] };
     let of_key = rest.iter().map(|at| match deadline.table.columns[*at].kind {
         Kind::Integer | Kind::Real => Value::Integer(i64::MIN),
-        _ => Value::Text(String::new().into()),
+        _ => Value::Text(String::new()),
     });
     let rowid = (!deadline.table.without_rowid).then_some(Value::Integer(i64::MIN));
     std::iter::once(Value::Integer(i64::MIN)).chain(of_key).chain(rowid).collect()
@@ -212,7 +212,7 @@ type Lane = BTreeMap<(usize, Micros, u64), Vec<Value>>;
 #[derive(Debug, Default)]
 struct Lanes {
     tenants: Tenants,
-    lanes: HashMap<Arc<str>, Lane>,
+    lanes: BTreeMap<Arc<str>, Lane>,
     /// The lanes, the next one first.
     turn: VecDeque<Arc<str>>,
     len: usize,
