@@ -103,7 +103,8 @@ fn open(path: &Path) -> (f64, i64) {
     runtime.block_on(engine.fire_due()).expect("the writer answers");
     let open_ms = started.elapsed().as_secs_f64() * 1e3;
     engine.close();
-    let verified = abide_engine::verify_file(path, &mut |_| {}).expect("the file verifies");
+    let verified = abide_engine::verify_file(path, abide_reducers::modules(), &mut |_| {})
+        .expect("the file verifies");
     (open_ms, verified.events.0)
 }
 

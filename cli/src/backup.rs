@@ -37,8 +37,9 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
         return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let (from, to) = (options.db_or_default(), args.to);
-    abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;
-    let verified = verify_file(&to, &mut |_| {})?;
+    let modules = abide_engine::Config::from(options.config()).modules;
+    abide_store::backup(&from, &to, modules.clone()).map_err(|error| error.to_refusal())?;
+    let verified = verify_file(&to, modules, &mut |_| {})?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
         print_json(&json!({

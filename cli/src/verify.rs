@@ -42,7 +42,8 @@ Examples:
 /// The first error, with its seq.
 pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let spinner = spinner(options)?;
-    let verified = verify_file(&args.file, &mut drawing(&spinner));
+    let modules = abide_engine::Config::from(options.config()).modules;
+    let verified = verify_file(&args.file, modules, &mut drawing(&spinner));
     spinner.finish_and_clear();
     let verified = verified?;
     if args.replay {

@@ -95,8 +95,9 @@ pub fn replay(
     to: Option<Seq>,
     progress: &mut dyn FnMut(Seq),
 ) -> Result<Seq, ReplayError> {
-    let log = LogFile::open(from)?;
-    let replayed = replay_log(&log, into, modules, to, progress);
+    let layout = Layout { modules };
+    let log = LogFile::open(from, &layout)?;
+    let replayed = replay_log(&log, into, layout, to, progress);
     log.check_unchanged()?;
     replayed
 }
@@ -104,15 +105,14 @@ pub fn replay(
 fn replay_log(
     log: &LogFile,
     into: &Path,
-    modules: Vec<Module>,
+    layout: Layout,
     to: Option<Seq>,
     progress: &mut dyn FnMut(Seq),
 ) -> Result<Seq, ReplayError> {
     if let Some(to) = to {
         check_reached(log, to)?;
     }
-    let registry = Registry::new(&modules);
-    let layout = Layout { modules };
+    let registry = Registry::new(&layout.modules);
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
     let start = LogPosition { chain: Chain::start(log.log_id()), last_at: Micros(0) };
     let scope_rules = ScopeRules::new(&store.layout().modules);

@@ -200,7 +200,10 @@ fn a_drop_without_close_loses_nothing() {
             world.open();
             assert!(world.state(None).await == before, "after round {round}");
         }
-        assert_eq!(verify_file(&world.path(), &mut |_| {}).unwrap().events, Seq(102));
+        assert_eq!(
+            verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap().events,
+            Seq(102)
+        );
     });
 }
 
@@ -215,7 +218,7 @@ fn a_close_leaves_one_complete_file() {
     }
     let moved = world.folder.path().join("moved.db");
     fs::copy(world.path(), &moved).unwrap();
-    assert_eq!(verify_file(&moved, &mut |_| {}).unwrap().events, Seq(2));
+    assert_eq!(verify_file(&moved, abide_reducers::modules(), &mut |_| {}).unwrap().events, Seq(2));
 }
 
 /// `apply` answers before the sync. If that fails, nothing else is answered, and no query sees the rows.
@@ -333,7 +336,10 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
             assert!(nth % 2 == 0 || answered == last);
             assert_eq!(say(&engine, "and on").await, Ok(answered.next()));
             engine.close();
-            assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, answered.next());
+            assert_eq!(
+                verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events,
+                answered.next()
+            );
         }
     });
 }
@@ -450,7 +456,10 @@ fn a_full_disk_refuses_and_recovers() {
             assert_eq!(say(&engine, &text).await, Ok(Seq(rendered + nth)));
         }
         engine.close();
-        assert_eq!(verify_file(&path, &mut |_| {}).unwrap().events, Seq(rendered + 5));
+        assert_eq!(
+            verify_file(&path, abide_reducers::modules(), &mut |_| {}).unwrap().events,
+            Seq(rendered + 5)
+        );
     });
 }
 

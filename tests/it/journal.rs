@@ -68,7 +68,7 @@ fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
     assert_eq!(answer.rows[0][0].to_json(), json!("only in the journal"));
     engine.close();
     assert!(!companion(&into, "-redo-1").exists(), "a closed file has no journal");
-    assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
+    assert_eq!(verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events, last);
 }
 
 /// A program that reads the file of a killed process must not miss what was answered.
@@ -79,7 +79,7 @@ fn a_reader_applies_the_journal_of_a_killed_process() {
     let into = world.folder.path().join("both.db");
     fs::copy(database, &into).unwrap();
     fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
-    assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
+    assert_eq!(verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events, last);
 }
 
 /// While a server runs, a reader waits for the next commit of SQLite.
@@ -88,7 +88,10 @@ fn a_reader_beside_a_server_misses_no_answered_call() {
     let world = world_with(1);
     for nth in 0..20 {
         let last = say(&world, &format!("answered {nth}"));
-        assert_eq!(verify_file(&world.path(), &mut |_| {}).unwrap().events, last);
+        assert_eq!(
+            verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap().events,
+            last
+        );
     }
 }
 
@@ -219,7 +222,9 @@ fn check_wal(world: &World, database: &Path, suffixes: &[&str], expected: &str) 
     with_wal_of(world, database, &into, suffixes);
     let state = || ["", "-wal"].map(|suffix| fs::read(companion(&into, suffix)).unwrap());
     let before = state();
-    let verified = verify_file(&into, &mut |_| {}).expect_err("it was verified").to_refusal();
+    let verified = verify_file(&into, abide_reducers::modules(), &mut |_| {})
+        .expect_err("it was verified")
+        .to_refusal();
     let opened = Engine::open(&into, world.config(abide_reducers::modules()));
     let opened = opened.expect_err("it was opened").to_refusal();
     assert_eq!((verified.code, &verified.detail), (opened.code, &opened.detail));
@@ -258,7 +263,7 @@ fn the_wal_of_a_later_state() {
     world.reopen();
     say(&world, "in the WAL");
     // A reader waits for the commit of SQLite.
-    verify_file(&world.path(), &mut |_| {}).unwrap();
+    verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap();
     let later = BELONG_TO_ANOTHER.replace("another database", "a later state of it");
     check_wal(&world, &database, &["-wal", "-redo-1"], &later);
 }
@@ -269,10 +274,13 @@ fn the_wal_of_the_same_database() {
     for messages in [0, 3] {
         let world = world_with(messages);
         let last = say(&world, "in the WAL");
-        verify_file(&world.path(), &mut |_| {}).unwrap();
+        verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap();
         let into = world.folder.path().join("both.db");
         with_wal_of(&world, &world.path(), &into, &["-wal", "-redo-1"]);
-        assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
+        assert_eq!(
+            verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events,
+            last
+        );
     }
 }
 

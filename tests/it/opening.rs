@@ -238,8 +238,8 @@ fn a_read_only_file_system() {
     let path = disk.path().join("abide.db");
     fs::copy(world.path(), &path).unwrap();
     disk.make_read_only();
-    let verified =
-        verify_file(&path, &mut |_| {}).expect("a file can be read where nothing can be written");
+    let verified = verify_file(&path, abide_reducers::modules(), &mut |_| {})
+        .expect("a file can be read where nothing can be written");
     assert!(verified.events.0 > 0);
     for path in [path, disk.path().join("new.db")] {
         let error = open(&world, &path).unwrap_err();
@@ -253,7 +253,9 @@ fn a_read_only_file_system() {
 #[test]
 fn a_file_that_cannot_be_verified() {
     let world = empty();
-    let verify = |path: &Path| verify_file(path, &mut |_| {}).unwrap_err().to_refusal().code;
+    let verify = |path: &Path| {
+        verify_file(path, abide_reducers::modules(), &mut |_| {}).unwrap_err().to_refusal().code
+    };
     let missing = world.folder.path().join("nowhere.db");
     assert_eq!(verify(&missing).as_str(), "not_found");
     assert!(!missing.exists(), "verification creates nothing");
@@ -261,27 +263,134 @@ fn a_file_that_cannot_be_verified() {
     assert_eq!(verify(&world.path()).as_str(), "bad_request");
 }
 
-/// A file of this name was made, and stayed.
-/// The author of a file could let each reader run a query without end, or compute a gigabyte.
+/// SQLite evaluates more of a file than the rows that are read: the integrity check evaluates the expressions of indexes,
+/// their conditions and CHECK constraints for each row, the first write fires triggers, and computed columns and views run
+/// queries. An index over a large `zeroblob` cost `verify` and `backup` 15 s and 1.2 GB for three rows, and a foreign
+/// trigger was copied and reported as `rows ok`, though the server refused the file. Everything that opens a file compares
+/// the complete schema first.
 #[test]
-fn a_file_that_computes_its_rows_is_not_read() {
-    let endless = "ALTER TABLE events RENAME TO former; CREATE VIEW events AS
-        WITH RECURSIVE count(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM count)
-        SELECT former.* FROM count, former";
-    let large = "CREATE TABLE large (id INTEGER, text TEXT AS (printf('%.*c', 900000000, 'x')))";
-    for (sql, table) in [(endless, "events"), (large, "large")] {
+fn a_file_with_expressions_of_its_author_is_refused_before_they_are_evaluated() {
+    let costly = "length(hex(zeroblob(400000000 + length(id)))) > 0";
+    for (sql, subject) in [
+        (
+            "ALTER TABLE events RENAME TO former; CREATE VIEW events AS
+             WITH RECURSIVE count(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM count)
+             SELECT former.* FROM count, former",
+            "table events",
+        ),
+        ("CREATE TABLE large (id INTEGER, text TEXT AS (printf('%.*c', 900000000, 'x')))", "table large"),
+        (
+            "CREATE TABLE mine (id TEXT REFERENCES sessions(id) ON UPDATE CASCADE, CHECK (length(id)))",
+            "table mine",
+        ),
+        (
+            "CREATE TABLE mine (id TEXT);
+             CREATE TRIGGER evil AFTER DELETE ON mine BEGIN DELETE FROM sessions; END",
+            "trigger evil",
+        ),
+        (&format!("CREATE INDEX evil ON sessions ({costly})"), "table sessions"),
+        (&format!("CREATE INDEX evil ON sessions (agent) WHERE {costly}"), "table sessions"),
+        ("CREATE INDEX evil ON sessions (agent COLLATE NOCASE)", "table sessions"),
+        (
+            "CREATE TRIGGER evil AFTER INSERT ON sessions
+             BEGIN UPDATE sessions SET agent = 'other' WHERE id = NEW.id; END",
+            "table sessions",
+        ),
+        ("CREATE TRIGGER evil BEFORE UPDATE ON meta BEGIN SELECT 1; END", "table meta"),
+        ("DROP VIEW model_usage; CREATE VIEW model_usage AS SELECT * FROM tokens", "table model_usage"),
+        ("CREATE VIEW mine AS SELECT * FROM tokens", "view mine"),
+        (
+            "PRAGMA writable_schema = ON;
+             UPDATE sqlite_schema SET sql = replace(sql, 'agent TEXT', 'agent TEXT COLLATE NOCASE')
+             WHERE name = 'sessions'",
+            "table sessions",
+        ),
+        (
+            "PRAGMA writable_schema = ON;
+             UPDATE sqlite_schema SET sql = replace(sql, ') STRICT', ', CHECK (length(hex(zeroblob(400000000))))) STRICT')
+             WHERE name = 'sessions'",
+            "table sessions",
+        ),
+    ] {
         let mut world = World::new();
+        run(world.session("s1"));
         world.close();
         world.raw().execute_batch(sql).unwrap();
-        let refused = verify_file(&world.path(), &mut |_| {}).unwrap_err().to_refusal();
-        assert_eq!(refused.code.as_str(), "conflict");
-        assert!(refused.detail.starts_with(&format!("table {table} in ")), "{refused}");
-        let copy = world.folder.path().join("copy.db");
-        assert!(abide_engine::backup(&world.path(), &copy).is_err());
-        assert!(!copy.exists());
+        check_refused_by_all(&world, "conflict", &format!("{subject} in "));
     }
 }
 
+/// Tables of removed modules stay in a file.
+#[test]
+fn the_expressions_of_other_tables_are_not_evaluated() {
+    let mut world = World::new();
+    run(world.session("s1"));
+    world.close();
+    let sql = "CREATE TABLE mine (id TEXT, CHECK (length(hex(zeroblob(400000000))) > length(id)));
+        CREATE INDEX mine_id ON mine (length(hex(zeroblob(400000000 + length(id)))));
+        PRAGMA ignore_check_constraints = ON;";
+    world.raw().execute_batch(sql).unwrap();
+    let verified = verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap();
+    assert_eq!(verified.events.0, 2);
+    open(&world, &world.path()).unwrap().close();
+}
+
+/// The author of a file can name an older version of its tables, whose declaration is not known.
+#[test]
+fn a_file_that_claims_an_older_version_is_compared_after_the_steps() {
+    let index = "CREATE INDEX evil ON sessions (length(hex(zeroblob(400000000 + length(id)))))";
+    for claim in [
+        "UPDATE meta SET value = '1' WHERE name = 'module.timer'",
+        "DELETE FROM meta WHERE name = 'module.session'",
+        "PRAGMA user_version = 1",
+    ] {
+        let mut world = World::new();
+        run(world.session("s1"));
+        world.close();
+        world.raw().execute_batch(&format!("{index}; {claim}")).unwrap();
+        check_refused_by_all(&world, "", "");
+    }
+}
+
+/// Refuses the file in each command that opens it, with the same error.
+fn check_refused_by_all(world: &World, code: &str, detail: &str) {
+    let modules = abide_reducers::modules;
+    let path = world.path();
+    let copy = world.folder.path().join("copy.db");
+    let verified = verify_file(&path, modules(), &mut |_| {}).unwrap_err().to_refusal();
+    let copied = abide_engine::backup(&path, &copy, modules()).unwrap_err().to_refusal();
+    let replayed = abide_engine::replay(&path, &copy, modules(), None, &mut |_| {}).unwrap_err();
+    assert!(!copy.exists());
+    let opened = match Engine::open(&path, world.config(modules())) {
+        Ok(_) => panic!("the file was opened"),
+        Err(error) => error.to_refusal(),
+    };
+    assert_eq!((verified.code, &verified.detail), (opened.code, &opened.detail));
+    assert_eq!(copied.detail, opened.detail);
+    assert_eq!(replayed.to_string(), opened.detail.split(": ").next().unwrap());
+    if !code.is_empty() {
+        assert_eq!(opened.code.as_str(), code, "{opened}");
+    }
+    assert!(opened.detail.starts_with(detail), "{opened}");
+}
+
+/// An event with a text of 900 MB cost `verify` 2.7 GB. No call can write a value that is larger than what a query returns.
+#[test]
+fn a_value_that_no_call_can_write_is_not_read() {
+    let mut world = World::new();
+    run(world.session("s1"));
+    world.close();
+    let sql = "DROP TRIGGER events_no_update;
+        UPDATE events SET arguments = printf('%.*c', 40000000, 'x');
+        CREATE TRIGGER events_no_update BEFORE UPDATE ON events
+        BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END";
+    world.raw().execute_batch(sql).unwrap();
+    let refused = verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    let refused = refused.to_refusal();
+    assert_eq!(refused.detail, "event 1: the row cannot be read: string or blob too big");
+}
+
+/// A file of this name was made, and stayed.
 #[test]
 fn a_database_in_memory_is_refused() {
     let world = empty();

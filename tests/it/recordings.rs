@@ -40,7 +40,8 @@ impl EngineFixture {
 
     fn verified(self) {
         self.engine.close();
-        verify_file(&self.folder.path().join("abide.db"), &mut |_| {}).unwrap();
+        verify_file(&self.folder.path().join("abide.db"), abide_reducers::modules(), &mut |_| {})
+            .unwrap();
     }
 }
 

@@ -68,7 +68,8 @@ fn a_broken_reference_affects_its_own_call_only() {
         let seqs = answers.iter().flatten().map(|done| done.seq);
         assert_eq!(seqs.max(), Some(Seq(31)), "refused calls are not in the log");
         engine.close();
-        let events = verify_file(&world.path(), &mut |_| {}).unwrap().events;
+        let events =
+            verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap().events;
         assert_eq!(events, Seq(31));
     });
 }

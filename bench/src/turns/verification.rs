@@ -11,7 +11,8 @@ use crate::payload::Payload;
 /// # Panics
 /// If anything differs: the run is then worthless.
 pub(crate) fn verify(path: &Path, events: usize, turns: usize) {
-    let verified = abide_engine::verify_file(path, &mut |_| {}).expect("the file verifies");
+    let verified = abide_engine::verify_file(path, abide_reducers::modules(), &mut |_| {})
+        .expect("the file verifies");
     assert_eq!(verified.events.0, events as i64, "events in {}", path.display());
     let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
         .expect("the file opens");

@@ -40,7 +40,8 @@ pub(crate) async fn audit(
     script: &Script,
     acknowledged: Vec<Acknowledged>,
 ) -> Result<Audit, Failure> {
-    let verified = verify_file(db, &mut |_| {})?;
+    let modules = abide_engine::Config::from(config.clone()).modules;
+    let verified = verify_file(db, modules, &mut |_| {})?;
     let mut audit = Audit {
         events: verified.events.0.unsigned_abs(),
         head: hex::encode(verified.hash),

@@ -3,19 +3,21 @@
 use std::path::Path;
 use std::time::Duration;
 
+use abide_schema::Module;
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::OpenError;
+use crate::layout::Layout;
 use crate::private;
 use crate::read_only::open_read_only;
 
-/// Copies the current state of a file. The copy is complete without a WAL.
+/// Copies the current state of a file with the tables of `modules`. The copy is complete without a WAL.
 ///
 /// # Errors
 /// [`OpenError`], even if the target exists: nothing is overwritten.
-pub fn backup(from: &Path, to: &Path) -> Result<(), OpenError> {
-    let source = open_read_only(from)?;
+pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenError> {
+    let source = open_read_only(from, &Layout { modules })?;
     let to = &private::create(to)?;
     let store = |why: rusqlite::Error| OpenError::Store { path: to.to_owned(), why: why.into() };
     let copied = (|| {

@@ -14,6 +14,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION};
 use crate::memory;
 use crate::private;
+use crate::schema_check::limit_untrusted;
 
 /// Connects to a file, with its WAL. Closing the connection leaves the WAL.
 ///
@@ -37,6 +38,8 @@ pub(crate) fn connect(
     // Otherwise the last connection to close would run a checkpoint.
     leave_wal_on_close(&connection, true)?;
     forbid_quoted_texts(&connection)?;
+    // A file may come from anywhere: its schema may not call functions with side effects.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     Ok(connection)
 }
 
@@ -57,6 +60,7 @@ pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection
     }
     let connection =
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
+    limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
     check_versions(&connection, path)?;
     Ok(connection)
 }
@@ -69,6 +73,7 @@ pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection
 pub(crate) fn connect_alone(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let connection = connect(&immutable(path), flags, disk).map_err(|why| broken(path, why))?;
+    limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
     check_versions(&connection, path)?;
     Ok(connection)
 }
@@ -130,13 +135,18 @@ pub(crate) fn check_versions(connection: &Connection, path: &Path) -> Result<(),
     check_tables(connection, path)
 }
 
-/// The tables of the log that are not tables, and the tables with a column that SQLite computes.
+/// The tables of the log that are not tables, the tables with a column that SQLite computes, and those that SQLite changes
+/// when a row of another table changes.
 const COMPUTED: &str = "\
     SELECT name FROM pragma_table_list
     WHERE schema = 'main' AND type <> 'table' AND name IN ('events', 'meta')
     UNION ALL
     SELECT tables.name FROM pragma_table_list AS tables, pragma_table_xinfo(tables.name, 'main') AS columns
     WHERE tables.schema = 'main' AND tables.type = 'table' AND columns.hidden IN (2, 3)
+    UNION ALL
+    SELECT tables.name FROM pragma_table_list AS tables, pragma_foreign_key_list(tables.name, 'main') AS keys
+    WHERE tables.schema = 'main' AND tables.type = 'table'
+      AND (keys.on_update NOT IN ('NO ACTION', 'RESTRICT') OR keys.on_delete NOT IN ('NO ACTION', 'RESTRICT'))
     LIMIT 1";
 
 /// Refuses a file whose author lets SQLite run a query or an expression when a table of the log is read, for example an

@@ -255,6 +255,16 @@ pub enum OpenError {
         /// The table.
         table: String,
     },
+    /// The file has a trigger or a view that no module declares.
+    #[error("{kind} {name} in {} is not declared by a module of this program", path.display())]
+    Undeclared {
+        /// The file.
+        path: PathBuf,
+        /// `trigger` or `view`.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
     /// Another process has the file open for writing.
     #[error("{} is in use by another process", path.display())]
     InUse {
@@ -336,6 +346,10 @@ impl OpenError {
                 (Code::BadRequest, "pass another file; this one was not changed")
             }
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
+            OpenError::Undeclared { .. } => (
+                Code::Conflict,
+                "open the file with the program whose modules declare it; if it was added from outside, drop it there",
+            ),
             OpenError::TableDiffers { .. } => (
                 Code::Conflict,
                 "`abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step",

@@ -35,6 +35,7 @@ mod private;
 mod read_only;
 mod readable_views;
 mod reader;
+mod schema_check;
 mod system;
 mod timelines;
 mod verify;

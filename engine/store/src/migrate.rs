@@ -2,7 +2,6 @@
 //! opening. Each module has a version and the steps between versions; the newest declaration is
 //! complete. A test of every module proves that the steps lead to the declaration.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use abide_schema::{Module, Seq, TableSpec};
@@ -10,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::{OpenError, StoreError};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
+use crate::schema_check::StoredSchema;
 use crate::system;
 use crate::timelines::Timelines;
 
@@ -52,14 +52,7 @@ pub(crate) fn migrate(
         give_rowids(&transaction, layout)
             .map_err(|why| OpenError::Store { path: path.to_owned(), why })?;
     }
-    let declared = system::tables().into_iter().chain(layout.tables());
-    let mut stored = stored_sql(&transaction).map_err(store)?;
-    for table in declared {
-        if !is_as_declared(table, stored.remove(table.name).unwrap_or_default()) {
-            let table = table.name.to_owned();
-            return Err(OpenError::TableDiffers { path: path.to_owned(), table });
-        }
-    }
+    StoredSchema::read(&transaction).map_err(store)?.check(path, layout)?;
     let timelines = start_timeline(&transaction, timeline).map_err(store)?;
     transaction.commit().map_err(store)?;
     Ok(timelines)
@@ -101,15 +94,12 @@ fn start_timeline(connection: &Connection, id: Option<String>) -> rusqlite::Resu
 
 fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Result<(), OpenError> {
     let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-    let fact = format!("module.{}", module.name);
-    let found = meta(connection, &fact).map_err(store)?.and_then(|text| text.parse::<u32>().ok());
+    let found = version_of(connection, module).map_err(store)?;
     match found {
         None => {
             create_tables(connection, &module.tables).map_err(store)?;
             for (name, select) in &module.views {
-                connection
-                    .execute_batch(&format!("CREATE VIEW {name} AS {select}"))
-                    .map_err(store)?;
+                connection.execute_batch(&create_view(name, select)).map_err(store)?;
             }
         }
         Some(found) if found > module.version => {
@@ -131,7 +121,22 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
         let head = head(connection).map_err(store)?;
         note_last_before(connection, module.name, version, head).map_err(store)?;
     }
+    let fact = format!("module.{}", module.name);
     set_meta(connection, &fact, &module.version.to_string()).map_err(store)
+}
+
+/// The statement that makes a view.
+pub(crate) fn create_view(name: &str, select: &str) -> String {
+    format!("CREATE VIEW {name} AS {select}")
+}
+
+/// The version of a module's tables in a file; `None` if it has none.
+pub(crate) fn version_of(
+    connection: &Connection,
+    module: &Module,
+) -> rusqlite::Result<Option<u32>> {
+    let found = number(connection, &format!("module.{}", module.name))?;
+    Ok(found.and_then(|found| u32::try_from(found).ok()))
 }
 
 /// Ends the history that can be queried: undo images have the columns before a step, and a step changes rows without
@@ -175,8 +180,7 @@ pub(crate) fn last_before(
 ) -> rusqlite::Result<Vec<LastBefore>> {
     let mut all = Vec::new();
     for module in modules {
-        let found = number(connection, &format!("module.{}", module.name))?;
-        let found = found.and_then(|found| u32::try_from(found).ok());
+        let found = version_of(connection, module)?;
         for version in 2..=module.version {
             let last = match later_versions(found, module).contains(&version) {
                 true => head(connection)?,
@@ -212,34 +216,6 @@ pub(crate) fn create_tables(
         .iter()
         .flat_map(|table| table.ddl())
         .try_for_each(|statement| connection.execute_batch(&statement))
-}
-
-/// The stored SQL of each table, with its indexes and triggers.
-fn stored_sql(connection: &Connection) -> rusqlite::Result<HashMap<String, Vec<String>>> {
-    let mut statement =
-        connection.prepare("SELECT tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL")?;
-    let mut rows = statement.query([])?;
-    let mut stored: HashMap<String, Vec<String>> = HashMap::new();
-    while let Some(row) = rows.next()? {
-        stored.entry(row.get(0)?).or_default().push(row.get(1)?);
-    }
-    Ok(stored)
-}
-
-/// Whether the stored SQL of a table, its indexes and triggers equals the declaration except for
-/// white space. SQLite stores the text as given, and `ALTER TABLE` breaks lines elsewhere.
-fn is_as_declared(table: &TableSpec, mut stored: Vec<String>) -> bool {
-    let mut declared = table.ddl();
-    stored.sort();
-    declared.sort();
-    if stored == declared {
-        return true;
-    }
-    for texts in [&mut stored, &mut declared] {
-        texts.iter_mut().for_each(|text| text.retain(|c| !c.is_whitespace()));
-        texts.sort();
-    }
-    stored == declared
 }
 
 fn number(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {

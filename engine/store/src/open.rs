@@ -28,6 +28,7 @@ use crate::migrate;
 use crate::opened_file::OpenedFile;
 use crate::private;
 use crate::reader::Reader;
+use crate::schema_check::{check_schema, limit_untrusted};
 use crate::system;
 use crate::timelines::Timelines;
 use crate::writer::Writer;
@@ -164,6 +165,8 @@ impl Store {
             // Another user may have made the WAL just before SQLite did. Nothing is written to it before this.
             check_companions(path).map_err(|why| broken(path, why))?;
         }
+        // The rows of the journal would fire a trigger of the file's author.
+        check_schema(&connection, path, &layout)?;
         let journal = apply_journal(&mut connection, path, journal, &*tuning.disk)?;
         // Its transaction is synced, with all that the WAL holds.
         let timelines =
@@ -330,6 +333,7 @@ fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
         // is known once SQLite has rolled that back, as it does at any next open.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection = connect(path, flags, disk).map_err(|why| broken(path, why))?;
+        limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
         return check_versions(&connection, path);
     }
     look(path, disk)
@@ -358,7 +362,5 @@ fn set_up(connection: &Connection, tuning: &Tuning, cache_bytes: u32) -> Result<
     connection.pragma_update(None, "cache_size", -i64::from(cache_bytes / 1024))?;
     // The delta tables of live queries are temporary; they must never touch a disk.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    // A file may come from anywhere: its schema may not call functions with side effects.
-    connection.pragma_update(None, "trusted_schema", false)?;
     Ok(())
 }

@@ -22,18 +22,21 @@ use crate::connect::{
 use crate::disk::SystemDisk;
 use crate::error::{OpenError, StoreError};
 use crate::journal::recovery::FoundJournal;
+use crate::layout::Layout;
 use crate::leftover::{apply_journal, check_wal, has_wal};
 use crate::lock::{LockState, lock_once};
 use crate::memory;
 use crate::migrate;
 use crate::private;
+use crate::schema_check::check_schema;
 
-/// Opens a file of ours read-only, in addition to the process that has it open.
-pub(crate) fn open_read_only(path: &Path) -> Result<ReadOnlyFile, OpenError> {
+/// Opens a file of ours read-only, in addition to the process that has it open: one state of it, whose schema is the
+/// declared one.
+pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFile, OpenError> {
     let path = &private::resolved(path)?;
     if path.exists() {
         check_kind(path)?;
-        await_journal(path)?;
+        await_journal(path, layout)?;
     }
     let file = match is_read_alone(path) {
         true => ReadOnlyFile {
@@ -47,6 +50,8 @@ pub(crate) fn open_read_only(path: &Path) -> Result<ReadOnlyFile, OpenError> {
             connection: Some(connect_to_read(path, &SystemDisk)?),
         },
     };
+    file.execute_batch("BEGIN").map_err(|why| broken(path, why.into()))?;
+    check_schema(&file, path, layout)?;
     private::warn_if_open(path);
     Ok(file)
 }
@@ -62,7 +67,7 @@ const COMMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// Returns when the database has everything that its journal has: after the commit of the process that serves the file,
 /// or by applying the journal if there is none.
-fn await_journal(path: &Path) -> Result<(), OpenError> {
+fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
     let journal = read_journal(path)?;
     // A process that has the file open has checked it.
     if !matches!(LockState::of(path), Ok(LockState::Held(_))) {
@@ -76,7 +81,7 @@ fn await_journal(path: &Path) -> Result<(), OpenError> {
             return Ok(());
         }
         match lock_once(path, None) {
-            Ok(_lock) => return apply_to_closed(path),
+            Ok(_lock) => return apply_to_closed(path, layout),
             // SQLite has no notification of another process's commit.
             Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(10));
@@ -100,13 +105,14 @@ fn head_of(path: &Path) -> Result<Seq, OpenError> {
 }
 
 /// Applies the journal of a file that is not open, for a reader.
-fn apply_to_closed(path: &Path) -> Result<(), OpenError> {
+fn apply_to_closed(path: &Path, layout: &Layout) -> Result<(), OpenError> {
     let store = |why: rusqlite::Error| broken(path, why.into());
     let journal = read_journal(path)?;
     check_wal(path, journal.as_ref(), &SystemDisk)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
     let mut connection = connect(path, flags, &SystemDisk).map_err(|why| broken(path, why))?;
     check_versions(&connection, path)?;
+    check_schema(&connection, path, layout)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(store)?;
     let journal = apply_journal(&mut connection, path, journal, &SystemDisk)?;
     leave_wal_on_close(&connection, false).map_err(store)?;

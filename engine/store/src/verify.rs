@@ -1,6 +1,7 @@
-//! Verifies an untrusted file: SQLite's integrity, the hash chain, and references from rows to
+//! Verifies an untrusted file: its schema, SQLite's integrity, the hash chain, and references from rows to
 //! missing events.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use abide_log::{Chain, ChainBreak};
@@ -11,9 +12,10 @@ use rusqlite::types::ValueRef;
 
 use crate::cell;
 use crate::error::{OpenError, StoreError};
+use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
 use crate::read_only::{ReadOnlyFile, open_read_only};
-use crate::system::{EventRow, event_of};
+use crate::system::{self, EventRow, event_of};
 use crate::writer;
 
 /// The content of a verified file.
@@ -72,12 +74,16 @@ impl VerifyError {
     }
 }
 
-/// Verifies the whole log of a file, and checks the rest of it.
+/// Verifies the whole log of a file with the tables of `modules`, and checks the rest of it.
 ///
 /// # Errors
 /// [`VerifyError`], with the seq of the first invalid event.
-pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
-    let log = LogFile::open(path)?;
+pub fn verify_file(
+    path: &Path,
+    modules: Vec<Module>,
+    progress: &mut dyn FnMut(Seq),
+) -> Result<Verified, VerifyError> {
+    let log = LogFile::open(path, &Layout { modules })?;
     let verified = verify_log(&log, progress);
     log.check_unchanged()?;
     verified
@@ -89,7 +95,7 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
         Ok(())
     })?;
     check_tail(&log.connection, &chain)?;
-    check_soundness(&log.connection)?;
+    check_soundness(log)?;
     Ok(Verified { events: chain.seq, hash: chain.hash })
 }
 
@@ -98,6 +104,8 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
 pub struct LogFile {
     connection: ReadOnlyFile,
     log_id: String,
+    /// The names of the declared tables.
+    declared: BTreeSet<&'static str>,
 }
 
 impl LogFile {
@@ -105,14 +113,15 @@ impl LogFile {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(path: &Path) -> Result<LogFile, OpenError> {
-        let connection = open_read_only(path)?;
+    pub fn open(path: &Path, layout: &Layout) -> Result<LogFile, OpenError> {
+        let connection = open_read_only(path, layout)?;
         let store =
             |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-        connection.execute_batch("BEGIN").map_err(store)?;
         let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
-        Ok(LogFile { connection, log_id })
+        let declared = system::tables().into_iter().chain(layout.tables());
+        let declared = declared.map(|table| table.name).collect();
+        Ok(LogFile { connection, log_id, declared })
     }
 
     /// Returns an error if the file was read without locks, because it or its folder is read-only, and another process
@@ -230,9 +239,27 @@ fn check_tail(connection: &Connection, chain: &Chain) -> Result<(), VerifyError>
     Ok(())
 }
 
-fn check_soundness(connection: &Connection) -> Result<(), VerifyError> {
+/// Runs SQLite's integrity check, of the declared tables only if there are others: it evaluates their expressions, and those
+/// of other tables are unknown.
+fn check_soundness(log: &LogFile) -> Result<(), VerifyError> {
     let damaged = |error: rusqlite::Error| VerifyError::Damaged(error.to_string());
-    let found: String =
-        connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(damaged)?;
-    if found == "ok" { Ok(()) } else { Err(VerifyError::Damaged(found)) }
+    let stored = "SELECT name FROM sqlite_schema WHERE type = 'table'";
+    let mut statement = log.connection.prepare(stored).map_err(damaged)?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(damaged)?;
+    let names = names.collect::<rusqlite::Result<Vec<_>>>().map_err(damaged)?;
+    let (known, others): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| log.declared.contains(name.as_str()));
+    let checks = if others.iter().all(|name| name.starts_with("sqlite_")) {
+        vec!["PRAGMA integrity_check(1)".to_owned()]
+    } else {
+        known.iter().map(|name| format!("PRAGMA integrity_check({name})")).collect()
+    };
+    for check in checks {
+        let found: String =
+            log.connection.query_row(&check, [], |row| row.get(0)).map_err(damaged)?;
+        if found != "ok" {
+            return Err(VerifyError::Damaged(found));
+        }
+    }
+    Ok(())
 }

@@ -26,7 +26,7 @@ pub fn run(input: &[u8]) {
     let folder = folder();
     let file = folder.path().join("abide.db");
     fs::write(&file, &bytes).expect("there is room");
-    if let Ok(verified) = verify_file(&file, &mut |_| {}) {
+    if let Ok(verified) = verify_file(&file, abide_reducers::modules(), &mut |_| {}) {
         assert_eq!(&verified, honest, "another log was accepted");
         let into = folder.path().join("again.db");
         // A replay detects changes outside of the log; here it must only terminate.
@@ -44,6 +44,7 @@ fn whole() -> (Vec<u8>, Verified) {
     let file = folder.path().join("abide.db");
     let engine = Engine::open(&file, Config::new(abide_reducers::modules()));
     engine.expect("the fixture opens").close();
-    let verified = verify_file(&file, &mut |_| {}).expect("the fixture verifies");
+    let verified =
+        verify_file(&file, abide_reducers::modules(), &mut |_| {}).expect("the fixture verifies");
     (fs::read(&file).expect("the file is there"), verified)
 }

@@ -47,14 +47,16 @@ fn verify_never_panics_or_accepts_another_log() {
     assert_eq!(ScriptRun::new(&rig).play(), Ok(()));
     rig.close();
     let original = fs::read(whole.path().join("abide.db")).unwrap();
-    let honest = verify_file(&whole.path().join("abide.db"), &mut |_| {}).unwrap();
+    let honest =
+        verify_file(&whole.path().join("abide.db"), abide_reducers::modules(), &mut |_| {})
+            .unwrap();
     let (mut refused, bad) = (0, folder());
     for seed in 0..FILES {
         let (mut bytes, mut random) = (original.clone(), Random::new(seed));
         tamper(&mut bytes, &mut random);
         let file = bad.path().join(format!("{seed}.db"));
         fs::write(&file, &bytes).unwrap();
-        match verify_file(&file, &mut |_| {}) {
+        match verify_file(&file, abide_reducers::modules(), &mut |_| {}) {
             // A replay detects changes outside of the log; here it must only terminate.
             Ok(verified) => {
                 assert_eq!(verified, honest, "seed {seed}: another log was accepted");

@@ -47,7 +47,12 @@ fn nothing_is_checkpointed_after_a_failed_sync() {
         let head = rig.engine().durable_seq();
         assert!(head >= Seq(20), "seed {seed}: {head} is left of 20");
         rig.close();
-        assert_eq!(verify_file(&folder.path().join("abide.db"), &mut |_| {}).unwrap().events, head);
+        assert_eq!(
+            verify_file(&folder.path().join("abide.db"), abide_reducers::modules(), &mut |_| {})
+                .unwrap()
+                .events,
+            head
+        );
     }
 }
 
@@ -207,5 +212,10 @@ fn a_disk_that_was_full_for_the_index_accepts_calls_again() {
     let head = rig.engine().durable_seq();
     assert_eq!(rig.commit_rows(), Ok(()));
     rig.close();
-    assert_eq!(verify_file(&folder.path().join("abide.db"), &mut |_| {}).unwrap().events, head);
+    assert_eq!(
+        verify_file(&folder.path().join("abide.db"), abide_reducers::modules(), &mut |_| {})
+            .unwrap()
+            .events,
+        head
+    );
 }

@@ -14,7 +14,7 @@ const NAME: &str = "the log verifies";
 /// # Errors
 /// The error of `abide verify`.
 pub fn check(file: &Path) -> Result<Verified, Finding> {
-    verify_file(file, &mut |_| {}).map_err(|error| {
+    verify_file(file, abide_reducers::modules(), &mut |_| {}).map_err(|error| {
         let cause = std::error::Error::source(&error).map(|why| format!(": {why}"));
         Finding::new(NAME, format!("{error}{}", cause.unwrap_or_default()))
     })
