@@ -3,7 +3,8 @@
 //!
 //! A collection belongs to a scope, and its entries to the collection. An entry has a JSON value, a BLOB, or both. One
 //! call writes many entries, all or nothing. `seq` is the version of an entry: `expected_seq` makes a write a
-//! compare-and-set.
+//! compare-and-set. The order of appended entries comes from the log: the clocks of two clients differ, so a key that a
+//! client makes from its clock can put a result before its call.
 //!
 //! A collection can be fenced: a write with the fencing token of a claim (a tool call, a run or a handoff) raises the
 //! token of the collection. From then on it refuses writes with an older token, and writes without one. So a worker
@@ -83,6 +84,10 @@ pub struct EntryPut {
     /// Leaves an entry that exists unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<bool>,
+    /// Adds a new entry after all that were appended before: its key is `key`, followed by digits that only increase in
+    /// the order of the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub append: Option<bool>,
 }
 
 /// The result of `write_entries`.
@@ -369,6 +374,8 @@ struct Changes<'c> {
     /// The version and the time of creation of each key of the call; `None` if it does not exist.
     known: HashMap<String, Option<(Seq, Micros)>>,
     read: BytesRead,
+    /// Entries with `append` so far; at most [`limits::ENTRIES_OF_A_CALL`], which is less than 4,096.
+    appended: usize,
 }
 
 /// A change of one entry.
@@ -388,7 +395,7 @@ impl<'c> Changes<'c> {
     ) -> Result<Changes<'c>, Abort> {
         let known = HashMap::new();
         let read = BytesRead::default();
-        let mut changes = Changes { collection_id, in_order: Vec::new(), known, read };
+        let mut changes = Changes { collection_id, in_order: Vec::new(), known, read, appended: 0 };
         for key in deletes {
             if changes.version_of(ctx, &key)?.is_some() {
                 changes.known.insert(key.clone(), None);
@@ -418,7 +425,18 @@ impl<'c> Changes<'c> {
     }
 
     fn put(&mut self, ctx: &mut Context<'_>, put: EntryPut) -> Result<(), Abort> {
-        let EntryPut { key, data, blob, expected_seq, keep } = put;
+        let EntryPut { key, data, blob, expected_seq, keep, append } = put;
+        let key = if append == Some(true) {
+            if expected_seq.is_some() || keep.is_some() {
+                let detail = "an appended entry has a new key, so nothing can be expected of it";
+                let hint = "omit expected_seq and keep, or append";
+                return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+            }
+            self.appended += 1;
+            format!("{key}{:016x}{:03x}", ctx.seq.0, self.appended)
+        } else {
+            key
+        };
         check_key(&key)?;
         let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
         let before = self.version_of(ctx, &key)?;

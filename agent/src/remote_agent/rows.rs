@@ -142,7 +142,7 @@ pub(crate) fn entry(fields: Value) -> NewRunEvent {
 
 fn open_entry(run_id: &str, data: Value) -> EntryPut {
     let key = run_id.to_owned();
-    EntryPut { key, data: Some(data), blob: None, expected_seq: None, keep: None }
+    EntryPut { key, data: Some(data), blob: None, expected_seq: None, keep: None, append: None }
 }
 
 /// A task that has not ended although its run has.

@@ -2757,6 +2757,8 @@ export interface BuiltinReducers {
       handoff_id?: string | null | undefined;
       kind?: string | null | undefined;
       puts?: ({
+        /** Adds a new entry after all that were appended before: its key is `key`, followed by digits that only increase in the order of the log. */
+        append?: boolean | null | undefined;
         /** Its bytes: `{"$blob": "<base64>"}`. */
         blob?: unknown | undefined;
         /** Its JSON value. */

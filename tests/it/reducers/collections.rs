@@ -42,6 +42,32 @@ fn entries_are_written_and_deleted() {
     );
 }
 
+/// Clients made the keys of a list from their clocks. Items of a process whose clock was behind came before those that they
+/// answered, for good.
+#[test]
+fn appended_entries_are_in_the_order_of_the_log() {
+    check(
+        r#"
+        write_entries collection_id=t1 puts=[{"key":"","data":1,"append":true},{"key":"","data":2,"append":true},{"key":"z","data":0}]
+        write_entries collection_id=t1 puts=[{"key":"e/","data":"event","append":true}] request_id=again
+        write_entries collection_id=t1 puts=[{"key":"e/","data":"event","append":true}] request_id=again
+        write_entries collection_id=t1 puts=[{"key":"","data":3,"append":true}]
+        sql SELECT key, data, seq FROM entries ORDER BY key
+        write_entries collection_id=t1 puts=[{"key":"","append":true,"expected_seq":0}]
+        write_entries collection_id=t1 puts=[{"key":"","append":true,"keep":true}]
+        "#,
+        expect![[r#"
+            seq 1 {}
+            seq 2 {}
+            seq 2 again {}
+            seq 3 {}
+            ("0000000000000001001", "1", 1) ("0000000000000001002", "2", 1) ("0000000000000003001", "3", 3) ("e/0000000000000002001", "\"event\"", 2) ("z", "0", 1)
+            refused bad_arguments: an appended entry has a new key, so nothing can be expected of it (hint: omit expected_seq and keep, or append)
+            refused bad_arguments: an appended entry has a new key, so nothing can be expected of it (hint: omit expected_seq and keep, or append)
+        "#]],
+    );
+}
+
 #[test]
 fn a_write_can_be_a_compare_and_set() {
     check(
@@ -77,7 +103,7 @@ fn bounds_are_checked() {
             refused bad_arguments: collection_id is empty
             refused limit_exceeded: the key has 0 bytes; it must have 1 to 1024 (hint: use a digest as the end of a long key)
             refused bad_arguments: the blob of entry a is not in the form of bytes (hint: write it as {"$blob": "<base64>"})
-            refused bad_arguments: write_entries: there is no argument puts[0].value (hint: puts[0] has key, data, blob, expected_seq, keep)
+            refused bad_arguments: write_entries: there is no argument puts[0].value (hint: puts[0] has key, data, blob, expected_seq, keep, append)
             refused bad_arguments: kind is empty
             (0)
         "#]],

@@ -190,8 +190,7 @@ class Abide:
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            hint = "make a client in each event loop, or use abide.sync, whose client serves all threads"
-            raise AbideError("the client belongs to another event loop", code="wrong_event_loop", hint=hint)
+            raise wrong_event_loop()
 
     def __await__(self) -> Generator[Any, None, Abide]:
         return self.start().__await__()
@@ -405,6 +404,12 @@ class Abide:
     async def _ask(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
         await self.start()
         return await self._connection.request(message, what, self._deadline if deadline is None else deadline)
+
+
+def wrong_event_loop() -> AbideError:
+    """The error of a use on another event loop than that of the client."""
+    hint = "make a client in each event loop, or use abide.sync, whose client serves all threads"
+    return AbideError("the client belongs to another event loop", code="wrong_event_loop", hint=hint)
 
 
 def check_process(pid: int) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from .. import sync
-from ..client import Abide
+from ..client import Abide, wrong_event_loop
 from ..errors import AbideError, BadRequest
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class Bridge:
         """Waits for a coroutine in a thread that runs no event loop of the client.
 
         Raises:
-            AbideError: the caller is a coroutine of the client's loop, which would wait for itself.
+            AbideError: the caller is a coroutine of the client's loop, which would wait for itself, or that loop does not run.
         """
         loop = self._loop
         if loop is None or loop is _running_loop():
@@ -48,7 +49,7 @@ class Bridge:
             )
         if self._sync is not None:
             return self._sync._loop.run(work)
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = _submit(work, loop)
         try:
             return future.result()
         except BaseException:
@@ -56,7 +57,11 @@ class Bridge:
             raise
 
     async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits a coroutine, on the client's loop if that is another one."""
+        """Awaits a coroutine, on the client's loop if that is another one.
+
+        Raises:
+            AbideError: the client's loop does not run.
+        """
         running = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = running
@@ -64,7 +69,7 @@ class Bridge:
             return await work
         if self._sync is not None:
             return await self._sync._loop.arun(work)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wrap_future(_submit(work, self._loop))
 
     def close(self) -> None:
         """Closes a client with its own thread."""
@@ -75,6 +80,14 @@ class Bridge:
     def open(path: str | os.PathLike[str]) -> Bridge:
         """A bridge with its own client of a database file."""
         return Bridge(sync.Abide.open(path))
+
+
+def _submit(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> Future[T]:
+    """Starts a coroutine on a loop of another thread. On a loop that does not run, its caller would wait for ever."""
+    if loop.is_running():
+        return asyncio.run_coroutine_threadsafe(work, loop)
+    work.close()
+    raise wrong_event_loop()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

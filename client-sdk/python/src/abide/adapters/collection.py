@@ -56,8 +56,10 @@ def put(
     *,
     keep: bool = False,
     expected_seq: int | None = None,
+    append: bool = False,
 ) -> dict[str, Any]:
-    """An entry to write. `keep` leaves an entry that exists; `expected_seq` is that of the entry to replace."""
+    """An entry to write. `keep` leaves an entry that exists; `expected_seq` is that of the entry to replace; with `append`
+    the server adds digits to the key, which put it after all that were appended before."""
     entry: dict[str, Any] = {"key": key}
     if data is not None:
         entry["data"] = data
@@ -67,6 +69,8 @@ def put(
         entry["keep"] = True
     if expected_seq is not None:
         entry["expected_seq"] = expected_seq
+    if append:
+        entry["append"] = True
     return entry
 
 

@@ -7,7 +7,7 @@ runner = Runner(app_name="app", agent=agent, session_service=AbideSessionService
 ```
 
 A session is the collection `google-adk/<app>/<user>/<session>`: the entry `session` has its state and when this changed, and
-`e/…` its events in order. State with the prefixes `app:` and `user:` is in the collections `google-adk-state/<app>` and
+`e/…` its events in the order of the log. State with the prefixes `app:` and `user:` is in the collections `google-adk-state/<app>` and
 `google-adk-state/<app>/<user>`.
 """
 
@@ -77,7 +77,6 @@ class AbideSessionService(BaseSessionService):
         self._bridge = Bridge(client)
         self._sessions = Collections.of(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
         self._states = Collections.of(self._bridge.client, _STATE_KIND)
-        self._last = 0
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
@@ -214,8 +213,6 @@ class AbideSessionService(BaseSessionService):
     async def _append(self, session: Session, event: Event) -> None:
         collection = await self._sessions.stored_id(session.app_name, session.user_id, session.id)
         parts = extract_json_safe_state_delta(event.actions.state_delta if event.actions else {})
-        self._last = max(self._last + 1, time.time_ns() // 1000)
-        key = f"e/{self._last:016x}/{escape(event.id)}"
         cached = self._sessions.cache.peek(collection, _HEAD)
         head, seq = (None, 0) if cached is None else (cached.value, cached.seq)
         while True:
@@ -223,7 +220,7 @@ class AbideSessionService(BaseSessionService):
                 head, seq = await self._head(collection)
             if head is None:
                 raise SessionNotFoundError(f"Session {session.id} not found.")
-            puts = [put(key, _dump(event))]
+            puts = [put("e/", _dump(event), append=True)]
             changed = {"state": {**head["state"], **parts["session"]}, "updated": event.timestamp}
             try:
                 if not parts["session"]:

@@ -1,13 +1,12 @@
 """An ordered list of JSON items: the history of a conversation, as several frameworks keep it.
 
-A list is a collection. Items have increasing keys, so that an append is one write, and a read is in order.
+A list is a collection. The server makes the keys of appended items, in the order of the log: the clock of a process can be
+behind that of another one, and a result would come before its call.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import time
 from typing import Any
 
 from ..client import Abide
@@ -24,7 +23,6 @@ class ItemList:
     def __init__(self, collections: Collections, *parts: str) -> None:
         self._collections = collections
         self._parts = parts
-        self._last = 0
 
     @staticmethod
     def collections(client: Abide, kind: str) -> Collections:
@@ -37,11 +35,11 @@ class ItemList:
     async def append(self, items: list[Any]) -> None:
         """Appends items, in one transaction if they fit a call."""
         if items:
-            await self._collections.write(await self._id(), self._entries(items))
+            await self._collections.write(await self._id(), _entries(items))
 
     async def replace(self, items: list[Any]) -> None:
         """Replaces all items, in one transaction if they are at most 12 MiB."""
-        await self._collections.replace(await self._id(), self._entries(items))
+        await self._collections.replace(await self._id(), _entries(items))
 
     async def read(self) -> list[Any]:
         """All items. Their callers can change them."""
@@ -81,14 +79,10 @@ class ItemList:
         self._collections.cache.forget(collection_id)
         await self._collections.delete(collection_id)
 
-    def _entries(self, items: list[Any]) -> list[dict[str, Any]]:
-        # An item is in a list, because an entry cannot have the value null.
-        return [put(self._next_key(), [item]) for item in items]
 
-    def _next_key(self) -> str:
-        """A key after all earlier ones of this process; the random part distinguishes processes."""
-        self._last = max(self._last + 1, time.time_ns() // 1000)
-        return f"{self._last:016x}{os.urandom(2).hex()}"
+def _entries(items: list[Any]) -> list[dict[str, Any]]:
+    # An item is in a list, because an entry cannot have the value null.
+    return [put("", [item], append=True) for item in items]
 
 
 def _item(data: str) -> Any:
