@@ -50,8 +50,28 @@ export interface ErrorDetails {
   cause?: unknown;
 }
 
+/**
+ * Makes `instanceof` true for objects of the same class in another copy of this package. Two copies in one program are
+ * usual in npm: a library with its own dependency, or a bundled and an external copy.
+ */
+export function brand(kind: { readonly prototype: object }, name: string): void {
+  const mark = Symbol.for(`@abide/client/${name}`);
+  Object.defineProperty(kind.prototype, mark, { value: true });
+  Object.defineProperty(kind, Symbol.hasInstance, {
+    value(this: unknown, value: unknown): boolean {
+      // A class of the program that extends this one inherits the method.
+      if (this !== kind) return Function.prototype[Symbol.hasInstance].call(this as Function, value);
+      return typeof value === "object" && value !== null && mark in value;
+    },
+  });
+}
+
 /** An error of Abide. Programs branch on `code`. */
 export class AbideError extends Error {
+  static {
+    brand(this, "AbideError");
+  }
+
   /** The stable code. */
   readonly code: ErrorCode;
   /** How to fix it. */

@@ -1,6 +1,6 @@
 /** Supervisors: take over the sessions that agents hand off. */
 import type { Abide } from "./abide.js";
-import { AbideError, isAbideError, messageOf } from "./errors.js";
+import { AbideError, brand, isAbideError, messageOf } from "./errors.js";
 import { wellFormed } from "./json.js";
 import { LEASE_MS, underLease } from "./lease.js";
 import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
@@ -26,6 +26,10 @@ export type SupervisorFunction = (handoff: Handoff) => string | PromiseLike<stri
 
 /** Thrown by a supervisor's function to reject the handoff. The message is the reason. */
 export class Rejected extends Error {
+  static {
+    brand(this, "Rejected");
+  }
+
   constructor(reason: string) {
     super(reason);
     this.name = "Rejected";

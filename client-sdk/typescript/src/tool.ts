@@ -1,7 +1,7 @@
 /** One attempt at a claimed tool call, and the errors of calls that have no result. */
 import type { Abide } from "./abide.js";
 import type { BuiltinTables } from "./builtin.js";
-import { AbideError, isAbideError, messageOf } from "./errors.js";
+import { AbideError, brand, isAbideError, messageOf } from "./errors.js";
 import { parseJson, wellFormed, writeJson } from "./json.js";
 import { underLease } from "./lease.js";
 import { visibleJson } from "./values.js";
@@ -29,6 +29,10 @@ export type ToolFunction<Args = any, Result = unknown> = (
 
 /** Thrown by a tool: the call failed, has had no effect, and can be tried again. */
 export class Retryable extends Error {
+  static {
+    brand(this, "Retryable");
+  }
+
   constructor(message: string, options?: ErrorOptions) {
     super(message, options);
     this.name = "Retryable";
@@ -41,6 +45,10 @@ export class Retryable extends Error {
  * outcome.
  */
 export class UnknownOutcome extends AbideError {
+  static {
+    brand(this, "UnknownOutcome");
+  }
+
   constructor(
     readonly callId: string,
     readonly toolName: string,
@@ -67,6 +75,10 @@ const REPORTED_IN = { succeeded: "late_result", failed: "late_error" };
 
 /** A tool call ended without a result: it failed, was rejected, or was cancelled. */
 export class ToolFailed extends AbideError {
+  static {
+    brand(this, "ToolFailed");
+  }
+
   constructor(
     readonly callId: string,
     /** How it ended. */

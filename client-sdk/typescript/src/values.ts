@@ -13,7 +13,7 @@
  * each REAL is a `number`, so that the two differ. Inside of this SDK a REAL without a fraction is a {@link
  * Real}, because checksums and order depend on the type.
  */
-import { AbideError } from "./errors.js";
+import { AbideError, brand } from "./errors.js";
 
 /** A cell of a row. */
 export type SqlValue = null | number | bigint | string | Uint8Array;
@@ -29,6 +29,10 @@ export type Integers = "auto" | "bigint";
 
 /** A floating point number that is not to be mistaken for an integer: `real(1)` is REAL 1.0. */
 export class Real {
+  static {
+    brand(this, "Real");
+  }
+
   constructor(readonly value: number) {}
 }
 
