@@ -19,6 +19,7 @@ mod events;
 mod golden;
 mod jwts;
 mod mcp;
+mod mcp_sessions;
 mod probes;
 mod prompts;
 mod push;

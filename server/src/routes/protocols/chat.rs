@@ -201,7 +201,7 @@ impl ChatEncoder {
         }
     }
 
-    /// Shows a call that has ended. Its result tells that the other calls run too, unless it was recorded with the
+    /// Shows a call that has ended. Its result shows that the other calls run too, unless it was recorded with the
     /// request, as that of a call with wrong arguments.
     fn show_before_result(&mut self, turn: &Turn, at: usize, out: &mut String) {
         if self.deferred.remove(&at) {
@@ -279,7 +279,10 @@ fn waiting(wait: &Wait) -> Option<JsonValue> {
     if wait.has_approvals && wait.unsettled.is_empty() {
         return None;
     }
-    let call = |call: &CallItem| json!({"toolCallId": call.call_id, "toolName": call.name, "input": call.arguments});
+    let call = |call: &CallItem| {
+        json!({"toolCallId": call.call_id, "toolName": call.name,
+            "input": call.arguments})
+    };
     let calls: Vec<JsonValue> = wait.unsettled.iter().map(call).collect();
     Some(json!({"reason": wait.reason(), "message": wait.message(), "calls": calls}))
 }

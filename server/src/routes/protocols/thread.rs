@@ -81,14 +81,15 @@ async fn check_answers(
     for Decision { call_id, .. } in decisions {
         if *call_id == run.id {
             let detail = format!("run {call_id} does not wait for a decision on a call");
-            let hint = "GET /v1/runs/{id} has the reason; POST /v1/runs/{id}/resume continues a run that is paused";
+            let hint = "GET /v1/runs/{id} has the reason; POST /v1/runs/{id}/resume continues \
+                        a run that is paused";
             return Err(Refusal::new(Code::Conflict, detail).hint(hint));
         }
         if start::is_unsettled(&app.engine, by, run, call_id).await? {
             let detail = format!(
-                "the outcome of the call {call_id} is unknown: it needs a settlement and no approval"
+                "the outcome of the call {call_id} is unknown: it needs a settlement, not an approval"
             );
-            let hint = r#"find out whether it had an effect, and send  "payload": {"outcome": "succeeded"} or {"outcome": "failed", "error": "…"}"#;
+            let hint = r#"find out whether it had an effect, and send "payload": {"outcome": "succeeded"}"#;
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
     }

@@ -98,7 +98,10 @@ fn result(id: &str, output: &str, exit_code: i64) -> (&'static str, JsonValue) {
 }
 
 fn interrupt(calls: &[String]) -> (&'static str, JsonValue) {
-    let request = |id: &String| json!({"tool_call_id": id, "tool_name": "pay", "args": {}, "status": "awaiting_approval"});
+    let request = |id: &String| {
+        json!({"tool_call_id": id, "tool_name": "pay", "args": {},
+            "status": "awaiting_approval"})
+    };
     let requests: Vec<JsonValue> = calls.iter().map(request).collect();
     ("interrupt", json!({"reason": "approval", "action_requests": requests}))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as JsonValue};
 use super::exchange::McpRequestContext;
 use super::input::{self, Decided};
 use super::message::{Request, refused};
-use super::shared::identity;
+use super::sessions::identity;
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
 use crate::routes::protocols::start;
 

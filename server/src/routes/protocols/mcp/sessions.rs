@@ -16,7 +16,6 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::shared::identity;
 use crate::limits;
 use crate::mcp_handler::level_of;
 
@@ -30,7 +29,7 @@ pub(super) struct McpSessions {
 }
 
 /// The id of a session: random bytes, the capabilities of the client, and a digest that binds both to its caller. It needs no
-/// signature. Whoever presents it has authenticated, and an invented id is worth as much as `initialize`.
+/// signature. A caller that presents it has authenticated, and an invented id is worth as much as `initialize`.
 #[derive(Debug)]
 struct SessionId {
     text: String,
@@ -191,6 +190,12 @@ impl McpSessions {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<McpSession>>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns what binds something in the memory of the server to its caller: the same subject of another issuer, or with another
+/// role or scope, is another caller. The id of a caller contains its issuer.
+pub(super) fn identity(by: &Caller) -> String {
+    json!([by.id(), by.role(), by.scope(), by.own_scope()]).to_string()
 }
 
 /// The key that occurs most often.

@@ -9,14 +9,8 @@ use abide_schema::reducer::Caller;
 use serde_json::{Value as JsonValue, json};
 use tokio_util::sync::CancellationToken;
 
-use super::sessions::McpSessions;
+use super::sessions::{McpSessions, identity};
 use super::state_seal::StateSeal;
-
-/// Returns what binds something in the memory of the server to its caller: the same subject of another issuer, or with another
-/// role or scope, is another caller. The id of a caller contains its issuer.
-pub(super) fn identity(by: &Caller) -> String {
-    json!([by.id(), by.role(), by.scope(), by.own_scope()]).to_string()
-}
 
 /// The [`identity`] of a caller, and the idempotency key of a call.
 type Key = (String, String);

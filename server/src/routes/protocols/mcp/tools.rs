@@ -81,7 +81,7 @@ pub(super) async fn call(
     if name == QUERY {
         return tokio::select! {
             answered = query(exchange, &arguments) => answered,
-            // Nobody reads the rows.
+            // The client does not read the rows.
             _ = exchange.cancellation() => Ok(failed("the query was cancelled")),
         };
     }
