@@ -124,7 +124,7 @@ impl HiddenRowsWorld {
         }
         // A row appears or vanishes although only its session changes.
         if step % 7 == 6 {
-            let status = if step % 2 == 0 { "open" } else { "closed" };
+            let status = if step.is_multiple_of(2) { "open" } else { "closed" };
             self.run(session, &["s2", "m0", r#"{"tenant":"ours"}"#, status]);
         }
     }

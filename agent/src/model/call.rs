@@ -16,7 +16,7 @@ use abide_models::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::context::entry::{self, AssistantEntry, CallResult, CallStatus, PARTIAL, RequestedCall};
+use crate::context::entry::{AssistantEntry, CallResult, CallStatus, PARTIAL, RequestedCall};
 use crate::context::request_size::{self, FittedRequest, RequestSize};
 use crate::middleware::held::HeldAnswer;
 use crate::middleware::streaming::{self, Published};

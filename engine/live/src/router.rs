@@ -115,6 +115,9 @@ struct CommitDeltas {
     deltas: Vec<(BindingId, Result<Delta, LiveError>)>,
 }
 
+/// Bindings that changes may affect, each with its hits.
+type HitBindings = Vec<(BindingId, Vec<Hit>)>;
+
 /// The subscriber of a binding that is about to be indexed, and what it is about to use.
 struct NewPlaces<'a> {
     by: &'a ShareKey,
@@ -320,7 +323,7 @@ impl Router {
         // Bindings planned with outdated policies receive no more deltas.
         hits.retain(|id, _| self.bindings[id].binding.is_latest());
         self.work.bindings_probed += hits.len() as u64;
-        let mut groups: BTreeMap<Vec<BindingId>, Vec<(BindingId, Vec<Hit>)>> = BTreeMap::new();
+        let mut groups: BTreeMap<Vec<BindingId>, HitBindings> = BTreeMap::new();
         for (id, found) in hits {
             let views = self.bindings[&id].views.iter().map(|view| view.id).collect();
             groups.entry(views).or_default().push((id, found));
@@ -429,10 +432,10 @@ impl Router {
         used: &[UsedView],
         visible: &ViewChanges,
         changes: &Changes,
-        mut group: Vec<(BindingId, Vec<Hit>)>,
+        mut group: HitBindings,
         allowance: ViewAllowance,
         sql: &mut dyn Sql,
-    ) -> Result<(Changes, Vec<(BindingId, Vec<Hit>)>), LiveError> {
+    ) -> Result<(Changes, HitBindings), LiveError> {
         let tables = group.iter().flat_map(|(id, _)| self.bindings[id].binding.template().tables());
         let tables: BTreeSet<usize> = tables.collect();
         let views = self.views.as_mut().expect("the queries use views");
@@ -456,7 +459,7 @@ impl Router {
     fn group_deltas(
         &mut self,
         changes: &Changes,
-        group: Vec<(BindingId, Vec<Hit>)>,
+        group: HitBindings,
         unknown: &BTreeSet<BindingId>,
         sql: &mut dyn Sql,
         commit: &mut CommitDeltas,

@@ -384,16 +384,12 @@ impl VisibleChange {
                     .into(),
             )
         };
-        let mut gone = HashSet::new();
-        let mut new = HashSet::new();
-        for (row, weight) in &change.weights {
-            let row = ExactRow(of_view(&row.0));
-            if *weight < 0 {
-                gone.insert(row)
-            } else {
-                new.insert(row)
-            };
-        }
+        let rows_with = |is_removed: bool| -> HashSet<ExactRow> {
+            let rows = change.weights.iter().filter(|(_, weight)| (**weight < 0) == is_removed);
+            rows.map(|(row, _)| ExactRow(of_view(&row.0))).collect()
+        };
+        let gone = rows_with(true);
+        let new = rows_with(false);
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
         for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {

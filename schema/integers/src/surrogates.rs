@@ -144,11 +144,11 @@ mod tests {
     fn an_error_has_the_place_of_its_text() {
         let found = |text: &str| check_surrogates(text).map_err(|found| found.to_string());
         assert_eq!(
-            found(r#"{"a":["x",{"b/c":"\u0041 \ud83d"}]}"#).unwrap_err(),
+            found(r#"{"a":["x",{"b/c":"\u0041 \ud83d"}]}"#).expect_err("a half is reported"),
             r"half a surrogate pair, \ud83d, in the text at /a/1/b~1c is no Unicode text"
         );
         assert_eq!(
-            found(r#""\udd11""#).unwrap_err(),
+            found(r#""\udd11""#).expect_err("a half is reported"),
             r"half a surrogate pair, \udd11, is no Unicode text"
         );
         assert_eq!(found(r#"{"a":"\ud83d\udd11"}"#), Ok(()));
