@@ -1,21 +1,24 @@
 //! Signals that stop the process.
 
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
 /// The signals that end a command: SIGINT, SIGTERM, and SIGHUP. Those that the parent had ignored stay ignored, as `nohup` and a
-/// shell's background jobs require.
+/// shell's background jobs require; but Ctrl-C on a terminal always ends it.
 pub(crate) struct EndSignals([Option<Signal>; 3]);
 
 impl EndSignals {
     /// # Errors
     /// The system's error.
     pub(crate) fn new() -> io::Result<EndSignals> {
-        let ignored = ignored_signals();
+        let mut ignored = ignored_signals();
+        if io::stdin().is_terminal() {
+            ignored &= !(1 << (SignalKind::interrupt().as_raw_value() - 1));
+        }
         let listen = |kind: SignalKind| {
             let bit = 1_u64 << (kind.as_raw_value() - 1);
             if ignored & bit != 0 { Ok(None) } else { signal(kind).map(Some) }

@@ -31,10 +31,11 @@ mod later {
 fn an_internal_failure_is_reported_and_affects_no_other_call() {
     let mut world = World::new();
     world.close();
+    let path = world.path().with_file_name("stumble.db");
     let module = Module::new("stumble").reducer(stumble::definition());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let engine = Engine::open(world.path(), world.config(vec![module])).unwrap();
+        let engine = Engine::open(&path, world.config(vec![module])).unwrap();
         let (caller, fall, stand) =
             (Caller::new("local"), json!({"fall": true}), json!({"fall": false}));
         let fallen = engine.call(&caller, "stumble", &fall, None);
@@ -48,6 +49,6 @@ fn an_internal_failure_is_reported_and_affects_no_other_call() {
     });
     let module = Module::new("stumble").reducer(later::stumble::definition());
     let into = world.path().with_file_name("again.db");
-    let error = replay(&world.path(), &into, vec![module], None, &mut |_| {}).unwrap_err();
+    let error = replay(&path, &into, vec![module], None, &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "event 1: stumble is refused in the replay: the reducer failed");
 }

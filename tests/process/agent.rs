@@ -557,8 +557,12 @@ fn without_a_terminal_a_signal_ends_the_program_of_a_run() {
             "cli: {{ command: [sh, waits.sh], working_dir: '{folder}', terminal: exit_zero }}\n"
         );
         fs::write(agent_folder.path("project/agents/clerk.yaml"), cli).unwrap();
-        let args = ["--db", "agents.db", "agent", "run", "clerk", INPUT, "--json"];
-        let run = agent_folder.spawn(&args);
+        // The tests can run in the background of a shell, which ignores SIGINT, or under `nohup`.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,HUP").arg(abide().get_program());
+        command.args(["--db", "agents.db", "agent", "run", "clerk", INPUT, "--json"]);
+        command.args(["--agents", "project"]).current_dir(agent_folder.folder.path());
+        let run = Process::spawn(&mut command);
         while !run.line().contains("it_is_up") {}
         run.signal(signal);
         let ended = run.ended();

@@ -51,8 +51,8 @@ impl UnreadFixture {
         let content = "x".repeat(100 << 10);
         let args = json!({"session_id": "s", "role": "user", "content": content});
         let call = json!({"reducer": "append_message", "args": args});
-        for _ in 0..2 {
-            let batch = json!({"calls": vec![&call; 51]});
+        for _ in 0..17 {
+            let batch = json!({"calls": vec![&call; 6]});
             let answer = fixture.post(&fixture.acme, "/v1/batch", &batch);
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }

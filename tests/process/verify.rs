@@ -173,10 +173,14 @@ fn commands_that_read_a_file_leave_its_folder_as_it_was() {
 fn a_log_whose_end_is_cut_off_is_found() {
     let made = DemoFile::new();
     let file = Connection::open(made.db()).unwrap();
+    let trigger = "SELECT sql FROM sqlite_schema WHERE name = 'events_no_delete'";
+    let trigger: String = file.query_row(trigger, [], |row| row.get(0)).unwrap();
     file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
     let messages = "SELECT max(seq) FROM agent_state";
     let last: i64 = file.query_row(messages, [], |row| row.get(0)).unwrap();
     file.execute("DELETE FROM events WHERE seq >= ?1", [last]).unwrap();
+    // A file without the trigger would be refused for its schema.
+    file.execute_batch(&trigger).unwrap();
     drop(file);
     let ended = verify(&made.db(), &[]);
     assert_eq!(ended.code, Some(4));

@@ -9,8 +9,6 @@ mod cycles;
 mod dependencies;
 mod features;
 mod finding;
-mod language;
-mod length;
 mod licences;
 mod links;
 mod opening;
@@ -47,7 +45,6 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     let files = read(root, &paths)?;
     let sources: Vec<Source> =
         files.iter().filter(|f| f.path.ends_with(".rs")).map(Source::parse).collect();
-    let ratchet = files.iter().find(|file| file.path == length::RATCHET);
     let metadata = metadata(root)?;
 
     let mut findings = root::check(&paths);
@@ -55,16 +52,12 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     findings.extend(attacks::check(&files));
     findings.extend(files.iter().flat_map(scripts::check));
     findings.extend(files.iter().flat_map(places::check));
-    findings.extend(files.iter().flat_map(language::check_page));
     findings.extend(files.iter().flat_map(sockets::check_page));
     for source in &sources {
         findings.extend(opening::check(source));
         findings.extend(words::check(source));
-        findings.extend(language::check(source));
         findings.extend(sockets::check(source));
-        findings.extend(length::check_lines(source));
     }
-    findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));
     findings.extend(cycles::check(&sources));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
     let packages = metadata.packages.iter().map(|package| package.name.as_str());

@@ -50,12 +50,19 @@ impl Parameters {
         Ok(Parameters { schema: schema.clone(), validator })
     }
 
-    /// Validates a model's text. An empty text means no arguments.
+    /// Validates a model's text. For a tool without parameters an empty text means no arguments. For other tools it is an
+    /// error, even if no parameter is required: providers leave it empty for a call whose arguments were lost, and the tool
+    /// would run with other arguments than the model chose.
     ///
     /// # Errors
     /// Why the arguments are invalid.
     pub fn fit_text(&self, text: &str) -> Result<CheckedArguments, ArgumentsError> {
-        if text.trim().is_empty() {
+        if matches!(text.trim(), "" | "\"\"") {
+            if self.has_parameters() {
+                let takes = messages::parameters(&self.schema);
+                let why = format!("the arguments are empty; send {{}} for none. {takes}");
+                return Err(ArgumentsError(why));
+            }
             return self.fit(Value::Object(Map::new()));
         }
         let arguments = serde_json::from_str(text).map_err(|why| {
@@ -67,6 +74,18 @@ impl Parameters {
             ArgumentsError(format!("invalid arguments: {found}; {}. {takes}", integers::HINT))
         })?;
         self.fit(arguments)
+    }
+
+    /// Whether the schema names a property, or could accept one that it does not name.
+    fn has_parameters(&self) -> bool {
+        let is_named = |name: &str| {
+            self.schema[name].as_object().is_some_and(|properties| !properties.is_empty())
+        };
+        let combines = ["$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"];
+        is_named("properties")
+            || is_named("patternProperties")
+            || is_named("additionalProperties")
+            || combines.iter().any(|keyword| self.schema.get(*keyword).is_some())
     }
 
     /// Validates arguments, and repairs them if necessary.

@@ -35,7 +35,7 @@ const STARTING: [&str; 10] = [
 
 /// The other `POST` paths of the OpenAPI description. `start_child_run` and imports are tested with the reducers. `resume` and
 /// `decide_approval` continue runs.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 27] = [
     "/agents",
     "/v1/explain",
     "/v1/imports",
@@ -45,6 +45,7 @@ const OTHERS: [&str; 26] = [
     "/v1/runs/{id}/export",
     "/v1/runs/{id}/pause",
     "/v1/runs/{id}/resume",
+    "/v1/sessions",
     "/v1/sessions/{id}/abort",
     "/v1/sessions/{id}/fork",
     "/v1/sql",

@@ -86,6 +86,8 @@ impl ScriptRun<'_> {
         self.say("s2", "hello")?;
         self.call("app", "suspend_session", json!({"session_id": "s2", "reason": "later"}))?;
         self.call("app", "resume_session", json!({"session_id": "s2"}))?;
+        let patch = json!({"session_id": "s2", "title": "New", "metadata": {"a": 1}});
+        self.call("app", "update_session", patch)?;
         self.checkpoint();
         Ok(())
     }

@@ -9,9 +9,7 @@ fn on(path: &str, text: &str) -> String {
     let source = source(path, text);
     let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
     findings.extend(words::check(&source));
-    findings.extend(language::check(&source));
     findings.extend(sockets::check(&source));
-    findings.extend(length::check_lines(&source));
     lines(&findings)
 }
 
@@ -21,11 +19,6 @@ fn source(path: &str, text: &str) -> Source {
 
 fn lines(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
-
-/// A file with one function of this many lines.
-fn function(lines: usize) -> String {
-    format!("//! A file.\nfn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
 }
 
 #[test]
@@ -59,26 +52,6 @@ fn unfinished_code_is_found() {
     );
     assert_eq!(on("a.rs", "//! The word is in a string.\nconst A: &str = \"TODO dbg!\";\n"), "");
     assert_eq!(on("a.rs", "//! It is part of a longer word: TODOS, my_todo!().\n"), "");
-}
-
-#[test]
-fn old_words_are_found() {
-    assert_eq!(
-        on("a.rs", "//! Nobody reads it.\nfn f(told: u8) { panic!(\"it is told {told}\") }\n"),
-        "a.rs:1: `nobody`: name the caller, the client or the process\n\
-         a.rs:2: `told`: receives, reports, shows"
-    );
-    let names = "//! `told` and untold.\nfn f(told: u8) { panic!(\"{told} {told:?}\") }\n";
-    assert_eq!(on("a.rs", names), "");
-    let stored = "//! A file.\nconst A: &str = \"nobody answered in time\";\n";
-    assert_eq!(on("a.rs", stored), "");
-    let page = |text: &str| {
-        lines(&language::check_page(&File { path: "a.md".to_owned(), text: text.to_owned() }))
-    };
-    assert_eq!(page("It lets go of\nthe lock.\n"), "a.md:1: `lets go of`: releases");
-    assert_eq!(page("`whoever`\n```\nnobody\n```\n"), "");
-    let postposed = page("It is kept, also if it fails, also iffy.\n");
-    assert_eq!(postposed, "a.md:1: `, also if`: even if, including");
 }
 
 #[test]
@@ -190,59 +163,6 @@ fn a_heading_occurs_once_in_a_page() {
     let pages = [File { path: "README.md".to_owned(), text: page }];
     let found = links::check(&pages, &["README.md".to_owned()]);
     assert_eq!(lines(&found), "README.md:6: has the heading `## B` twice");
-}
-
-#[test]
-fn code_lines_have_at_most_100_characters() {
-    let code = format!("//! A file.\nconst A: &str = \"{}\";\n", "a".repeat(90));
-    assert_eq!(on("a.rs", &code), "a.rs:2: 109 characters of code; the maximum is 100");
-    let comment = format!("//! A file.\nfn f() {{}} // {}\n", "a".repeat(100));
-    assert_eq!(on("a.rs", &comment), "");
-    let text = format!("//! A file.\nconst A: &str = r#\"\n{}\"#;\n", "a".repeat(120));
-    assert_eq!(on("a.rs", &text), "");
-}
-
-#[test]
-fn the_ratchet_only_decreases() {
-    let check = |text: &str, ratchet: &str| lines(&length::check(&[source("a.rs", text)], ratchet));
-    assert_eq!(check(&function(70), ""), "");
-    assert_eq!(check(&function(71), ""), "a.rs: fn long: 71 lines; the maximum is 70: split it");
-    assert_eq!(check(&function(71), "# why\n71 a.rs long\n"), "");
-    assert_eq!(
-        check(&function(72), "71 a.rs long"),
-        "a.rs: fn long: grew from 71 to 72 lines: split it"
-    );
-    assert_eq!(
-        check(&function(71), "72 a.rs long"),
-        "a.rs: fn long: shrank to 71 lines: update xtask/ratchet.txt"
-    );
-    assert_eq!(
-        check(&function(9), "72 a.rs long"),
-        "a.rs: fn long: remove it from xtask/ratchet.txt"
-    );
-    assert_eq!(check(&"//! A\n".repeat(801), ""), "a.rs: 801 lines; the maximum is 800: split it");
-    assert_eq!(check(&"//! A\n".repeat(801), "801 a.rs"), "");
-    assert_eq!(
-        check("", "many a.rs"),
-        "xtask/ratchet.txt:1: is not `<lines> <path>` or `<lines> <path> <function>`"
-    );
-}
-
-/// Braces, comments and quotes in literals are ignored.
-#[test]
-fn the_end_of_a_function_is_found() {
-    let tricky = r##"//! A file.
-fn a<'a>(x: [u8; 3], y: &'a str) -> fn(u8) -> u8 {
-    let _ = ('{', '\'', "}\"", r#"} " {"#, b"{"); // }
-    /* } /* } */ } */
-    let r#type = 1;
-}
-trait T { fn none(&self); }
-"##;
-    let long = tricky.replace("let r#type", &"step();\n".repeat(70));
-    let check = |text: &str| lines(&length::check(&[source("a.rs", text)], ""));
-    assert_eq!(check(tricky), "");
-    assert_eq!(check(&long), "a.rs: fn a: 75 lines; the maximum is 70: split it");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abide_json_integers as integers;
 use abide_json_schema::{JsonType, Mismatch, MismatchKind};
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
 use super::validator::{BoundedValidator, CheckedArguments};
 
@@ -138,13 +138,8 @@ fn leave_out(
     path: &str,
     types: &BTreeSet<JsonType>,
 ) -> Option<String> {
-    let Some((parent, key)) = path.rsplit_once('/') else {
-        let nothing = Value::Object(Map::new());
-        return types.contains(&JsonType::Object).then(|| {
-            *arguments = nothing;
-            "the arguments: treated an empty string as no arguments".to_owned()
-        });
-    };
+    // An empty string in place of all arguments is no choice of the model.
+    let (parent, key) = path.rsplit_once('/')?;
     let key = key.replace("~1", "/").replace("~0", "~");
     let members = arguments.pointer_mut(parent)?.as_object_mut()?;
     let kept = members.clone();

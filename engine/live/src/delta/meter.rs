@@ -63,14 +63,14 @@ impl Budget {
         commit_time: Duration::MAX,
     };
 
-    /// Whether the deltas of one payer have cost more than its share of a commit. What others spend
+    /// Whether the deltas of one payer have used up its share of a commit. What others spend
     /// does not matter: a tenant would notice their hidden rows.
     pub(crate) fn is_over(&self, payer: &ShareKey, spent: PayerCost) -> bool {
         if *payer == ShareKey::Operator {
-            return spent.steps > self.commit;
+            return spent.steps >= self.commit;
         }
         let share = usize::try_from(self.commit).map_or(u64::MAX, |all| Shares::share(all) as u64);
-        spent.steps > share || spent.time >= self.time
+        spent.steps >= share || spent.time >= self.time
     }
 
     /// The steps after which no further view of a restricted caller is evaluated in a commit.

@@ -59,7 +59,8 @@ def put(
     append: bool = False,
 ) -> dict[str, Any]:
     """An entry to write. `keep` leaves an entry that exists; `expected_seq` is that of the entry to replace; with `append`
-    the server adds digits to the key, which put it after all that were appended before."""
+    the server adds digits to the key, which put it after all that were appended before.
+    """
     entry: dict[str, Any] = {"key": key}
     if data is not None:
         entry["data"] = data

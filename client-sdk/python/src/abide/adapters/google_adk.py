@@ -6,9 +6,9 @@ from abide.adapters.google_adk import AbideSessionService
 runner = Runner(app_name="app", agent=agent, session_service=AbideSessionService(client))
 ```
 
-A session is the collection `google-adk/<app>/<user>/<session>`: the entry `session` has its state and when this changed, and
-`e/…` its events in the order of the log. State with the prefixes `app:` and `user:` is in the collections `google-adk-state/<app>` and
-`google-adk-state/<app>/<user>`.
+A session is the collection `google-adk/<app>/<user>/<session>`: the entry `session` has its state and when this
+changed, and `e/…` its events in the order of the log. State with the prefixes `app:` and `user:` is in the collections
+`google-adk-state/<app>` and `google-adk-state/<app>/<user>`.
 """
 
 from __future__ import annotations
