@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use expect_test::expect;
 use rustix::process::{Pid, Signal, test_kill_process};

@@ -18,8 +18,6 @@ pub(crate) struct Line {
     pub(crate) text: String,
     pub(crate) code: String,
     pub(crate) comment: String,
-    /// The line starts inside a string from a previous line.
-    pub(crate) inside_literal: bool,
     /// The line is part of a test.
     pub(crate) test: bool,
 }
@@ -44,7 +42,6 @@ impl Source {
                 text: line.to_owned(),
                 code: only(Kind::Code),
                 comment: only(Kind::Comment),
-                inside_literal: start > 0 && kinds[start - 1] == Kind::Literal,
                 test: false,
             });
             // `lines` strips `\r\n` too.
