@@ -80,9 +80,27 @@ fn empty_arguments_are_no_choice_of_a_model() {
     check(
         of(json!({"place": {"type": "string"}}), &[]),
         &["", " ", "\"\"", "null", "{}"],
-        expect![[r#""#]],
+        expect![[r#"
+
+              the arguments are empty; send {} for none. Parameters: place (string)
+ 
+              the arguments are empty; send {} for none. Parameters: place (string)
+            ""
+              the arguments are empty; send {} for none. Parameters: place (string)
+            null
+              invalid arguments: null is not of type "object". Parameters: place (string)
+            {}
+              {}"#]],
     );
-    check(of(json!({}), &[]), &["", "\"\""], expect![[r#""#]]);
+    check(
+        of(json!({}), &[]),
+        &["", "\"\""],
+        expect![[r#"
+
+          {}
+        ""
+          {}"#]],
+    );
 }
 
 #[test]

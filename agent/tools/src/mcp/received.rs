@@ -181,12 +181,14 @@ mod tests {
         check(
             r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a"},{"type":"hologram","text":"b"}]}}"#,
             expect![[
-                r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a"},{"type":"hologram","text":"b"}]}}"#
+                r#"{"id":1,"jsonrpc":"2.0","result":{"content":[{"text":"the tool ran, but a part of its result cannot be read: content 1 (hologram)","type":"text"},{"text":"a","type":"text"},{"text":"b","type":"text"}],"isError":true,"resultType":"complete"}}"#
             ]],
         );
         check(
             r#"{"jsonrpc":"2.0","id":"x","result":{"content":"words"}}"#,
-            expect![[r#"{"jsonrpc":"2.0","id":"x","result":{"content":"words"}}"#]],
+            expect![[
+                r#"{"id":"x","jsonrpc":"2.0","result":{"content":[{"text":"the tool ran, but a part of its result cannot be read: its content is no list","type":"text"},{"text":"words","type":"text"}],"isError":true,"resultType":"complete"}}"#
+            ]],
         );
         check(
             r#"{"jsonrpc":"2.0","id":1,"result":7}"#,
@@ -195,7 +197,7 @@ mod tests {
         check(
             r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}},{"name":7}]}}"#,
             expect![[
-                r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}},{"name":7}]}}"#
+                r#"{"id":1,"jsonrpc":"2.0","result":{"tools":[{"inputSchema":{},"name":"a"}]}}"#
             ]],
         );
         check(
