@@ -142,7 +142,7 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// within milliseconds; a call that runs for longer than this is shown while it runs.
 pub(crate) const TURN_HOLD: Duration = Duration::from_secs(2);
 
-/// How long a WebSocket may be silent: three pings went unanswered.
+/// How long a WebSocket may be silent: four pings went unanswered.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// How long to wait for the peer after a close frame.

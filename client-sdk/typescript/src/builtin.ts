@@ -380,6 +380,19 @@ export interface BuiltinTables {
     /** The event that recorded it. */
     seq: number;
   };
+  /** The restrictions of the caller that started a run, and of the runs that it delegates. A run without a row was started by an unrestricted caller. */
+  run_starters: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** The caller's id. */
+    caller: string;
+    /** The caller's role, capabilities and scope, as in the log. JSON text. */
+    authority: string;
+    /** The event that started the run. */
+    seq: number;
+  };
   /** A run in the list of its agent. */
   run_lists: {
     /** The agent. */
@@ -499,6 +512,13 @@ export interface BuiltinTables {
     updated_at: number;
     /** The event of the last change. */
     seq: number;
+  };
+  /** The number of pending timers of one scope. A scope without pending timers has no row. */
+  timer_counts: {
+    /** The scope, as that of the sessions; `{}` for timers without a session. */
+    scope: string;
+    /** Pending timers. */
+    pending: number;
   };
   /** The rows and columns of a table that callers of a role may see. The engine reads this table as the module declares. */
   policies: {
@@ -2721,6 +2741,15 @@ export interface BuiltinReducers {
       name: string;
     };
     result: BuiltinTables["prompt_labels"];
+  };
+  /** Changes the title and the metadata of a session that has not ended. What is omitted stays. */
+  update_session: {
+    args: {
+      metadata?: Record<string, unknown> | null | undefined;
+      session_id: string;
+      title?: string | null | undefined;
+    };
+    result: BuiltinTables["sessions"];
   };
   /** Suspends a run until a decision is made. If it was made meanwhile, the run continues immediately; otherwise it waits without a driver. `interrupt` is the event for consumers. */
   wait_run: {

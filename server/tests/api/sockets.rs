@@ -307,7 +307,7 @@ async fn a_dead_peer_times_out() {
     let mut received = Vec::new();
     socket.read_to_end(&mut received).await.expect("it ends");
     let pings = received.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
-    assert_eq!(pings, 3);
+    assert_eq!(pings, 4);
 }
 
 /// A peer that sends one byte of a message per second.
