@@ -44,6 +44,15 @@ struct Import {
     public: bool,
 }
 
+/// A file of each cycle that exists and must go. Cycles without one of them are findings.
+const OPEN: [&str; 5] = [
+    "agent/src/tools/approval.rs",
+    "engine/live/src/views.rs",
+    "engine/store/src/schema_check.rs",
+    "reducers/src/agent/allow.rs",
+    "reducers/src/run/starter.rs",
+];
+
 /// Looks for cycles in each crate. A finding lists them, with the names that tie them.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Modules> = BTreeMap::new();
@@ -57,7 +66,11 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             modules.insert(Vec::new(), main);
         }
     }
-    crates.iter().filter_map(|(root, modules)| finding(root, &cycles(modules))).collect()
+    let is_open = |cycle: &Cycle| OPEN.iter().any(|file| cycle.ties.contains(file));
+    let unknown = |modules| -> Vec<Cycle> {
+        cycles(modules).into_iter().filter(|cycle| !is_open(cycle)).collect()
+    };
+    crates.iter().filter_map(|(root, modules)| finding(root, &unknown(modules))).collect()
 }
 
 fn finding(root: &str, cycles: &[Cycle]) -> Option<Finding> {
