@@ -64,26 +64,6 @@ fn sockets_are_used_in_named_places_only() {
 }
 
 #[test]
-fn headings_with_text_on_their_line_are_found() {
-    let heading =
-        "//! A file.\n/// # Errors It fails.\n///\n/// # Errors\n/// It fails.\nfn f() {}\n";
-    assert_eq!(on("a.rs", heading), "a.rs:2: a heading has text on its line");
-}
-
-#[test]
-fn comments_that_need_their_neighbour_are_found() {
-    let found = "a.rs:2: the comment needs its neighbour: repeat the noun";
-    for comment in
-        ["The same for runs.", "The same, with a scope.", "Those that exist.", "That seq."]
-    {
-        assert_eq!(on("a.rs", &format!("//! A file.\n/// {comment}\nfn f() {{}}\n")), found);
-    }
-    for comment in ["The same caller with limits.", "Calls\n/// That are open."] {
-        assert_eq!(on("a.rs", &format!("//! A file.\n/// {comment}\nfn f() {{}}\n")), "");
-    }
-}
-
-#[test]
 fn silenced_lints_are_found() {
     assert_eq!(
         on("a.rs", "//! A file.\n#![allow(dead_code)]\n#[allow(unused)]\n#[ignore = \"slow\"]\n"),
