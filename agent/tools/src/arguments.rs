@@ -100,6 +100,17 @@ impl Parameters {
             .ok_or_else(|| self.mismatch(&arguments))
     }
 
+    /// Validates arguments that may no longer change, because an approver may have seen them.
+    ///
+    /// # Errors
+    /// Why the arguments are invalid.
+    pub fn accept(&self, arguments: Value) -> Result<CheckedArguments, ArgumentsError> {
+        match self.validator.is_valid(&arguments) {
+            true => Ok(CheckedArguments { arguments, repairs: Vec::new() }),
+            false => Err(self.mismatch(&arguments)),
+        }
+    }
+
     /// The errors of any value, without repair; `None` if it is valid.
     #[must_use]
     pub fn wrong_with(&self, value: &Value) -> Option<String> {

@@ -1,8 +1,9 @@
 //! Repair of invalid arguments, based on the validator's errors.
 //!
 //! Only invalid values are changed, and only as follows. A string with the JSON of an object, array, number,
-//! boolean or null is parsed if such a type is required. An empty string is removed if it is invalid; if the member
-//! is required and may be null, it becomes null. A single value becomes an array with that value. An object with
+//! boolean or null is parsed if such a type is required. An empty string, or a null, is removed if it is invalid: models write
+//! both for an optional parameter that they do not use. If the member is required and may be null, an empty string becomes
+//! null. A single value becomes an array with that value. An object with
 //! the single key `input`, `args` or `arguments` is replaced by its value if the tool has no such parameter. The
 //! repair uses the validator's errors instead of the schema, so it does not need to interpret references and
 //! combinations.
@@ -117,42 +118,58 @@ fn repair_value(
 ) -> Option<String> {
     let place = if path.is_empty() { "the arguments" } else { path };
     let stands = arguments.pointer_mut(path)?;
-    if stands == "" {
+    if stands == "" || stands.is_null() {
         return leave_out(validator, arguments, path, types);
     }
     if let Some(value) = stands.as_str().and_then(|text| out_of_text(text, types)) {
         *stands = value;
         return Some(format!("{place}: parsed the value in a string"));
     }
-    if types.contains(&JsonType::Array) && !stands.is_array() && !stands.is_null() {
+    if types.contains(&JsonType::Array) && !stands.is_array() {
         *stands = Value::Array(vec![stands.take()]);
         return Some(format!("{place}: wrapped a single value in an array"));
     }
     None
 }
 
-/// Removes the empty string at a location, or replaces a required one by null.
+/// Removes the empty string or the null at a location, or replaces a required empty string by null.
 fn leave_out(
     validator: &BoundedValidator,
     arguments: &mut Value,
     path: &str,
     types: &BTreeSet<JsonType>,
 ) -> Option<String> {
-    // An empty string in place of all arguments is no choice of the model.
+    // In place of all arguments it is no choice of the model.
     let (parent, key) = path.rsplit_once('/')?;
+    let is_null = arguments.pointer(path)?.is_null();
+    // A null that one of several alternatives accepts may be the choice of the model.
+    if is_null && !refuses(&validator.mismatches(arguments, ERRORS), path) {
+        return None;
+    }
     let key = key.replace("~1", "/").replace("~0", "~");
     let members = arguments.pointer_mut(parent)?.as_object_mut()?;
     let kept = members.clone();
     members.remove(&key);
     let missed = misses(&validator.mismatches(arguments, ERRORS), parent, &key);
     if !missed {
-        return Some(format!("{path}: removed an empty string"));
+        let what = if is_null { "a null" } else { "an empty string" };
+        return Some(format!("{path}: removed {what}"));
     }
     let members = arguments.pointer_mut(parent)?.as_object_mut()?;
     *members = kept;
     types.contains(&JsonType::Null).then(|| {
         members.insert(key, Value::Null);
         format!("{path}: replaced an empty string by null")
+    })
+}
+
+/// Whether the value at a location is invalid in every alternative.
+fn refuses(errors: &[Mismatch], path: &str) -> bool {
+    errors.iter().any(|error| match &error.kind {
+        MismatchKind::Alternatives(branches) => branches.iter().all(|branch| refuses(branch, path)),
+        MismatchKind::Type(_) | MismatchKind::Missing(_) | MismatchKind::Other => {
+            error.path == path
+        }
     })
 }
 

@@ -186,6 +186,62 @@ fn an_empty_string_is_removed_only_if_invalid() {
     );
 }
 
+/// Class: a null for an optional parameter, which models write often. The call was refused, also for clients of MCP, and the
+/// model tried again and again. A null that the schema of its place accepts is a value, and stays.
+#[test]
+fn a_null_is_removed_only_where_the_schema_refuses_it() {
+    check(
+        of(
+            json!({"must": {"type": "integer"}, "may": {"type": "boolean"}, "any": {},
+                "null": {"type": ["integer", "null"]}, "date": {"enum": ["today", "now"]},
+                "mode": {"enum": ["a", null]}, "list": {"type": "array", "items": {"type": "string"}},
+                "deep": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+                "some": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+                "none": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
+            &["must"],
+        ),
+        &[
+            r#"{"must": 1, "may": null, "any": null, "null": null, "date": null, "mode": null}"#,
+            r#"{"must": "1", "list": null, "some": null, "none": null}"#,
+            r#"{"must": null}"#,
+            r#"{"must": 1, "deep": {"n": null}}"#,
+            r#"{"must": 1, "deep": {"n": 1, "other": null}, "list": null}"#,
+            r#"{"must": 1, "list": ["a", null]}"#,
+        ],
+        expect![[r#"
+            {"must": 1, "may": null, "any": null, "null": null, "date": null, "mode": null}
+              {"any":null,"mode":null,"must":1,"null":null}
+              /date: removed a null
+              /may: removed a null
+            {"must": "1", "list": null, "some": null, "none": null}
+              {"must":1,"none":null}
+              /list: removed a null
+              /must: parsed the value in a string
+              /some: removed a null
+            {"must": null}
+              invalid arguments: at /must: null is not of type "integer". Parameters: any (any), date (one of "today", "now"), deep (object), list (array of string), may (boolean), mode (one of "a", null), must (integer, required), none (string or null), null (integer or null), some (string or integer)
+            {"must": 1, "deep": {"n": null}}
+              invalid arguments: at /deep/n: null is not of type "integer". Parameters: any (any), date (one of "today", "now"), deep (object), list (array of string), may (boolean), mode (one of "a", null), must (integer, required), none (string or null), null (integer or null), some (string or integer)
+            {"must": 1, "deep": {"n": 1, "other": null}, "list": null}
+              {"deep":{"n":1,"other":null},"must":1}
+              /list: removed a null
+            {"must": 1, "list": ["a", null]}
+              invalid arguments: at /list/1: null is not of type "string". Parameters: any (any), date (one of "today", "now"), deep (object), list (array of string), may (boolean), mode (one of "a", null), must (integer, required), none (string or null), null (integer or null), some (string or integer)"#]],
+    );
+    // The other alternative accepts the null.
+    let one = json!({"properties": {"a": {"type": "null"}, "b": {"type": "string"}}});
+    let other = json!({"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}});
+    check(
+        json!({"type": "object", "anyOf": [one, other]}),
+        &[r#"{"a": null, "b": 5}"#, r#"{"a": null, "b": "x"}"#],
+        expect![[r#"
+            {"a": null, "b": 5}
+              invalid arguments: {"a":null,"b":5} is valid under none of "anyOf" (at /b: 5 is not of type "string"; at /a: null is not of type "string"). Parameters: object
+            {"a": null, "b": "x"}
+              {"a":null,"b":"x"}"#]],
+    );
+}
+
 #[test]
 fn a_single_value_is_wrapped_in_an_array() {
     check(
@@ -212,7 +268,8 @@ fn a_single_value_is_wrapped_in_an_array() {
               /edits: wrapped a single value in an array
               /edits/0: parsed the value in a string
             {"paths": null}
-              invalid arguments: at /paths: null is not of type "array". Parameters: edits (array of object), ids (array of integer), paths (array of string)
+              {}
+              /paths: removed a null
             {"paths": ""}
               {}
               /paths: removed an empty string"#]],

@@ -152,13 +152,13 @@ impl ToolView {
         entry.admit(name, entry.parameters.fit_text(arguments))
     }
 
-    /// Checks a call with parsed arguments, such as those that an approver has edited.
+    /// Checks a recorded call before it runs. Its arguments are not repaired: an approver may have seen or edited them.
     ///
     /// # Errors
     /// As [`ToolView::admit`].
     pub fn admit_value(&self, name: &str, arguments: Value) -> Result<AdmittedCall, ToolOutcome> {
         let entry = self.entry(name)?;
-        entry.admit(name, entry.parameters.fit(arguments))
+        entry.admit(name, entry.parameters.accept(arguments))
     }
 
     fn entry(&self, name: &str) -> Result<Entry, ToolOutcome> {

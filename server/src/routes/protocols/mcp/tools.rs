@@ -71,7 +71,7 @@ pub(super) async fn call(
 ) -> Result<JsonValue, McpFailure> {
     let name = request.text("name")?;
     let arguments = match request.params.get("arguments") {
-        None => Map::new(),
+        None | Some(JsonValue::Null) => Map::new(),
         Some(JsonValue::Object(arguments)) => arguments.clone(),
         Some(_) => return Err(McpFailure::invalid("arguments must be an object")),
     };
@@ -107,7 +107,7 @@ async fn query(
 ) -> Result<JsonValue, McpFailure> {
     let empty = Map::new();
     let params = match arguments.get("params") {
-        None => &empty,
+        None | Some(JsonValue::Null) => &empty,
         Some(JsonValue::Object(params)) => params,
         Some(_) => return Ok(failed("bad_arguments: params must be an object")),
     };
