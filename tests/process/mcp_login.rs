@@ -7,6 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{Value as JsonValue, json};
@@ -17,21 +19,29 @@ use crate::program::{Process, abide, run};
 /// What no file but that of the login may contain.
 const SECRETS: [&str; 3] = ["acc3ss-token", "r3fresh-token", "c0de-of-login"];
 
+/// Whether the tokens of the last login have expired, and its refresh token too.
+type Expiry = Arc<AtomicBool>;
+
 /// Starts the servers. Returns their address.
 fn servers() -> String {
+    servers_with(&Expiry::default())
+}
+
+fn servers_with(expired: &Expiry) -> String {
+    let expired = Arc::clone(expired);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let own = url.clone();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let url = own.clone();
-            thread::spawn(move || serve(&stream.unwrap(), &url));
+            let (url, expired) = (own.clone(), Arc::clone(&expired));
+            thread::spawn(move || serve(&stream.unwrap(), &url, &expired));
         }
     });
     url
 }
 
-fn serve(stream: &TcpStream, url: &str) {
+fn serve(stream: &TcpStream, url: &str, expired: &AtomicBool) {
     let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     let mut length = 0;
@@ -52,7 +62,13 @@ fn serve(stream: &TcpStream, url: &str) {
     reader.read_exact(&mut body).unwrap();
     let path = head[0].split(' ').nth(1).unwrap();
     let is_authorized = head.iter().any(|line| line.ends_with("Bearer acc3ss-token\r\n"));
-    let (status, answer) = answer(path, is_authorized, &body, url);
+    let text = String::from_utf8_lossy(&body);
+    if path == "/token" && text.contains("code=c0de-of-login") {
+        expired.store(false, Ordering::SeqCst);
+    }
+    // The run has begun when its login expires: the tools are known.
+    let has_expired = expired.load(Ordering::SeqCst) && text.contains("tools/call");
+    let (status, answer) = answer(path, is_authorized && !has_expired, &body, url);
     let text = if answer.is_null() { String::new() } else { answer.to_string() };
     let challenge =
         format!("www-authenticate: Bearer scope=\"read\", resource_metadata=\"{url}/meta\"\r\n");
@@ -85,6 +101,7 @@ fn answer(path: &str, is_authorized: bool, body: &[u8], url: &str) -> (u16, Json
             json!({"access_token": "acc3ss-token", "token_type": "Bearer", "expires_in": 3600,
                 "refresh_token": "r3fresh-token"}),
         ),
+        "/token" => (400, json!({"error": "invalid_grant"})),
         "/mcp" if !is_authorized => (401, JsonValue::Null),
         "/mcp" => {
             let message: JsonValue = serde_json::from_slice(body).unwrap_or_default();
@@ -192,6 +209,39 @@ fn an_agent_uses_the_login_of_a_person() {
     }
     run(["mcp", "logout", "shop", "--agents", &path]).good();
     assert!(!login.exists());
+}
+
+/// Class: a problem that neither the model nor a retry can solve. The command was silent while the call was retried, and then the model
+/// got the error. `--yes` approves calls, but it cannot log in.
+#[test]
+fn a_login_that_expires_in_a_run_interrupts_it_with_the_command() {
+    let expired = Expiry::default();
+    let folder = agents(&servers_with(&expired));
+    let path = folder.path().to_str().unwrap().to_owned();
+    let db = folder.path().join("a.db").display().to_string();
+    let log_in = || {
+        let (process, address) = begin(folder.path());
+        browse(&address);
+        assert_eq!(process.ended().code, Some(0));
+    };
+    log_in();
+    expired.store(true, Ordering::SeqCst);
+    let arguments =
+        ["agent", "run", "clerk", "Look.", "--yes", "--id", "r1", "--agents", &path, "--db", &db];
+    let waits = run(arguments);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    assert!(waits.stderr.contains("run `abide mcp login shop`; then accept"), "{waits:?}");
+    log_in();
+    let sql = "SELECT call_id FROM approvals WHERE status = 'pending'";
+    let asked = run(["sql", "--db", &db, "--json", sql]).good();
+    let asked: JsonValue = serde_json::from_str(&asked).unwrap();
+    let call_id = asked["rows"][0][0].as_str().or(asked["rows"][0]["call_id"].as_str()).unwrap();
+    assert!(waits.stderr.contains(&format!("call_id={call_id}")), "{waits:?}");
+    let approve = format!("call_id={call_id}");
+    run(["call", "--db", &db, "decide_approval", &approve, "decision=approve"]).good();
+    let done = run(arguments);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stdout.contains("It is there."), "{done:?}");
 }
 
 /// The browser runs on another machine: its last page cannot be shown, but its address can be pasted.

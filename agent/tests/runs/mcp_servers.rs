@@ -15,7 +15,7 @@ use abide_schema::Scope;
 use abide_schema::reducer::Caller;
 use abide_tools::{McpServerConfig, Tools};
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -43,6 +43,20 @@ struct AgencyState {
     cancelled: Vec<String>,
     /// The questions of `book`, if there are others.
     questions: Option<Value>,
+    /// The requests that need a login, which nobody has made yet.
+    needs_login: Option<&'static str>,
+}
+
+impl AgencyState {
+    /// Whether a request is refused until a person logs in.
+    fn rejects(&self, method: &str, params: &Value) -> bool {
+        match self.needs_login {
+            Some("tools/call with answers") => {
+                method == "tools/call" && params["inputResponses"].is_object()
+            }
+            needs_login => needs_login == Some(method),
+        }
+    }
 }
 
 fn form(field: &str) -> Value {
@@ -144,6 +158,10 @@ fn task(state: &AgencyState, at: usize) -> Value {
 async fn answer(State(agency): State<Agency>, Json(request): Json<Value>) -> Response {
     let Some(id) = request.get("id") else { return StatusCode::ACCEPTED.into_response() };
     let method = request["method"].as_str().unwrap_or_default();
+    if agency.state.lock().expect("no test panicked").rejects(method, &request["params"]) {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer scope=\"book\"")];
+        return (StatusCode::UNAUTHORIZED, challenge).into_response();
+    }
     let answer = match agency.perform(method, &request["params"]) {
         Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
         Err(code) => {
@@ -378,6 +396,73 @@ async fn a_person_answers_declines_or_cancels() {
         .await;
         assert!(rendered.contains(&format!("Booked: {expected}.")), "{rendered}");
         assert_eq!(agency.booked().len(), 1);
+    }
+}
+
+const EACH: &str = "answers: [{ calls: [{ name: agency_book }] }, { calls: [{ name: agency_ship }] }, \
+                    { text: All is done. }]";
+
+/// A server that needs a new login in the middle of a run, at any request of a call. The call was retried for minutes, and then its
+/// error was given to the model; the reason was only in the row of the call. Both tools must not run twice.
+#[tokio::test]
+async fn a_login_that_has_expired_interrupts_the_run_and_the_same_call_goes_on() {
+    for rejected in ["tools/call", "tools/call with answers", "tasks/get", "tasks/update"] {
+        let agency = Agency::start().await;
+        let set_login = |needed| agency.state.lock().expect("no panic").needs_login = needed;
+        set_login(Some(rejected));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut asked = Vec::new();
+        let rendered = with_runtime(&agency, folder.path(), EACH, async |abide| {
+            for _ in 0..3 {
+                let call_id = until(abide, ASKED).await;
+                let sql = "SELECT prompt FROM approvals WHERE call_id = :id";
+                let prompt = abide.sql(sql).param("id", &call_id).fetch().await;
+                let prompt: Vec<(String,)> = prompt.expect("the query succeeds");
+                let answer = match prompt[0].0.as_str() {
+                    "Who travels?" => json!({"name": "Ada"}),
+                    "Where to?" => json!({"place": "Vienna"}),
+                    _ => json!({"logged_in": true}),
+                };
+                asked.push(prompt[0].0.clone());
+                if answer["logged_in"] == true {
+                    set_login(None);
+                }
+                let approve = DecideApproval::new(Decision::Approve).call_id(&call_id);
+                let approve = approve.approved_arguments(json!({ "answer": answer }));
+                abide.call(approve).await.expect("it is approved");
+            }
+            assert_eq!(until(abide, ENDED).await, "done", "{rejected}");
+        })
+        .await;
+        asked.retain(|prompt| prompt.contains("login"));
+        let expected = "MCP server agency cannot be used: it requires a login with the scopes \
+                        book: run `abide mcp login agency`; then accept";
+        assert_eq!(asked, [expected], "{rejected}");
+        assert_eq!((agency.booked().len(), agency.tasks().len()), (1, 1), "{rejected}");
+        assert!(!rendered.contains("login"), "{rendered}");
+        assert!(rendered.contains("Booked: ") && rendered.contains("Shipped: "), "{rendered}");
+    }
+}
+
+/// If nobody logs in, the model learns it. A call whose task goes on on the server did not fail: its outcome is unknown.
+#[tokio::test]
+async fn a_declined_login_ends_the_call() {
+    let ship = "answers: [{ calls: [{ name: agency_ship }] }, { text: All is done. }]";
+    for (rejected, script, expected) in
+        [("tools/call", ONE, "failed"), ("tasks/get", ship, "unknown")]
+    {
+        let agency = Agency::start().await;
+        agency.state.lock().expect("no panic").needs_login = Some(rejected);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        with_runtime(&agency, folder.path(), script, async |abide| {
+            let call_id = until(abide, ASKED).await;
+            let reject = DecideApproval::new(Decision::Reject).call_id(&call_id);
+            abide.call(reject).await.expect("it is rejected");
+            let sql = "SELECT status FROM tool_calls WHERE tool_name LIKE 'agency%' \
+                       AND status IN ('failed', 'unknown')";
+            assert_eq!(until(abide, sql).await, expected, "{rejected}");
+        })
+        .await;
     }
 }
 

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 use crate::outcome::{Failure, ToolOutcome};
 
+/// The only field of the form that asks a person to log in to the server of a tool.
+pub const LOGIN_FIELD: &str = "logged_in";
+
 /// Records the exchange of one claimed call.
 pub trait ExchangeLog: Send + Sync {
     /// Records steps.

@@ -78,7 +78,7 @@ pub use builtin::{
 pub use config::ConfigError;
 pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
 pub use event_reader::{EventReader, EventTooLarge};
-pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer};
+pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer};

@@ -334,9 +334,9 @@ impl McpServer {
         let handle = McpServer { server, has_left: false };
         match handle.server.connection().await {
             Ok(_) => {}
-            Err(why) if required => {
+            Err(error) if required => {
                 let name = handle.server.name.clone();
-                return Err(McpError::Unavailable { name, why });
+                return Err(McpError::Unavailable { name, why: error.why });
             }
             Err(_) => handle.server.keep_trying(),
         }
@@ -363,7 +363,7 @@ impl McpServer {
             None => {
                 let why = match &link.connection {
                     Some(connection) => connection.how_it_ended().await,
-                    None => link.why.clone(),
+                    None => link.last_error.why.clone(),
                 };
                 McpStatus::Down { why }
             }

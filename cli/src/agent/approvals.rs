@@ -8,6 +8,7 @@ use abide_agent::AgentEvent;
 use abide_client::arguments::{DecideApproval, SettleToolCall};
 use abide_client::{Abide, Decision, Error, INPUT_TOOL, Outcome, RunEventKind};
 use abide_schema::{Code, Refusal};
+use abide_tools::LOGIN_FIELD;
 use serde_json::{Value, json};
 
 use super::chat::{Input, Typed};
@@ -303,6 +304,11 @@ async fn answer(
     request: &Value,
 ) -> Result<Verdict<Result<(), Error>>, Failure> {
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
+    let is_login = request["args"]["schema"]["properties"][LOGIN_FIELD].is_object();
+    if matches!(decider, Decider::All) && is_login {
+        // The option approves calls. It cannot log in, and the call would ask again at once.
+        return Ok(Verdict::Open);
+    }
     if matches!(decider, Decider::All) {
         let approved = abide.call(decide(Decision::Approve)).await.map(drop);
         return Ok(Verdict::Decided(approved));

@@ -105,7 +105,7 @@ impl McpTools {
     async fn request(&self, request: &McpRequest<'_>) -> Result<String, Refusal> {
         let named = request.params.get("_meta").and_then(|meta| meta[SESSION].as_str());
         let session_id = named.unwrap_or(request.session_id);
-        let arguments = request.params.get("arguments").cloned().unwrap_or_else(|| json!({}));
+        let arguments = self.arguments(request.params);
         let open = BatchCall {
             reducer: "open_session".to_owned(),
             args: json!({"id": session_id, "agent": AGENT, "title": "Tool calls over MCP"}),
@@ -130,6 +130,16 @@ impl McpTools {
         let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
         let row: Value = serde_json::from_str(row).unwrap_or_default();
         Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
+    }
+
+    /// The arguments of a call as its row has them. They are those of a model, and are repaired before anyone approves them; if that is
+    /// impossible, the reducer refuses them.
+    fn arguments(&self, params: &Map<String, Value>) -> Value {
+        let name = params["name"].as_str().unwrap_or_default();
+        let arguments = params.get("arguments").filter(|arguments| !arguments.is_null());
+        let arguments = arguments.cloned().unwrap_or_else(|| json!({}));
+        let admitted = self.tools.admit(name, &arguments.to_string());
+        admitted.map_or(arguments, |admitted| admitted.arguments)
     }
 
     /// Checks that a session which the client names is one whose calls this server runs. It is created if it is missing.
@@ -201,7 +211,12 @@ fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
         let args = it.arguments.value();
         json!({"tool_call_id": it.call_id, "tool_name": it.tool_name, "args": args})
     };
-    let text = format!("The call {} of {} waits for a decision.", call.call_id, call.tool_name);
+    let mut text = format!("The call {} of {} waits for a decision.", call.call_id, call.tool_name);
+    for question in undecided.iter().filter(|it| it.tool_name == INPUT_TOOL) {
+        if let Some(message) = question.arguments.value()["message"].as_str() {
+            text = format!("{text}\n{}: {message}", question.call_id);
+        }
+    }
     let result = result(call, &text, false);
     McpReply::Waiting { approvals: undecided.iter().map(approval).collect(), result }
 }

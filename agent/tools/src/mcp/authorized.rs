@@ -27,6 +27,12 @@ type Events = BoxStream<'static, Result<Sse, SseError>>;
 /// The beginning of the SDK's error for a response of JSON that it cannot decode; it has no variant of its own.
 const UNREADABLE: &str = "could not parse JSON response as ServerJsonRpcMessage";
 
+/// The beginning of the SDK's error for a 401 without a challenge; it has no variant of its own.
+const UNAUTHORIZED: &str = "HTTP 401";
+
+/// Why a request with the configured headers was rejected.
+const REJECTED: &str = "the server rejects the configured headers (HTTP 401)";
+
 /// The events of a server, with messages that the SDK can decode.
 fn decodable(events: Events) -> Events {
     let readable = |event: Sse| Sse {
@@ -53,21 +59,27 @@ impl AuthorizedClient {
         &self,
         request: impl Fn(Option<String>) -> F,
     ) -> Result<T, HttpError> {
-        let Some(authorizer) = &self.authorizer else { return request(None).await };
+        let Some(authorizer) = &self.authorizer else {
+            return request(None).await.map_err(|error| match challenge_of(&error) {
+                Some(_) => failed(OAuthError::Refused(REJECTED.to_owned())),
+                None => error,
+            });
+        };
         let (mut has_renewed, mut has_stepped_up) = (false, false);
         let of = Arc::clone(authorizer);
         let mut token = detached(async move { of.token().await }).await?;
         loop {
             let (of, sent) = (Arc::clone(authorizer), token.clone());
-            token = Some(match request(token.clone()).await {
-                Err(StreamableHttpError::AuthRequired(error)) => {
+            let answered = request(token.clone()).await;
+            let challenge = answered.as_ref().err().and_then(challenge_of);
+            token = Some(match (answered, challenge) {
+                (Err(_), Some(challenge)) => {
                     if std::mem::replace(&mut has_renewed, true) {
                         return Err(failed(authorizer.rejected()));
                     }
-                    let challenge = Challenge::parse(&error.www_authenticate_header);
                     detached(async move { of.renewed(sent.as_deref(), challenge).await }).await?
                 }
-                Err(StreamableHttpError::InsufficientScope(error)) => {
+                (Err(StreamableHttpError::InsufficientScope(error)), None) => {
                     let challenge = Challenge::parse(&error.www_authenticate_header);
                     if !challenge.is_insufficient_scope {
                         return Err(StreamableHttpError::InsufficientScope(error));
@@ -77,9 +89,23 @@ impl AuthorizedClient {
                     }
                     detached(async move { of.stepped_up(sent.as_deref(), challenge).await }).await?
                 }
-                other => return other,
+                (other, _) => return other,
             });
         }
+    }
+}
+
+/// The challenge of a server that has rejected the credentials of a request (HTTP 401); empty if it has sent none. The server has
+/// not processed the request.
+fn challenge_of(error: &HttpError) -> Option<Challenge> {
+    match error {
+        StreamableHttpError::AuthRequired(error) => {
+            Some(Challenge::parse(&error.www_authenticate_header))
+        }
+        StreamableHttpError::UnexpectedServerResponse(why) if why.starts_with(UNAUTHORIZED) => {
+            Some(Challenge::default())
+        }
+        _ => None,
     }
 }
 

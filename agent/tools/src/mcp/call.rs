@@ -14,12 +14,14 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::connection::Connection;
+use super::authorized::of_oauth;
+use super::connection::{Connection, Unavailable};
 use super::open_calls::Elicitation;
 use super::outcome::{failure, outcome};
 use super::parked::ParkedCall;
 use super::server::Server;
-use crate::exchange::{ExchangeLog, ExchangeStep, InputAnswer};
+use crate::exchange::{ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
+use crate::oauth::OAuthError;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
 
@@ -37,6 +39,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// A task that goes on is put back this long before the timeout of the attempt, or after three quarters of it.
 const MARGIN: Duration = Duration::from_secs(5);
+
+/// The value of `via` in a step that asks a person to log in.
+const LOGIN: &str = "login";
+
+/// Maximum length of the text that asks a person to log in: the server names the scopes.
+const LOGIN_TEXT_BYTES: usize = 4096;
 
 /// Time for the request to cancel a task.
 const CANCEL: Duration = Duration::from_secs(5);
@@ -107,24 +115,25 @@ impl McpCall {
         if let (Some(parked), Some(answer)) = (parked, self.invocation.exchange.answers.first()) {
             return self.answer_parked(parked, answer).await;
         }
-        let connection = match self.connect().await {
-            Ok(connection) => connection,
-            Err(unavailable) => return unavailable,
-        };
+        if let Some(declined) = self.declined_login() {
+            return declined;
+        }
         match self.position() {
-            Position::Start => self.call(&connection, Resumption::default()).await,
-            Position::Task => self.follow(connection, None).await,
-            Position::Asked(asked) => self.answer(connection, asked).await,
+            Position::Start => self.call(Resumption::default()).await,
+            Position::Task => self.follow(None).await,
+            Position::Asked(asked) => self.answer(asked).await,
             Position::Answered(answered) => {
                 let responses = serde_json::from_value(answered["responses"].clone()).ok();
                 if answered["via"] == "task" {
-                    return self.follow(connection, responses).await;
+                    return self.follow(responses).await;
                 }
-                if !self.effect.may_run_again() {
+                // A server that has asked for a login has rejected the request with the answers.
+                let was_rejected = answered["via"] == "result" && self.login_answer().is_some();
+                if !was_rejected && !self.effect.may_run_again() {
                     return self.lost("the worker ended after it had sent the answers");
                 }
                 let state = answered["state"].as_str().map(str::to_owned);
-                self.call(&connection, Resumption { responses, state }).await
+                self.call(Resumption { responses, state }).await
             }
         }
     }
@@ -140,10 +149,65 @@ impl McpCall {
     }
 
     async fn connect(&self) -> Result<Arc<Connection>, ToolOutcome> {
-        self.server.connection().await.map_err(|why| {
-            let text = format!("MCP server {} is unavailable: {why}", self.server.name);
-            ToolOutcome::failed(Failure::Unavailable, text)
-        })
+        match self.server.connection().await {
+            Ok(connection) => Ok(connection),
+            Err(error) => Err(self.without_connection(error).await),
+        }
+    }
+
+    async fn without_connection(&self, error: Unavailable) -> ToolOutcome {
+        if error.needs_person {
+            return self.wait_for_login(&error.why).await;
+        }
+        let text = format!("MCP server {} is unavailable: {}", self.server.name, error.why);
+        ToolOutcome::failed(Failure::Unavailable, text)
+    }
+
+    /// The outcome of a request without an answer. If its credentials were rejected, and a person can renew them, the call waits
+    /// for that: the server has not processed the request.
+    async fn failed(&self, connection: &Connection, error: ServiceError) -> ToolOutcome {
+        match of_oauth(&error) {
+            Some(why) if why.needs_person() => self.wait_for_login(&why.to_string()).await,
+            _ => failure(&self.server, connection, error).await,
+        }
+    }
+
+    /// Puts the call back until a person has logged in to the server. Neither the model nor a retry can.
+    async fn wait_for_login(&self, why: &str) -> ToolOutcome {
+        let text = format!("MCP server {} cannot be used: {why}", self.server.name);
+        if self.invocation.exchange.log.is_none() {
+            return ToolOutcome::failed(Failure::Unavailable, text);
+        }
+        let text = &text[..text.floor_char_boundary(LOGIN_TEXT_BYTES)];
+        let schema = json!({"type": "object", "properties": {LOGIN_FIELD:
+            {"type": "boolean", "title": "I have logged in", "default": true}}});
+        let message = format!("{text}; then accept");
+        let input = NewInput { message, schema: Some(schema), url: None };
+        let data = json!({"via": LOGIN, "why": text});
+        self.suspend(NewExchange { kind: ExchangeKind::Asked, data }, vec![input]).await
+    }
+
+    /// The answer to the request to log in, if that is the last step.
+    fn login_answer(&self) -> Option<&InputAnswer> {
+        let exchange = &self.invocation.exchange;
+        exchange.steps.last().filter(|step| is_login(step)).and(exchange.answers.first())
+    }
+
+    /// The outcome if a person does not log in.
+    fn declined_login(&self) -> Option<ToolOutcome> {
+        let answer = self.login_answer()?;
+        if let InputAnswer::Accepted(content) = answer
+            && content.as_ref().is_none_or(|content| content[LOGIN_FIELD] != false)
+        {
+            return None;
+        }
+        let text = format!("MCP server {} requires a login, which was declined", self.server.name);
+        // A task, or a request before this one, may have had an effect.
+        let failure = match self.position() {
+            Position::Start => Failure::Denied,
+            _ => Failure::Lost,
+        };
+        Some(ToolOutcome::failed(failure, text))
     }
 
     fn lost(&self, why: &str) -> ToolOutcome {
@@ -151,16 +215,17 @@ impl McpCall {
         ToolOutcome::failed(Failure::Lost, text)
     }
 
-    fn steps(&self) -> &[ExchangeStep] {
+    /// The exchange with the server. Requests to log in are not part of it.
+    fn steps(&self) -> impl DoubleEndedIterator<Item = &ExchangeStep> {
         let steps = &self.invocation.exchange.steps;
         // Steps before a task that has ended belong to an earlier attempt.
         let is_ended = |step: &ExchangeStep| step.kind == ExchangeKind::Task && !step.is_open;
         let first = steps.iter().rposition(is_ended).map_or(0, |at| at + 1);
-        &steps[first..]
+        steps[first..].iter().filter(|step| !is_login(step))
     }
 
     fn position(&self) -> Position<'_> {
-        match self.steps().last() {
+        match self.steps().next_back() {
             None => Position::Start,
             Some(ExchangeStep { kind: ExchangeKind::Asked, data, .. }) => Position::Asked(data),
             Some(ExchangeStep { kind: ExchangeKind::Answered, data, .. }) => {
@@ -171,17 +236,17 @@ impl McpCall {
     }
 
     fn task(&self) -> Option<Task<'_>> {
-        let mut tasks = self.steps().iter().filter(|step| step.kind == ExchangeKind::Task);
+        let mut tasks = self.steps().filter(|step| step.kind == ExchangeKind::Task);
         let task = tasks.next_back()?;
         Some(Task { id: task.data["task_id"].as_str()?, age: task.age })
     }
 
     /// Sends the answers to the questions of a result or of a task.
-    async fn answer(&self, connection: Arc<Connection>, asked: &Value) -> ToolOutcome {
+    async fn answer(&self, asked: &Value) -> ToolOutcome {
         if asked["via"] == "request" {
             // The process that held the connection has ended. Nothing shows what the tool did before it asked.
             return match self.effect.may_run_again() {
-                true => self.call(&connection, Resumption::default()).await,
+                true => self.call(Resumption::default()).await,
                 false => self.lost("the connection on which the server asked has ended"),
             };
         }
@@ -199,13 +264,17 @@ impl McpCall {
             return error.outcome();
         }
         match via == "task" {
-            true => self.follow(connection, Some(responses)).await,
-            false => self.call(&connection, Resumption { responses: Some(responses), state }).await,
+            true => self.follow(Some(responses)).await,
+            false => self.call(Resumption { responses: Some(responses), state }).await,
         }
     }
 
     /// Sends the call, and does what its answer requires.
-    async fn call(&self, connection: &Arc<Connection>, resumption: Resumption) -> ToolOutcome {
+    async fn call(&self, resumption: Resumption) -> ToolOutcome {
+        let connection = match self.connect().await {
+            Ok(connection) => connection,
+            Err(unavailable) => return unavailable,
+        };
         let mut params = match self.params() {
             Ok(params) => params,
             Err(invalid) => return invalid,
@@ -214,7 +283,7 @@ impl McpCall {
         for round in 0..EMPTY_ROUNDS {
             let response = match connection.is_of_older_era() {
                 true => {
-                    let parked = ParkedCall::begin(connection, params.clone());
+                    let parked = ParkedCall::begin(&connection, params.clone());
                     return self.until_answered(parked).await;
                 }
                 false => connection.peer().call_tool_once(params.clone()).await,
@@ -222,7 +291,7 @@ impl McpCall {
             match response {
                 Ok(CallToolResponse::Complete(result)) => return outcome(&self.server, &result),
                 Ok(CallToolResponse::Task(task)) => {
-                    return self.begin_task(connection, &task.task.task_id).await;
+                    return self.begin_task(&connection, &task.task.task_id).await;
                 }
                 Ok(CallToolResponse::InputRequired(required)) => {
                     let requests = required.input_requests.unwrap_or_default();
@@ -235,7 +304,7 @@ impl McpCall {
                     tokio::time::sleep(PAUSES.0 * (1 << round.min(4))).await;
                 }
                 Ok(_) => return self.lost("its answer has an unknown type"),
-                Err(error) => return failure(&self.server, connection, error).await,
+                Err(error) => return self.failed(&connection, error).await,
             }
         }
         let text = format!(
@@ -307,14 +376,13 @@ impl McpCall {
     }
 
     /// Follows the recorded task. The responses answer its questions.
-    async fn follow(
-        &self,
-        connection: Arc<Connection>,
-        responses: Option<InputResponses>,
-    ) -> ToolOutcome {
-        match (self.task(), &self.invocation.exchange.log) {
-            (Some(task), Some(log)) => self.follow_task(connection, &task, responses, &**log).await,
-            _ => self.lost("its task was not recorded"),
+    async fn follow(&self, responses: Option<InputResponses>) -> ToolOutcome {
+        let (Some(task), Some(log)) = (self.task(), &self.invocation.exchange.log) else {
+            return self.lost("its task was not recorded");
+        };
+        match self.connect().await {
+            Ok(connection) => self.follow_task(connection, &task, responses, &**log).await,
+            Err(unavailable) => unavailable,
         }
     }
 
@@ -333,11 +401,11 @@ impl McpCall {
                 Ok(TaskPoll::Ended(outcome)) => return *outcome,
                 Ok(TaskPoll::Asks(requests)) => return self.ask("task", &requests, None).await,
                 Ok(TaskPoll::Works(suggested)) => pause = suggested,
-                Err(error) if is_lost(&error) => {
+                Err(error) if is_lost(&error) && !needs_person(&error) => {
                     tracing::info!(server = self.server.name, %error, "a task cannot be reached");
                     pause = (pause * 2).min(PAUSES.1);
                 }
-                Err(error) => return failure(&self.server, &connection, error).await,
+                Err(error) => return self.failed(&connection, error).await,
             }
             if task.age + since.elapsed() > self.server.task_timeout {
                 let _ = self.server.cancel_task(task.id).await;
@@ -351,10 +419,14 @@ impl McpCall {
                 };
             }
             tokio::time::sleep(pause).await;
-            if !connection.is_open()
-                && let Ok(again) = self.connect().await
-            {
-                connection = again;
+            if !connection.is_open() {
+                match self.server.connection().await {
+                    Ok(again) => connection = again,
+                    Err(error) if error.needs_person => {
+                        return self.without_connection(error).await;
+                    }
+                    Err(_) => {}
+                }
             }
         }
     }
@@ -402,7 +474,7 @@ impl McpCall {
 
     /// The names of the questions that have an answer: they are unique in a task.
     fn answered(&self) -> Vec<String> {
-        let asked = self.steps().iter().filter(|step| step.kind == ExchangeKind::Asked);
+        let asked = self.steps().filter(|step| step.kind == ExchangeKind::Asked);
         let names = asked.flat_map(|step| step.data["names"].as_array().into_iter().flatten());
         names.filter_map(Value::as_str).map(str::to_owned).collect()
     }
@@ -418,7 +490,7 @@ impl McpCall {
     async fn until_answered(&self, mut parked: ParkedCall) -> ToolOutcome {
         loop {
             match parked.next().await {
-                Ok(Err(error)) => return failure(&self.server, &parked.connection, error).await,
+                Ok(Err(error)) => return self.failed(&parked.connection, error).await,
                 Ok(Ok(CallToolResponse::Complete(result))) => {
                     return outcome(&self.server, &result);
                 }
@@ -478,6 +550,16 @@ enum TaskPoll {
     Asks(InputRequests),
     /// It goes on; the pause before the next look.
     Works(Duration),
+}
+
+/// Whether a step asks a person to log in.
+fn is_login(step: &ExchangeStep) -> bool {
+    step.kind == ExchangeKind::Asked && step.data["via"] == LOGIN
+}
+
+/// Whether the credentials of a request were rejected, and a person can renew them.
+fn needs_person(error: &ServiceError) -> bool {
+    of_oauth(error).is_some_and(OAuthError::needs_person)
 }
 
 /// Whether the server may answer a later request.

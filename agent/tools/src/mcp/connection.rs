@@ -147,7 +147,10 @@ impl Connection {
     ///
     /// # Errors
     /// Why there is no connection, with the server's last output.
-    pub(super) async fn open(endpoint: &Endpoint, within: Duration) -> Result<Connection, String> {
+    pub(super) async fn open(
+        endpoint: &Endpoint,
+        within: Duration,
+    ) -> Result<Connection, Unavailable> {
         let either = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
@@ -156,9 +159,9 @@ impl Connection {
             // It supports discovery, but requires `initialize`.
             Err(failed) if failed.is_of_older_era => {
                 let initialize = ClientLifecycleMode::Initialize;
-                Connection::attempt(endpoint, within, initialize).await.map_err(|failed| failed.why)
+                Connection::attempt(endpoint, within, initialize).await.map_err(|failed| failed.how)
             }
-            other => other.map_err(|failed| failed.why),
+            other => other.map_err(|failed| failed.how),
         }
     }
 
@@ -211,7 +214,7 @@ impl Connection {
             )),
         };
         if let Some(process) = process {
-            failed.why.push_str(&process.last_words().await);
+            failed.how.why.push_str(&process.last_words().await);
         }
         Err(failed)
     }
@@ -251,7 +254,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why they cannot be listed.
-    pub(super) async fn list(&self, limits: ListLimits) -> Result<Vec<Tool>, String> {
+    pub(super) async fn list(&self, limits: ListLimits) -> Result<Vec<Tool>, Unavailable> {
         let mut tools = Vec::new();
         let mut bytes = 0;
         let mut cursors = BTreeSet::new();
@@ -259,16 +262,16 @@ impl Connection {
         for _ in 0..limits.max_pages {
             let params = PaginatedRequestParams::default().with_cursor(cursor.take());
             let page = self.peer().list_tools(Some(params)).await.map_err(|why| {
-                of_oauth(&why).map_or_else(|| why.to_string(), ToString::to_string)
+                of_oauth(&why).map_or_else(|| why.to_string().into(), Unavailable::of_oauth)
             })?;
             let next = page.next_cursor;
             bytes += serde_json::to_string(&page.tools).map_or(0, |text| text.len());
             bytes += next.as_ref().map_or(0, String::len);
             if bytes > limits.max_bytes {
                 let max = limits.max_bytes;
-                return Err(format!(
-                    "its list of tools has more than {max} bytes (max_message_bytes)"
-                ));
+                let why =
+                    format!("its list of tools has more than {max} bytes (max_message_bytes)");
+                return Err(why.into());
             }
             tools.extend(page.tools);
             let Some(next) = next else { return Ok(tools) };
@@ -282,7 +285,7 @@ impl Connection {
             cursor = Some(next);
         }
         let max = limits.max_pages;
-        Err(format!("its list of tools has more than {max} pages (max_list_pages)"))
+        Err(format!("its list of tools has more than {max} pages (max_list_pages)").into())
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -327,16 +330,36 @@ impl Connection {
     }
 }
 
+/// Why a server cannot be used.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unavailable {
+    pub(super) why: String,
+    /// Whether a person has to act first, such as to log in.
+    pub(super) needs_person: bool,
+}
+
+impl Unavailable {
+    fn of_oauth(error: &OAuthError) -> Unavailable {
+        Unavailable { why: error.to_string(), needs_person: error.needs_person() }
+    }
+}
+
+impl From<String> for Unavailable {
+    fn from(why: String) -> Unavailable {
+        Unavailable { why, needs_person: false }
+    }
+}
+
 /// Why an attempt to connect failed.
 struct ConnectError {
-    why: String,
+    how: Unavailable,
     /// Whether the server requires `initialize`.
     is_of_older_era: bool,
 }
 
 impl ConnectError {
-    fn because(why: String) -> ConnectError {
-        ConnectError { why, is_of_older_era: false }
+    fn because(how: impl Into<Unavailable>) -> ConnectError {
+        ConnectError { how: how.into(), is_of_older_era: false }
     }
 
     fn of(error: &ClientInitializeError, is_program: bool) -> ConnectError {
@@ -344,7 +367,7 @@ impl ConnectError {
         match error {
             // A server of an earlier era can answer a discovery that it does not know with any result.
             Error::NoCompatibleProtocolVersion { .. } | Error::ExpectedInitResult(_) => {
-                ConnectError { why: error.to_string(), is_of_older_era: true }
+                ConnectError { how: error.to_string().into(), is_of_older_era: true }
             }
             Error::LegacyFallbackFailed { fallback, .. } => ConnectError::of(fallback, is_program),
             // Whether the pipe is reported as broken or at its end depends on timing.
@@ -353,8 +376,8 @@ impl ConnectError {
             }
             Error::TransportError { error, .. } => {
                 let error = error.error.as_ref();
-                let of_oauth = OAuthError::among_causes(error).map(ToString::to_string);
-                ConnectError::because(of_oauth.unwrap_or_else(|| described(error)))
+                let of_oauth = OAuthError::among_causes(error).map(Unavailable::of_oauth);
+                ConnectError::because(of_oauth.unwrap_or_else(|| described(error).into()))
             }
             other => ConnectError::because(described(other)),
         }

@@ -12,6 +12,7 @@ use super::authorized::of_oauth;
 use super::connection::Connection;
 use super::rendering;
 use super::server::Server;
+use crate::oauth::OAuthError;
 use crate::outcome::{Failure, ToolOutcome};
 
 /// An answer, complete and as text.
@@ -66,7 +67,12 @@ pub(super) async fn failure(
     let name = &server.name;
     if let Some(why) = of_oauth(&error) {
         let text = format!("MCP server {name} cannot be used: {why}");
-        return ToolOutcome::failed(Failure::Unavailable, text);
+        // The same request would be refused again.
+        let failure = match why {
+            OAuthError::Refused(_) | OAuthError::Config(_) => Failure::Denied,
+            _ => Failure::Unavailable,
+        };
+        return ToolOutcome::failed(failure, text);
     }
     match error {
         ServiceError::McpError(error) => {

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Endpoint, ListLimits};
+use super::connection::{Connection, Endpoint, ListLimits, Unavailable};
 use super::parked::ParkedCalls;
 use crate::registry::Tools;
 
@@ -49,7 +49,7 @@ pub(super) struct ConnectionState {
     pub(super) failures: u32,
     /// No further attempt before this time.
     pub(super) rests_until: Option<Instant>,
-    pub(super) why: String,
+    pub(super) last_error: Unavailable,
 }
 
 impl ConnectionState {
@@ -63,24 +63,28 @@ impl Server {
     ///
     /// # Errors
     /// Why there is no connection. No request was sent.
-    pub(super) async fn connection(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
+    pub(super) async fn connection(self: &Arc<Server>) -> Result<Arc<Connection>, Unavailable> {
         // In a separate task, so that the cancellation of one call does not abort the attempt for others.
         let server = Arc::clone(self);
         let connecting = tokio::spawn(async move { server.connect().await });
-        connecting.await.unwrap_or_else(|_| Err("the attempt to connect panicked".to_owned()))
+        let panicked = |_| Err("the attempt to connect panicked".to_owned().into());
+        connecting.await.unwrap_or_else(panicked)
     }
 
-    async fn connect(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
+    async fn connect(self: &Arc<Server>) -> Result<Arc<Connection>, Unavailable> {
         let mut link = self.link.lock().await;
         if let Some(connection) = link.open() {
             return Ok(Arc::clone(connection));
         }
         if self.closing.is_cancelled() {
-            return Err("the server was closed".to_owned());
+            return Err("the server was closed".to_owned().into());
         }
-        if let Some(until) = link.rests_until.filter(|until| Instant::now() < *until) {
+        // A call comes again after a person has acted: it does not wait for the next attempt.
+        let rests_until = link.rests_until.filter(|_| !link.last_error.needs_person);
+        if let Some(until) = rests_until.filter(|until| Instant::now() < *until) {
             let wait = until.duration_since(Instant::now()).as_secs_f64();
-            return Err(format!("{}; the next attempt is in {wait:.1} s", link.why));
+            let why = format!("{}; the next attempt is in {wait:.1} s", link.last_error.why);
+            return Err(why.into());
         }
         link.connection = None;
         match self.connect_and_list().await {
@@ -91,14 +95,15 @@ impl Server {
                 };
                 Ok(connection)
             }
-            Err(why) => {
+            Err(error) => {
                 link.failures += 1;
                 let doublings = link.failures.saturating_sub(1).min(16);
                 let wait = BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX);
                 link.rests_until = Some(Instant::now() + wait);
+                let why = &error.why;
                 tracing::warn!(server = self.name, why, ?wait, "an MCP server is unavailable");
-                link.why.clone_from(&why);
-                Err(why)
+                link.last_error.clone_from(&error);
+                Err(error)
             }
         }
     }
@@ -108,7 +113,8 @@ impl Server {
         let mut link = self.link.lock().await;
         if link.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             link.connection = None;
-            link.why = "its connection belongs to a call that waits for input".to_owned();
+            let why = "its connection belongs to a call that waits for input".to_owned();
+            link.last_error = why.into();
         }
     }
 
@@ -117,7 +123,7 @@ impl Server {
     /// # Errors
     /// Why the server cannot be reached.
     pub(super) async fn cancel_task(self: &Arc<Server>, task_id: &str) -> Result<(), String> {
-        let connection = self.connection().await?;
+        let connection = self.connection().await.map_err(|error| error.why)?;
         match connection.peer().cancel_task(CancelTaskParams::new(task_id)).await {
             Err(error @ (ServiceError::TransportSend(_) | ServiceError::TransportClosed)) => {
                 Err(error.to_string())
@@ -126,10 +132,14 @@ impl Server {
         }
     }
 
-    async fn connect_and_list(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
+    async fn connect_and_list(self: &Arc<Server>) -> Result<Arc<Connection>, Unavailable> {
         let connection = Connection::open(&self.endpoint, self.connect_timeout).await?;
         let listed = self.list(&connection).await;
-        self.publish(listed.map_err(|why| format!("it failed to list its tools: {why}"))?);
+        let listed = listed.map_err(|error| Unavailable {
+            why: format!("it failed to list its tools: {}", error.why),
+            ..error
+        })?;
+        self.publish(listed);
         let connection = Arc::new(connection);
         self.follow(&connection);
         Ok(connection)
@@ -148,7 +158,7 @@ impl Server {
                 };
                 match server.list(&connection).await {
                     Ok(listed) => server.publish(listed),
-                    Err(why) => {
+                    Err(Unavailable { why, .. }) => {
                         tracing::warn!(server = server.name, why, "tools could not be listed")
                     }
                 }
@@ -159,11 +169,11 @@ impl Server {
         });
     }
 
-    async fn list(&self, connection: &Connection) -> Result<Vec<Tool>, String> {
+    async fn list(&self, connection: &Connection) -> Result<Vec<Tool>, Unavailable> {
         let listing = connection.list(self.list_limits);
         tokio::time::timeout(self.connect_timeout, listing).await.unwrap_or_else(|_| {
             let seconds = self.connect_timeout.as_secs_f64();
-            Err(format!("the list had no end after {seconds} s (connect_timeout_ms)"))
+            Err(format!("the list had no end after {seconds} s (connect_timeout_ms)").into())
         })
     }
 

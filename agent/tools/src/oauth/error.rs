@@ -55,6 +55,11 @@ impl OAuthError {
         }
     }
 
+    /// Whether only a person can change it, outside of the run: a repetition fails again until then.
+    pub(crate) fn needs_person(&self) -> bool {
+        matches!(self, OAuthError::LoginRequired { .. } | OAuthError::Storage(_))
+    }
+
     /// The error of this kind among the causes of another one.
     pub(crate) fn among_causes<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a OAuthError> {
         let mut cause = Some(error);

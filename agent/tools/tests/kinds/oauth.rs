@@ -241,7 +241,7 @@ async fn more_scopes_are_requested_once_for_each_call() {
     world.set(|it| it.wants_more = true);
     for attempt in 1..=3 {
         let outcome = home.call("shop_look").await;
-        assert_eq!(outcome.failure, Some(Failure::Unavailable), "{}", outcome.text);
+        assert_eq!(outcome.failure, Some(Failure::Denied), "{}", outcome.text);
         assert_eq!(world.received("/as/token").len(), 2 + attempt);
     }
     // Settings limit what is requested.
@@ -303,6 +303,31 @@ async fn a_refresh_token_that_is_not_valid_needs_a_login() {
     }
     // The token was given up, so it is not sent again.
     assert_eq!(world.received("/as/token").len(), 2);
+}
+
+/// Many servers answer 401 without a challenge. The connection counted as lost, so a call that must not run twice had an unknown
+/// outcome.
+#[tokio::test]
+async fn a_401_without_a_challenge_is_a_rejection() {
+    let world = World::start().await;
+    let folder = TempDir::new().expect("a folder");
+    let person = config(&world, None, Some(&folder));
+    login(&world, &person).await.expect("the login succeeds");
+    let home = start(person).await.expect("it starts");
+    let mut with_header = config(&world, None, None);
+    with_header.name = "fixed".to_owned();
+    let token = Setting::Literal(format!("Bearer {}", world.secrets()[0]));
+    with_header.headers.insert("Authorization".to_owned(), token);
+    let fixed = start(with_header).await.expect("it starts");
+    for without_challenge in [false, true] {
+        world.revoke();
+        world.set(|it| it.without_challenge = without_challenge);
+        // The token is renewed.
+        assert_eq!(home.call("shop_look").await.text, "looked");
+        let outcome = fixed.call("fixed_look").await;
+        assert_eq!(outcome.failure, Some(Failure::Denied), "{outcome:?}");
+        assert!(outcome.text.contains("rejects the configured headers (HTTP 401)"), "{outcome:?}");
+    }
 }
 
 /// The log of everything at the most detailed level, and the errors.

@@ -38,6 +38,8 @@ pub(super) struct Faults {
     /// Where requests for tokens, or to the server, are redirected.
     pub(super) token_redirect: Option<String>,
     pub(super) server_redirect: Option<String>,
+    /// Rejections have no `WWW-Authenticate`.
+    pub(super) without_challenge: bool,
     /// Each call needs one more scope than its token has.
     pub(super) wants_more: bool,
     /// The answer to a request for a token.
@@ -183,6 +185,9 @@ fn redirect(to: &str) -> Response {
 
 impl Things {
     fn challenge(&self, status: StatusCode, parameters: &str) -> Response {
+        if self.faults.without_challenge {
+            return status.into_response();
+        }
         let metadata = format!("{}/.well-known/oauth-protected-resource/mcp", self.url);
         let header = format!("Bearer resource_metadata=\"{metadata}\", {parameters}");
         (status, [(header::WWW_AUTHENTICATE, header)]).into_response()
