@@ -2,7 +2,7 @@
 //! lease of the run.
 //!
 //! `attempts` cancels tasks on remote servers · `context` state shared by all drivers · `drive` the loop · `driver`
-//! one run · `drivers` one task per run · `error` errors that stop a runtime · `heartbeat` renewal of leases ·
+//! one run · `drivers` one task per run · `error` errors that stop a runtime · `heartbeat` the thread that renews leases ·
 //! `lease` the lease of a run · `next_step` the next step · `pause` stages at which a run waits · `runtime` claims
 //! runs · `settings` settings of a runtime · `step` how a step ends · `step_batch` how a step is
 //! recorded.

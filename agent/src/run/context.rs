@@ -1,7 +1,7 @@
 //! State shared by all drivers of a runtime: connection, tools, models, settings and the leases of their runs.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::Arc;
 
 use abide_client::{Abide, Error, Json, Scope};
 use abide_definitions::guardrail::GuardrailFunctions;
@@ -15,15 +15,14 @@ use serde_json::Value;
 use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
 use crate::middleware::agent_middleware::RegisteredMiddleware;
-use crate::run::lease::RunLease;
+use crate::run::heartbeat::HeldLeases;
 use crate::run::settings::Settings;
 use crate::trace::metrics::AgentMetrics;
 
 /// State shared by all drivers of a runtime.
 pub(crate) struct RuntimeContext {
     pub(crate) abide: Abide,
-    /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
-    pub(crate) run_leases: Mutex<BTreeMap<String, RunLease>>,
+    pub(crate) leases: Arc<HeldLeases>,
     pub(crate) tools: Tools,
     pub(crate) models: SharedSetting<Models>,
     pub(crate) settings: Settings,

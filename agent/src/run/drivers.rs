@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
@@ -118,7 +118,7 @@ impl Drivers {
 
     fn after(&mut self, DriverExit { run, how }: DriverExit) {
         let panics = self.driven.remove(&run).map_or(0, |driven| driven.panics);
-        self.shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
+        self.shared.leases.release_run(&run);
         match how {
             ExitReason::Finished => self.trace(&run),
             ExitReason::ConnectionLost(error) => {
@@ -208,8 +208,7 @@ async fn drive(
     let Some((scope, permit)) = admit(&shared, id).await? else { return Ok(()) };
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
-    let held = run_lease.clone();
-    shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), held);
+    shared.leases.hold_run(run_lease.clone());
     let definition = match definition(&shared.abide, &run.agent, run.revision).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),

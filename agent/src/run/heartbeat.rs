@@ -1,40 +1,231 @@
-//! Lease renewal. The leases of all runs of a runtime are renewed together, many in a batch: ten thousand runs take
-//! twenty transactions instead of ten thousand.
+//! Renewal of the leases that a runtime holds: those of its runs, and those of the calls that it runs.
+//!
+//! It happens on a thread of its own, with an async runtime and a connection of its own. A tool that blocks, or a machine with too
+//! much load, can keep all workers of the program's async runtime busy for longer than a lease: then another driver would take
+//! over its runs, and a call that must not run twice would become `unknown` while it runs.
+//!
+//! Leases are renewed together, many in a batch: ten thousand runs take twenty transactions instead of ten thousand.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
-use abide_client::{Abide, Call, Error};
+use abide_client::arguments::HeartbeatToolCall;
+use abide_client::{Abide, Call, Code, Error, ToolCall};
+use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::run::lease::RunLease;
+use crate::run::lease::{RunLease, fencing_token, millis};
 
-/// Runs in one batch: half of the permitted batch size, because a batch blocks all other writes.
+/// Leases in one batch: half of the permitted batch size, because a batch blocks all other writes.
 const TOGETHER: usize = 500;
 
-/// Renews the leases of runs. A refused renewal is ignored here: the driver of that run gets the same refusal at
-/// its next step.
-///
-/// A batch is atomic. If the batch is refused, its two halves are tried separately, so that one ended run does not
-/// cost other runs their leases.
-pub(crate) async fn prolong(
-    abide: &Abide,
-    run_leases: &[RunLease],
-    lease: Duration,
-) -> Result<(), Error> {
-    let mut waiting: Vec<&[RunLease]> = run_leases.chunks(TOGETHER).rev().collect();
-    while let Some(together) = waiting.pop() {
-        let calls = together.iter().map(|run_lease| Call::of(run_lease.heartbeat(lease)));
-        match abide.batch(calls).await {
-            Ok(_) => {}
-            Err(Error::Refused(_)) => {
-                if together.len() > 1 {
-                    let (first, second) = together.split_at(together.len() / 2);
+/// Renewals in the time of a lease. A lease that was just taken is renewed after a third of it at most, so two more renewals can be
+/// late or fail.
+const RENEWALS: u32 = 3;
+
+/// Pause before another attempt to connect.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// The leases that a runtime holds.
+#[derive(Default)]
+pub(crate) struct HeldLeases {
+    /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
+    runs: Mutex<BTreeMap<String, RunLease>>,
+    calls: Mutex<BTreeMap<String, CallLease>>,
+}
+
+/// The lease of a call that runs.
+#[derive(Clone)]
+struct CallLease {
+    call_id: String,
+    fencing_token: i64,
+    /// Asks the tool to stop.
+    cancel: CancellationToken,
+}
+
+/// A lease to renew.
+#[derive(Clone)]
+enum Lease {
+    Run(RunLease),
+    Call(CallLease),
+}
+
+/// A call whose lease is renewed until this is dropped.
+pub(crate) struct HeldCall<'a> {
+    leases: &'a HeldLeases,
+    lease: CallLease,
+}
+
+impl Drop for HeldCall<'_> {
+    fn drop(&mut self) {
+        self.leases.release_call(&self.lease);
+    }
+}
+
+impl HeldLeases {
+    pub(crate) fn hold_run(&self, lease: RunLease) {
+        self.runs().insert(lease.run_id.clone(), lease);
+    }
+
+    pub(crate) fn release_run(&self, run_id: &str) {
+        self.runs().remove(run_id);
+    }
+
+    /// Renews the lease of a claimed call. If the lease is lost or the call is cancelled, `cancel` asks its tool to stop.
+    #[must_use]
+    pub(crate) fn hold_call(&self, claimed: &ToolCall, cancel: &CancellationToken) -> HeldCall<'_> {
+        let lease = CallLease {
+            call_id: claimed.call_id.clone(),
+            fencing_token: fencing_token(claimed),
+            cancel: cancel.clone(),
+        };
+        self.calls().insert(lease.call_id.clone(), lease.clone());
+        HeldCall { leases: self, lease }
+    }
+
+    /// Forgets the lease of a call, unless the call was claimed again.
+    fn release_call(&self, lease: &CallLease) {
+        let mut calls = self.calls();
+        if calls.get(&lease.call_id).is_some_and(|it| it.fencing_token == lease.fencing_token) {
+            calls.remove(&lease.call_id);
+        }
+    }
+
+    /// Renews all leases. A refused renewal of a run is ignored: the driver of that run gets the same refusal at its next step.
+    ///
+    /// A batch is atomic. If the batch is refused, its two halves are tried separately, so that one ended run does not
+    /// cost other runs their leases.
+    ///
+    /// # Errors
+    /// [`Error`]: the connection is lost, or the engine has too much load.
+    pub(crate) async fn renew(&self, abide: &Abide, duration: Duration) -> Result<(), Error> {
+        let runs: Vec<Lease> = self.runs().values().cloned().map(Lease::Run).collect();
+        let calls: Vec<Lease> = self.calls().values().cloned().map(Lease::Call).collect();
+        // Runs first: without its run, a call is of no use.
+        let held = [runs, calls].concat();
+        let mut waiting: Vec<&[Lease]> = held.chunks(TOGETHER).rev().collect();
+        while let Some(together) = waiting.pop() {
+            let heartbeats = together.iter().map(|lease| lease.heartbeat(duration));
+            // No longer than until the next renewals.
+            let batch = abide.batch(heartbeats).deadline(duration / RENEWALS);
+            match (batch.await, together) {
+                (Ok(renewed), _) => {
+                    for (lease, row) in together.iter().zip(renewed.into_inner()) {
+                        if let Lease::Call(call) = lease
+                            && !row.result["cancel_requested_at"].is_null()
+                        {
+                            call.cancel.cancel();
+                        }
+                    }
+                }
+                (Err(error), _) if error.code().is_none_or(Code::retryable) => return Err(error),
+                (Err(_), [Lease::Call(call)]) => {
+                    self.release_call(call);
+                    call.cancel.cancel();
+                }
+                (Err(_), [] | [_]) => {}
+                (Err(_), several) => {
+                    let (first, second) = several.split_at(several.len() / 2);
                     waiting.extend([second, first]);
                 }
             }
-            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Renews all leases each third of their duration.
+    async fn keep(&self, abide: &Abide, duration: Duration) {
+        let mut beat = tokio::time::interval((duration / RENEWALS).max(Duration::from_millis(1)));
+        // After a late renewal, the next one has its full time.
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            beat.tick().await;
+            match self.renew(abide, duration).await {
+                Ok(()) => {}
+                Err(Error::Closed) => return,
+                Err(error) => tracing::warn!(%error, "leases could not be renewed"),
+            }
         }
     }
-    Ok(())
+
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<String, RunLease>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<String, CallLease>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    fn heartbeat(&self, duration: Duration) -> Call {
+        match self {
+            Lease::Run(run) => Call::of(run.heartbeat(duration)),
+            Lease::Call(CallLease { call_id, fencing_token, .. }) => {
+                let heartbeat = HeartbeatToolCall::new(call_id, *fencing_token);
+                Call::of(heartbeat.lease_ms(millis(duration)))
+            }
+        }
+    }
+}
+
+/// The thread that renews leases. It ends when this is dropped.
+pub(crate) struct LeaseKeeper {
+    stop: DropGuard,
+    /// Is dropped by the thread at its end.
+    ended: oneshot::Receiver<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl LeaseKeeper {
+    /// Starts the thread.
+    pub(crate) fn start(abide: &Abide, leases: &Arc<HeldLeases>, duration: Duration) -> Self {
+        let stop = CancellationToken::new();
+        let (ending, ended) = oneshot::channel();
+        let (abide, leases, stopped) = (abide.clone(), Arc::clone(leases), stop.clone());
+        let renew = move || {
+            let _ending = ending;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("an async runtime can be created");
+            runtime.block_on(async {
+                let keeps = async {
+                    leases.keep(&connect(&abide).await, duration).await;
+                };
+                tokio::select! {
+                    () = stopped.cancelled() => {}
+                    () = keeps => {}
+                }
+            });
+        };
+        let thread = thread::Builder::new().name("abide-leases".to_owned()).spawn(renew);
+        let thread = thread.expect("a thread can be started");
+        LeaseKeeper { stop: stop.drop_guard(), ended, thread }
+    }
+
+    /// Ends the thread, and waits for its end.
+    pub(crate) async fn stop(self) {
+        drop(self.stop);
+        // It is never sent.
+        let _ = self.ended.await;
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that renews leases panicked");
+        }
+    }
+}
+
+/// A connection that the async runtime of this thread drives.
+async fn connect(abide: &Abide) -> Abide {
+    loop {
+        match abide.separate().await {
+            Ok(separate) => return separate,
+            Err(error) => tracing::warn!(%error, "no connection to renew leases"),
+        }
+        // tidy: the pause before another attempt to connect
+        tokio::time::sleep(RECONNECT).await;
+    }
 }
 
 #[cfg(test)]

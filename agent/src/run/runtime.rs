@@ -29,12 +29,12 @@ use crate::remote_agent::cancel::RemoteCancels;
 use crate::run::context::RuntimeContext;
 use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
-use crate::run::lease::RunLease;
+use crate::run::heartbeat::LeaseKeeper;
 use crate::run::settings::Settings;
 use crate::tools::left_tasks::OrphanedTasks;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
-use crate::{delegation, memory, plan, program, remote_agent, run, tools};
+use crate::{delegation, memory, plan, program, remote_agent, tools};
 
 /// Drives runs.
 pub struct Runtime {
@@ -77,7 +77,7 @@ impl Runtime {
         let run_limiter = ScopeLimiter::new(settings.runs);
         let shared = Arc::new(RuntimeContext {
             abide,
-            run_leases: Mutex::default(),
+            leases: Arc::default(),
             tools,
             models: SharedSetting::new(models),
             settings,
@@ -334,6 +334,8 @@ impl Runtime {
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
         let (queue, tracing) = self.start_tracer().unzip();
         let mut drivers = Drivers::new(Arc::clone(&self.shared), queue);
+        let RuntimeContext { abide, leases, settings, .. } = &*self.shared;
+        let keeper = LeaseKeeper::start(abide, leases, settings.lease);
         let (mut unclaimed, mut abort_requested) =
             (self.unclaimed_runs().await?, self.abort_requested_runs().await?);
         let mut prompts = self.changed_prompts().await?;
@@ -342,14 +344,12 @@ impl Runtime {
         }
         let mut look =
             tokio::time::interval(self.shared.settings.look.max(Duration::from_millis(1)));
-        let mut beat = tokio::time::interval(self.shared.settings.lease / 3);
-        let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shared.tools.revision();
         let cancels = Arc::new(RemoteCancels::default());
         let left_tasks = Arc::new(OrphanedTasks::default());
         let mut sweeping: Option<JoinHandle<()>> = None;
         let mut cancelling: Option<JoinHandle<()>> = None;
-        // At most one reload at a time. It can wait for other servers, and leases are renewed meanwhile.
+        // At most one reload at a time. It can wait for other servers.
         let mut reloads = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -368,10 +368,6 @@ impl Runtime {
                     for (id,) in unclaimed.typed_rows::<(String,)>()? { drivers.begin(id) }
                     self.cancel_remote_tasks(&cancels, &mut cancelling);
                     self.cancel_left_tasks(&left_tasks, &mut sweeping);
-                }
-                // At most one renewal at a time: if one is slow, a second one would only add load.
-                _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
-                    beating = Some(self.renew_leases());
                 }
                 update = prompts.next() => {
                     if update.is_none() { return Err(ended(&prompts).into()) }
@@ -392,6 +388,7 @@ impl Runtime {
         }
         drivers.shutdown().await;
         drop(drivers);
+        keeper.stop().await;
         if let Some(tracing) = tracing {
             // Unsent traces are sent after the next start.
             let _ = tokio::time::timeout(TRACE_FLUSH_TIMEOUT, tracing).await;
@@ -429,22 +426,6 @@ impl Runtime {
         let held: Vec<(String,)> =
             self.shared.abide.sql(sql).param("me", &self.shared.settings.driver).fetch().await?;
         Ok(held.into_iter().map(|(id,)| id).collect())
-    }
-
-    /// Renews the leases of all runs.
-    fn renew_leases(&self) -> JoinHandle<()> {
-        let shared = Arc::clone(&self.shared);
-        let run_leases: Vec<RunLease> = {
-            let run_leases = shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner);
-            run_leases.values().cloned().collect()
-        };
-        tokio::spawn(async move {
-            if let Err(error) =
-                run::heartbeat::prolong(&shared.abide, &run_leases, shared.settings.lease).await
-            {
-                tracing::warn!(%error, "leases could not be renewed");
-            }
-        })
     }
 
     /// Cancels the tasks of remote agents whose runs have ended, unless that is in progress.

@@ -364,7 +364,8 @@ async fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) ->
 
 fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
     let settings = &driver.shared.settings;
-    ClaimedCall { abide: &driver.abide, settings, call, exchange: None }
+    let leases = &driver.shared.leases;
+    ClaimedCall { abide: &driver.abide, settings, leases, call, exchange: None }
 }
 
 /// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call

@@ -1,18 +1,14 @@
 //! A claimed call while its tool runs: the lease is renewed, and the outcome is stored.
 
-use std::convert::Infallible;
-
-use abide_client::arguments::{
-    AcknowledgeCancel, CancelToolCall, CompleteToolCall, FailToolCall, HeartbeatToolCall,
-};
+use abide_client::arguments::{AcknowledgeCancel, CancelToolCall, CompleteToolCall, FailToolCall};
 use abide_client::{Abide, Call, Code, Error, ToolCall};
 use abide_json_integers as integers;
 use abide_tools::{Effect, Failure, ToolOutcome};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::run::lease::{fencing_token, millis};
+use crate::run::heartbeat::HeldLeases;
+use crate::run::lease::fencing_token;
 use crate::run::settings::Settings;
 use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::exchange::CallLog;
@@ -29,6 +25,7 @@ const ERROR_BYTES: usize = 256 << 10;
 pub(crate) struct ClaimedCall<'a> {
     pub(crate) abide: &'a Abide,
     pub(crate) settings: &'a Settings,
+    pub(crate) leases: &'a HeldLeases,
     pub(crate) call: &'a ToolCall,
     /// The exchange of the call with a server.
     pub(crate) exchange: Option<&'a CallLog>,
@@ -45,35 +42,12 @@ impl ClaimedCall<'_> {
             cancel.cancelled().await;
             tokio::time::sleep(self.settings.grace).await;
         };
-        // The tool runs on while a heartbeat waits for its answer.
+        let _held = self.leases.hold_call(self.call, cancel);
         tokio::select! {
             outcome = running => outcome,
             () = too_late => {
                 let text = format!("{} did not stop when it was asked to", self.call.tool_name);
                 ToolOutcome::failed(Failure::Lost, text)
-            }
-            never = self.renew(cancel) => match never {},
-        }
-    }
-
-    /// Renews the lease each third of it, and requests a stop when the call is no longer wanted.
-    async fn renew(self, cancel: &CancellationToken) -> Infallible {
-        let lease = self.settings.lease;
-        // Not `interval`: its first tick is due at once but waits for the timer, up to a millisecond, and a short tool would
-        // wait for it.
-        let period = lease / 3;
-        let mut beat = tokio::time::interval_at(Instant::now() + period, period);
-        loop {
-            beat.tick().await;
-            let token = fencing_token(self.call);
-            let heartbeat =
-                HeartbeatToolCall::new(&self.call.call_id, token).lease_ms(millis(lease));
-            match self.abide.call(heartbeat).deadline(lease).await {
-                Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
-                Ok(_) => {}
-                // The same call may be accepted later; the lease limits how long this can last.
-                Err(error) if error.code().is_none_or(Code::retryable) => {}
-                Err(_) => cancel.cancel(),
             }
         }
     }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::run::heartbeat::{HeldLeases, LeaseKeeper};
 use crate::run::lease::millis;
 use crate::run::settings::Settings;
 use crate::tools::claimed::ClaimedCall;
@@ -40,6 +41,7 @@ struct Shared {
     abide: Abide,
     tools: ToolView,
     settings: Settings,
+    leases: Arc<HeldLeases>,
     agent: String,
 }
 
@@ -48,7 +50,8 @@ impl ToolWorker {
     #[must_use]
     pub fn new(abide: Abide, tools: ToolView, settings: Settings, agent: &str) -> ToolWorker {
         let agent = agent.to_owned();
-        ToolWorker { shared: Arc::new(Shared { abide, tools, settings, agent }) }
+        let leases = Arc::default();
+        ToolWorker { shared: Arc::new(Shared { abide, tools, settings, leases, agent }) }
     }
 
     /// Runs calls until stopped. Then running tools are asked to stop.
@@ -56,7 +59,8 @@ impl ToolWorker {
     /// # Errors
     /// [`Error`] if the connection is lost.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
-        let Shared { abide, agent, .. } = &*self.shared;
+        let Shared { abide, settings, leases, agent, .. } = &*self.shared;
+        let keeper = LeaseKeeper::start(abide, leases, settings.lease);
         let newest = WaitingCalls::newest();
         let mut changes = abide.subscribe(newest).param("agent", agent).await?;
         let mut running = RunningCalls::default();
@@ -102,6 +106,7 @@ impl ToolWorker {
         while !running.tasks.is_empty() {
             running.one_ended().await;
         }
+        keeper.stop().await;
         Ok(())
     }
 
@@ -129,13 +134,13 @@ impl ToolWorker {
         session_id: &str,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        let Shared { abide, tools, settings, .. } = &*self.shared;
+        let Shared { abide, tools, settings, leases, .. } = &*self.shared;
         let context = self.context(session_id).await?;
         let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
         let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();
         let effect = tools.get(&call.tool_name).map(|tool| tool.declaration().effect);
         let log = CallLog::of(abide, &call);
-        let held = ClaimedCall { abide, settings, call: &call, exchange: Some(&log) };
+        let held = ClaimedCall { abide, settings, leases, call: &call, exchange: Some(&log) };
         let exchange = log.load(settings, &call).await?;
         let running = async {
             let admitted = tools.admit_value(&call.tool_name, call.arguments.value());

@@ -37,6 +37,7 @@ mod reload;
 mod remote_agents;
 mod restarts;
 mod scripted_model;
+mod starved;
 mod stops;
 mod structured_answers;
 mod tenants;

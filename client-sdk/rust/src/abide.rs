@@ -141,6 +141,22 @@ impl Abide {
         }
     }
 
+    /// Returns a handle with a connection of its own. The async runtime of the caller drives the connection, so that it works while
+    /// another runtime, which drives that of this handle, is busy. An embedded engine has threads of its own and needs no
+    /// connection.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if the server does not answer; [`Error::Closed`] if this handle was closed.
+    pub async fn separate(&self) -> Result<Abide, Error> {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(_) => Ok(self.clone()),
+            Backend::Remote(remote) => {
+                Ok(Abide::remote(remote.separate().await?, self.inner.deadline))
+            }
+        }
+    }
+
     fn scoped(&self) -> MutexGuard<'_, BTreeMap<Scope, Weak<Inner>>> {
         self.inner.scoped.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -64,6 +64,15 @@ impl Remote {
         Remote::at((*address).within(scope)?).await
     }
 
+    /// A separate connection to the same server.
+    pub(crate) async fn separate(&self) -> Result<Remote, Error> {
+        let address = self.address.clone().ok_or(Error::Closed)?;
+        if self.shared.close_reason.get().is_some() {
+            return Err(Error::Closed);
+        }
+        Remote::at(*address).await
+    }
+
     async fn at(address: Address) -> Result<Remote, Error> {
         let remote = Remote::over(address.clone().dial()).await?;
         Ok(Remote { address: Some(Box::new(address)), ..remote })

@@ -8,7 +8,7 @@ use abide_client::arguments::{ClaimRun, CreateSession, RegisterAgent, StartRun};
 use abide_client::{Abide, Call};
 use serde_json::Map;
 
-use super::{TOGETHER, prolong};
+use super::{HeldLeases, TOGETHER};
 use crate::run::lease::RunLease;
 
 /// Starts runs for one driver, each in its own session.
@@ -48,7 +48,9 @@ async fn a_refused_renewal_does_not_affect_other_runs() {
     }
     let latest = "SELECT max(lease_expires_at) FROM runs";
     let before = number(&abide, latest).await;
-    prolong(&abide, &run_leases, Duration::from_secs(600)).await.expect("the database is open");
+    let held = HeldLeases::default();
+    run_leases.iter().cloned().for_each(|lease| held.hold_run(lease));
+    held.renew(&abide, Duration::from_secs(600)).await.expect("the database is open");
     let sql = format!("SELECT count(*) FROM runs WHERE lease_expires_at > {before}");
     assert_eq!(number(&abide, &sql).await, i64::try_from(runs).expect("it is in range") - 2);
     abide.close().await;

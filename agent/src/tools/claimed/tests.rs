@@ -5,7 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_client::arguments::{
-    ClaimToolCall, CreateSession, RegisterAgent, RegisterTool, RequestToolCall,
+    CancelToolCall, ClaimToolCall, CreateSession, FailToolCall, RegisterAgent, RegisterTool,
+    RequestToolCall,
 };
 use abide_client::{Abide, Config, ToolCall};
 use abide_engine::Engine;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::ClaimedCall;
+use crate::run::heartbeat::{HeldLeases, LeaseKeeper};
 use crate::run::settings::Settings;
 
 /// Whether the disk answers, and how many syncs wait for it.
@@ -71,71 +73,95 @@ impl Fixture {
         Fixture { _folder: folder, abide, held, call, settings }
     }
 
-    /// Runs a tool on a disk that does not answer, once. Returns the outcome and the virtual time that it took, in
-    /// seconds.
+    /// Runs a tool while a heartbeat waits for a disk that does not answer. Returns the outcome and the virtual time that it
+    /// took, in seconds.
     async fn keep(
-        &self,
+        self,
         tool: impl Future<Output = ToolOutcome>,
         cancel: &CancellationToken,
     ) -> (ToolOutcome, u64) {
+        let (abide, settings, call) = (&self.abide, &self.settings, &self.call);
+        let leases = &Arc::<HeldLeases>::default();
         self.held.change(|state| *state = (true, 0));
         tokio::time::pause();
         let begun = Instant::now();
-        let (abide, settings, call) = (&self.abide, &self.settings, &self.call);
-        let outcome =
-            ClaimedCall { abide, settings, call, exchange: None }.keep(tool, cancel).await;
+        let mut keeper = None;
+        let runs = async {
+            // The first heartbeat is sent at once.
+            keeper = Some(LeaseKeeper::start(abide, leases, settings.lease));
+            let is_unsent = self.held.wait_while(|(_, waiting)| *waiting == 0);
+            assert!(!is_unsent, "a heartbeat waits for the disk");
+            // tidy: the time is virtual
+            sleep(Duration::from_secs(4)).await;
+            tool.await
+        };
+        let claimed = ClaimedCall { abide, settings, leases, call, exchange: None };
+        let outcome = claimed.keep(runs, cancel).await;
         let took = begun.elapsed().as_secs();
-        let is_unsent = self.held.wait_while(|(_, waiting)| *waiting == 0);
-        assert!(!is_unsent, "a heartbeat waits for the disk");
         tokio::time::resume();
+        // The thread ends although its heartbeat has no answer.
+        keeper.expect("it was started").stop().await;
         self.held.change(|(is_held, _)| *is_held = false);
+        self.abide.close().await;
         (outcome, took)
     }
 }
 
-/// Four seconds of virtual time: the first heartbeat is due after a third of the lease.
-async fn heartbeat_is_sent() {
-    // tidy: the time is virtual.
-    sleep(Duration::from_secs(4)).await;
-}
-
 #[tokio::test]
 async fn a_heartbeat_without_an_answer_does_not_delay_the_outcome() {
-    let fixture = Fixture::open().await;
-    let tool = async {
-        heartbeat_is_sent().await;
-        ToolOutcome::text("done")
-    };
-    let (outcome, took) = fixture.keep(tool, &CancellationToken::new()).await;
+    let tool = async { ToolOutcome::text("done") };
+    let (outcome, took) = Fixture::open().await.keep(tool, &CancellationToken::new()).await;
     assert_eq!((outcome.text.as_str(), took), ("done", 4));
-    fixture.abide.close().await;
 }
 
 #[tokio::test]
 async fn a_heartbeat_without_an_answer_does_not_delay_a_cancellation() {
-    let fixture = Fixture::open().await;
     let cancel = CancellationToken::new();
     let stops = async {
-        heartbeat_is_sent().await;
         cancel.cancel();
         ToolOutcome::text("stopped")
     };
-    let (outcome, took) = fixture.keep(stops, &cancel).await;
+    let (outcome, took) = Fixture::open().await.keep(stops, &cancel).await;
     assert_eq!((outcome.text.as_str(), took), ("stopped", 4));
-    fixture.abide.close().await;
 }
 
 #[tokio::test]
 async fn a_tool_that_does_not_stop_is_given_up_during_a_heartbeat_without_an_answer() {
-    let fixture = Fixture::open().await;
     let cancel = CancellationToken::new();
     let ignores = async {
-        heartbeat_is_sent().await;
         cancel.cancel();
         std::future::pending().await
     };
+    let fixture = Fixture::open().await;
+    let grace = fixture.settings.grace.as_secs();
     let (outcome, took) = fixture.keep(ignores, &cancel).await;
     assert_eq!(outcome.text, "look did not stop when it was asked to");
-    assert_eq!(took, 4 + fixture.settings.grace.as_secs());
-    fixture.abide.close().await;
+    assert_eq!(took, 4 + grace);
+}
+
+/// A cancellation and a lost lease reach the tool with the next heartbeat.
+#[tokio::test]
+async fn a_call_that_is_no_longer_wanted_is_asked_to_stop() {
+    for is_cancelled in [true, false] {
+        let Fixture { _folder, abide, call, settings, .. } = Fixture::open().await;
+        if is_cancelled {
+            abide.call(CancelToolCall::new("c1")).await.expect("it is asked for");
+        } else {
+            let token = call.fencing_token.expect("it is claimed");
+            let failed = FailToolCall::new("c1", token, "it ended elsewhere");
+            abide.call(failed).await.expect("it ends");
+        }
+        let leases = Arc::<HeldLeases>::default();
+        let keeper = LeaseKeeper::start(&abide, &leases, Duration::from_millis(30));
+        let cancel = CancellationToken::new();
+        let stops = async {
+            cancel.cancelled().await;
+            ToolOutcome::text("stopped")
+        };
+        let (abide, leases, settings) = (&abide, &leases, &settings);
+        let claimed = ClaimedCall { abide, settings, leases, call: &call, exchange: None };
+        assert_eq!(claimed.keep(stops, &cancel).await.text, "stopped");
+        keeper.stop().await;
+        abide.close().await;
+    }
 }
