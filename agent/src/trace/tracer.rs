@@ -90,6 +90,13 @@ impl Tracer {
     }
 
     async fn send_all(&self, abide: &Abide, run_id: &str) -> Result<(), Error> {
+        // A run is queued each time its driver stops, also when it waits. If this task is late, the run has ended meanwhile, and
+        // is queued again.
+        let sql = "SELECT run_id FROM run_traces WHERE run_id = :id";
+        let sent: Vec<(String,)> = abide.sql(sql).param("id", run_id).fetch().await?;
+        if !sent.is_empty() {
+            return Ok(());
+        }
         let spans = trace::spans::spans(abide, run_id, self.log_data).await?;
         let Some(first) = spans.first() else { return Ok(()) };
         let mut failed = Vec::new();
@@ -135,3 +142,6 @@ impl TraceQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
