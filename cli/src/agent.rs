@@ -219,7 +219,8 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
     };
-    let missing = project.missing_programs();
+    let mut missing = project.missing_programs();
+    missing.extend(project.literal_secrets());
     let sandbox = project.sandbox.as_ref();
     let unreadable = sandbox.map(|it| it.unreadable_on_path()).unwrap_or_default();
     let AgentProject { mut catalog, models, tools, .. } = project;

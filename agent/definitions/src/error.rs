@@ -155,6 +155,12 @@ pub enum DefinitionError {
         /// The known names.
         known: Vec<String>,
     },
+    /// A secret is written in the file, where everyone who may read the definition sees it.
+    #[error("{setting} is a secret in plain text")]
+    LiteralSecret {
+        /// Its path, such as `cli.env.API_KEY`.
+        setting: String,
+    },
     /// Its program cannot run, or its runs cannot end.
     #[error("{why}")]
     Program {
@@ -193,6 +199,7 @@ impl DefinitionError {
             DefinitionError::Middleware { .. } => "unknown_middleware",
             DefinitionError::Parser { .. } => "unknown_parser",
             DefinitionError::Mode(_) => "wrong_mode",
+            DefinitionError::LiteralSecret { .. } => "literal_secret",
             DefinitionError::Config { code, .. }
             | DefinitionError::Model { code, .. }
             | DefinitionError::Program { code, .. } => code,
@@ -242,6 +249,12 @@ impl DefinitionError {
                 "configure it in abide.yaml, or remove sandbox from the definition"
             }
             DefinitionError::Mode(_) => "set its mode to subagent or all",
+            DefinitionError::LiteralSecret { setting } if setting.starts_with("models.") => {
+                "write `key_env: NAME` or `key_file: PATH`, and remove the secret from the file"
+            }
+            DefinitionError::LiteralSecret { .. } => {
+                "write `{env: NAME}` as the value, and set the environment variable NAME"
+            }
             DefinitionError::Name(name) => {
                 let (parent, _) = name.split_once('/')?;
                 return Some(format!("an inline subagent is changed with its agent {parent}"));
@@ -259,10 +272,10 @@ impl DefinitionError {
         Some(text.to_owned())
     }
 
-    /// Whether it depends on the environment of the process, and the definition itself is correct.
+    /// Whether the definition works: the error depends on the environment of the process, or is a risk.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        matches!(self.code(), "key_missing" | "private_address")
+        matches!(self.code(), "key_missing" | "private_address" | "literal_secret")
     }
 
     /// The place of the error, if the parser reported it.
@@ -297,6 +310,10 @@ impl DefinitionError {
             },
             DefinitionError::Model { wanted, .. } => wanted.as_deref(),
             DefinitionError::Sandbox { wanted, .. } => Some(*wanted),
+            DefinitionError::LiteralSecret { setting } => {
+                let last = setting.rsplit('.').next().unwrap_or(setting);
+                Some(last.split('[').next().unwrap_or(last))
+            }
             DefinitionError::Config { subject, .. } | DefinitionError::Program { subject, .. } => {
                 Some(subject.as_str())
             }

@@ -3,7 +3,7 @@
 //! This crate changes when definitions get a field, or a field gets another meaning. Nothing here reads rows, asks a model or runs a tool.
 //!
 //! `agent` an agent · `agent_tool` tools that stand for agents · `chosen_model` the choice of a model · `error` why a
-//! definition is refused · `folder_texts` the files of a folder · `guardrail` rules for texts · `middleware` what
+//! definition is refused · `folder_texts` the files of a folder · `guardrail` rules for texts · `literal_secret` secrets in plain text · `middleware` what
 //! surrounds requests and calls · `pause_rule` where a run pauses · `place` the place of an error in its file · `profile` named sets of numbers ·
 //! `profile_settings` the numbers · `project_config` `abide.yaml` · `prompt_source` where the system prompt is · `reduction_rules` what a summary replaces.
 
@@ -13,6 +13,7 @@ pub mod chosen_model;
 pub mod error;
 pub mod folder_texts;
 pub mod guardrail;
+pub mod literal_secret;
 pub mod middleware;
 pub mod pause_rule;
 mod place;

@@ -7,6 +7,7 @@ use std::path::Path;
 use abide_client::AgentMode;
 use abide_definitions::agent::{AgentDefinition, ModelChoice, Subagent};
 use abide_definitions::error::DefinitionError;
+use abide_definitions::literal_secret::literal_secrets;
 use abide_definitions::middleware::Middleware;
 use abide_models::{ModelSelection, Models, ModelsConfig, ResolveError};
 use abide_programs::CliConfig;
@@ -61,6 +62,7 @@ impl Catalog {
             errors.extend(self.unknown_rules(definition));
             for part in definition.with_inline() {
                 errors.extend(subagents(&part, &known));
+                errors.extend(secrets_of(&part));
                 match (&part.cli, &part.a2a) {
                     (Some(cli), _) => errors.extend(program(cli, environment)),
                     (None, Some(a2a)) => errors.extend(remote_agent(a2a, environment)),
@@ -102,6 +104,14 @@ pub fn check_definitions(folder: &Path, environment: &Environment) -> Vec<Proble
 }
 
 impl AgentProject {
+    /// The secrets that `abide.yaml` has in plain text.
+    #[must_use]
+    pub fn literal_secrets(&self) -> Vec<Problem> {
+        let sections = self.source.sections.iter();
+        let found = sections.flat_map(|(name, section)| literal_secrets(name, section));
+        found.map(|error| self.catalog.problem_of_config(error)).collect()
+    }
+
     /// The programs of `abide.yaml` that do not exist on this machine.
     #[must_use]
     pub fn missing_programs(&self) -> Vec<Problem> {
@@ -245,6 +255,13 @@ fn subagents(definition: &AgentDefinition, known: &Known<'_>) -> Vec<DefinitionE
         }
     });
     errors.collect()
+}
+
+/// The secrets that a definition has in plain text. They are stored with it.
+fn secrets_of(definition: &AgentDefinition) -> Vec<DefinitionError> {
+    let Ok(definition) = serde_json::to_value(definition) else { return Vec::new() };
+    let parts = ["cli", "a2a", "middleware"].into_iter();
+    parts.flat_map(|part| literal_secrets(part, &definition[part])).collect()
 }
 
 /// Why a command-line program cannot be started, or its run can never end with an answer.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_agent::{
-    AgentMetrics, AgentProject, Catalog, Environment, FolderChange, FolderChanges, Launcher,
-    McpStatus, Problem, ProjectError, Runtime, RuntimeError, Settings, ToolWorker, Tools,
+    AgentMetrics, AgentProject, Catalog, DefinitionError, Environment, FolderChange, FolderChanges,
+    Launcher, McpStatus, Problem, ProjectError, Runtime, RuntimeError, Settings, ToolWorker, Tools,
 };
 use abide_client::Abide;
 use abide_engine::Engine;
@@ -134,6 +134,9 @@ pub(crate) struct LoadedProject {
     pub(crate) errors: Vec<String>,
     /// Problems of this environment.
     pub(crate) warnings: Vec<String>,
+    /// Those of the warnings that everyone must see who runs an agent: secrets in files.
+    #[serde(skip)]
+    secrets: Vec<String>,
 }
 
 /// A function that receives what has changed in a folder.
@@ -280,7 +283,7 @@ impl AgentHost {
         };
         runtime.register().await?;
         let unregistered = runtime.unregistered();
-        for problem in &loaded.errors {
+        for problem in loaded.errors.iter().chain(&loaded.secrets) {
             tracing::warn!("{problem}");
         }
         let stop = CancellationToken::new();
@@ -371,6 +374,7 @@ impl LoadedProject {
         let (warnings, errors): (Vec<Problem>, Vec<Problem>) = project
             .missing_programs()
             .into_iter()
+            .chain(project.literal_secrets())
             .chain(problems)
             .partition(|problem| problem.error.is_warning());
         let texts = |problems: &[Problem]| -> Vec<String> {
@@ -386,6 +390,14 @@ impl LoadedProject {
             sandbox: sandbox.as_ref().map(|it| it.backend().to_string()),
             mcp_servers,
             errors: no_config.into_iter().chain(texts(&errors)).collect(),
+            secrets: warnings
+                .iter()
+                .filter(|problem| matches!(problem.error, DefinitionError::LiteralSecret { .. }))
+                .map(|problem| {
+                    let hint = problem.error.suggestion().unwrap_or_default();
+                    format!("{problem}: {hint}")
+                })
+                .collect(),
             warnings: texts(&warnings),
         }
     }

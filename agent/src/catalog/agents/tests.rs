@@ -246,6 +246,43 @@ fn a_check_reports_everything_that_cannot_work() {
         /agents/tool.md:3:5: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
 }
 
+/// A secret in plain text was stored with the definition, and nothing said so. It is a warning: the agent works.
+#[test]
+fn a_check_warns_about_secrets_in_plain_text() {
+    let (folder, catalog) = catalog(&[
+        (
+            "agents/coder.yaml",
+            "cli:\n  command: [sh]\n  terminal: exit_zero\n  env:\n    MODE: fast\n    API_KEY: abcdef123456\n    \
+             TOKEN: { env: TOKEN }\n",
+        ),
+        (
+            "agents/remote.yaml",
+            "a2a:\n  url: https://agent.example/a2a\n  headers:\n    authorization: Bearer 0123456789ab\n",
+        ),
+    ]);
+    let models = abide_models::Models::new(
+        abide_models::ModelsConfig::default(),
+        &abide_models::ConfigContext::of_process(),
+    );
+    let models = models.expect("the configuration is valid");
+    let problems = catalog.check(&models, &abide_tools::Environment::of_process());
+    let found: Vec<String> = problems
+        .iter()
+        .filter(|problem| problem.error.code() == "literal_secret")
+        .map(|problem| {
+            assert!(problem.error.is_warning());
+            let hint = problem.error.suggestion().unwrap_or_default();
+            let at = problem.to_string().replace(&folder.path().display().to_string(), "");
+            assert!(!at.contains("abcdef123456") && !at.contains("0123456789ab"));
+            format!("{at} ({hint})")
+        })
+        .collect();
+    expect![[r#"
+        /agents/coder.yaml:6:5: cli.env.API_KEY is a secret in plain text (write `{env: NAME}` as the value, and set the environment variable NAME)
+        /agents/remote.yaml:4:5: a2a.headers.authorization is a secret in plain text (write `{env: NAME}` as the value, and set the environment variable NAME)"#]]
+    .assert_eq(&found.join("\n"));
+}
+
 /// An unknown provider in `model`, a cycle, a negative limit and an instruction file had no place.
 #[test]
 fn a_check_has_the_place_of_each_problem() {
