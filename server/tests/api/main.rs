@@ -20,6 +20,7 @@ mod golden;
 mod jwts;
 mod mcp;
 mod mcp_sessions;
+mod parents;
 mod probes;
 mod prompts;
 mod push;

@@ -1,7 +1,9 @@
 //! Requests of protocols that begin a run or continue one: a message, or decisions on its calls.
 
+use std::collections::BTreeSet;
+
 use abide_engine::Engine;
-use abide_schema::reducer::Caller;
+use abide_schema::reducer::{Caller, DERIVED};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Refusal, Value};
 use serde_json::{Map, Value as JsonValue, json};
@@ -281,6 +283,7 @@ pub(super) async fn decide(
     decisions: Vec<Decision>,
     before: Vec<BatchCall>,
 ) -> Result<RunRow, Refusal> {
+    check_calls(&app.engine, by, run, decisions.iter().map(|it| it.call_id.as_str())).await?;
     let pending = undecided(&app.engine, by, run).await?;
     let is_decided = |id: &String| decisions.iter().any(|it| it.call_id == *id);
     if let Some(missing) = pending.iter().find(|id| !is_decided(id)) {
@@ -289,6 +292,58 @@ pub(super) async fn decide(
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     decide_some(app, by, run, decisions, before).await
+}
+
+/// Interrupts of a run that are searched for a call; a repeated request is about one of the newest.
+const INTERRUPTS: usize = 100;
+
+/// Checks that a run has asked for decisions on these calls. A decision on a call of another run belongs to the address of that run:
+/// the client of this one may not even know what it decides.
+///
+/// # Errors
+/// `not_found` names a call for which the run has not asked.
+pub(super) async fn check_calls(
+    engine: &Engine,
+    by: &Caller,
+    run: &RunRow,
+    call_ids: impl Iterator<Item = &str>,
+) -> Result<(), Refusal> {
+    let bare = |id: &str| id.strip_prefix(by.namespace()).unwrap_or(id).to_owned();
+    let mut asked: Option<BTreeSet<String>> = None;
+    for call_id in call_ids {
+        // The calls of a run and of the runs that it has delegated.
+        let rest = bare(call_id);
+        if rest.strip_prefix(&bare(&run.id)).is_some_and(|rest| rest.starts_with(DERIVED)) {
+            continue;
+        }
+        if asked.is_none() {
+            asked = Some(asked_for(engine, by, run).await?.iter().map(|id| bare(id)).collect());
+        }
+        if asked.as_ref().is_none_or(|asked| !asked.contains(&rest)) {
+            let detail = format!("run {} has not asked for a decision on {call_id}", run.id);
+            return Err(Refusal::new(Code::NotFound, detail)
+                .hint("send the decision to the address of the run that has asked for it"));
+        }
+    }
+    Ok(())
+}
+
+/// The calls for which the newest interrupts of a run ask.
+async fn asked_for(
+    engine: &Engine,
+    by: &Caller,
+    run: &RunRow,
+) -> Result<BTreeSet<String>, Refusal> {
+    let sql = format!(
+        "SELECT data FROM run_events WHERE run_id = :run AND kind = 'interrupt' \
+         ORDER BY number DESC LIMIT {INTERRUPTS}"
+    );
+    let found = first_texts(engine, by, &sql, params([("run", json!(run.id))])).await?;
+    let interrupts = found.iter().filter_map(|data| serde_json::from_str(data).ok());
+    let requests = interrupts.flat_map(|interrupt: JsonValue| {
+        interrupt["action_requests"].as_array().cloned().unwrap_or_default()
+    });
+    Ok(requests.filter_map(|it| it["tool_call_id"].as_str().map(str::to_owned)).collect())
 }
 
 /// Decides on some of the calls of a run, and returns the run.

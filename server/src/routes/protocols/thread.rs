@@ -62,6 +62,8 @@ pub(super) async fn send(
             })?;
             let before = run.turn;
             check_answers(app, by, &run, &decisions).await?;
+            let settled = settlements.iter().map(|it| it.call_id.as_str());
+            start::check_calls(&app.engine, by, &run, settled).await?;
             let settlements = settlements.into_iter().map(Settlement::into_call).collect();
             let run = start::decide(app, by, &run, decisions, settlements).await?;
             let first = (before + 1).min(run.turn);
