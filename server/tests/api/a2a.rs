@@ -342,11 +342,57 @@ async fn a_message_id_is_used_once() {
     let ids: std::collections::HashSet<String> =
         sent.iter().map(|answer| id(&answer.json()["task"]).to_owned()).collect();
     assert_eq!(ids.len(), 1, "{sent:?}");
-    let other = rpc(&server, "SendMessage", json!({"message": message("m1", "Bye.")})).await;
-    assert_eq!(other["error"]["code"], -32602);
     let sql = json!({"sql": "SELECT (SELECT count(*) FROM runs), count(*) FROM sessions"});
     let rows = server.post("/v1/sql", &sql.to_string()).await.json()["rows"].clone();
     assert_eq!(rows, json!([[1, 1]]));
+}
+
+/// Clients number their messages, and an id that one had used was refused for ever, in every context and for every caller of the
+/// scope: the example of the docs worked once. The class is an id that is unique in a larger space than the one in which its
+/// client chooses it.
+#[tokio::test]
+async fn a_message_id_belongs_to_its_context() {
+    let server = with_agents().await;
+    let within = |context: &str, text: &str| {
+        let mut message = message("m1", text);
+        message["contextId"] = json!(context);
+        message
+    };
+    let to = |task: &JsonValue, text: &str| {
+        let mut message = message("m1", text);
+        message["taskId"] = task["id"].clone();
+        message
+    };
+    let first = send(&server, message("m1", "Hello.")).await;
+    assert_eq!(send(&server, message("m1", "Hello.")).await["id"], first["id"], "a repetition");
+    let other = send(&server, message("m1", "Bye.")).await;
+    assert_ne!(other["id"], first["id"], "other content without a context");
+    assert_ne!(other["contextId"], first["contextId"]);
+    let of_c = send(&server, within("c", "Hello.")).await;
+    assert_ne!(of_c["id"], first["id"], "another context");
+    assert_eq!(send(&server, within("c", "Hello.")).await["id"], of_c["id"], "a repetition");
+    assert_ne!(send(&server, within("d", "Hello.")).await["id"], of_c["id"]);
+    let own = first["contextId"].as_str().expect("it has one");
+    assert_eq!(
+        send(&server, within(own, "Hello.")).await["id"],
+        first["id"],
+        "now with its context"
+    );
+
+    let refused = async |message: JsonValue| {
+        let answer = rpc(&server, "SendMessage", json!({"message": message})).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        answer["error"]["message"].as_str().expect("a text").to_owned()
+    };
+    let why = "another message of the context c has the messageId m1";
+    assert_eq!(refused(within("c", "Bye.")).await, why);
+    assert_eq!(refused(to(&of_c, "Hello.")).await, why, "it is for the task");
+    let why = format!("another message of the context {own} has the messageId m1");
+    assert_eq!(refused(within(own, "Bye.")).await, why);
+    assert_eq!(refused(to(&first, "approve")).await, why);
+    let sql = json!({"sql": "SELECT (SELECT count(*) FROM runs), count(*) FROM sessions"});
+    let rows = server.post("/v1/sql", &sql.to_string()).await.json()["rows"].clone();
+    assert_eq!(rows, json!([[4, 4]]));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ pub(super) struct Message {
     pub(super) context_id: Option<String>,
     /// The message in the form of the protocol, without the ids of its task and context.
     json: JsonValue,
-    /// A digest of the message and what it refers to.
+    /// A digest of the message and the task that it names.
     pub(super) digest: String,
 }
 
@@ -57,7 +57,7 @@ impl Message {
         }
         let [task_id, context_id] = ["taskId", "contextId"].map(|name| text(message, name));
         let (task_id, context_id) = (task_id?.map(str::to_owned), context_id?.map(str::to_owned));
-        let all = json!([task_id, context_id, json]);
+        let all = json!([task_id, json]);
         let digest = hex::encode(Sha256::digest(Json::from(all).as_str().as_bytes()));
         Ok(Message { id, task_id, context_id, json, digest })
     }

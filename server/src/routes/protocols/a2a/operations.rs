@@ -127,19 +127,44 @@ impl Peer {
         let turn = self.turn().await;
         let message = Message::parse(field(params, "message"))?;
         drop(turn);
-        if let Some(sent) = self.accepted(&message).await? {
+        let run = match &message.task_id {
+            Some(task_id) => Some(self.find(task_id).await?),
+            None => None,
+        };
+        let context = self.context_of(&message, run.as_ref())?;
+        if let Some(sent) = self.accepted(&message, &context).await? {
             return Ok(sent);
         }
-        let sent = match &message.task_id {
-            Some(task_id) => self.continue_task(&message, task_id, push).await,
-            None => self.begin_task(&message, push).await,
+        let sent = match run {
+            Some(run) => self.continue_task(&message, run, push).await,
+            None => self.begin_task(&message, &context, push).await,
         };
         match sent {
             // The same message may have arrived twice at the same time.
             Err(error) if error.kind == Kind::Refused(Code::Conflict) => {
-                self.accepted(&message).await?.ok_or(error)
+                self.accepted(&message, &context).await?.ok_or(error)
             }
             sent => sent,
+        }
+    }
+
+    /// The context of a message, in which its id is used once. A message that names neither a task nor a context begins a
+    /// context whose id follows from the message: an equal one is a repetition, and another one with the same id is not.
+    fn context_of(&self, message: &Message, run: Option<&RunRow>) -> A2aResult<String> {
+        let by = self.by();
+        let given = message.context_id.as_deref();
+        let given = given.map(|id| id.strip_prefix(by.namespace()).unwrap_or(id));
+        match (run.map(|run| self.ids(run)), given) {
+            (Some(ids), Some(given)) if ids.context != given => {
+                let detail = format!("task {} belongs to the context {}", ids.task, ids.context);
+                Err(A2aError::invalid(detail))
+            }
+            (Some(ids), _) => Ok(ids.context),
+            (None, Some(given)) => Ok(given.to_owned()),
+            (None, None) => {
+                let name = json!([self.agent, message.id, message.digest]).to_string();
+                Ok(start::derived_id("s_", by, "a2a", &name))
+            }
         }
     }
 
@@ -149,28 +174,34 @@ impl Peer {
     }
 
     /// The task of a message that was accepted before.
-    async fn accepted(&self, message: &Message) -> A2aResult<Option<Sent>> {
-        let record = records::find(&self.app, self.by(), &self.agent, &message.id).await?;
-        let Some(record) = record else { return Ok(None) };
+    async fn accepted(&self, message: &Message, context: &str) -> A2aResult<Option<Sent>> {
+        let record = records::find(&self.app, self.by(), &self.agent, context, &message.id);
+        let Some(record) = record.await? else { return Ok(None) };
         if record.digest != message.digest {
-            let detail = format!("another message has the messageId {}", message.id);
+            let detail = format!(
+                "another message of the context {context} has the messageId {}",
+                message.id
+            );
             return Err(A2aError::invalid(detail));
         }
         let run = self.find(&record.task_id).await?;
         Ok(Some(Sent { run, first_turn: record.turn }))
     }
 
-    async fn begin_task(&self, message: &Message, push: &JsonValue) -> A2aResult<Sent> {
+    async fn begin_task(
+        &self,
+        message: &Message,
+        context: &str,
+        push: &JsonValue,
+    ) -> A2aResult<Sent> {
         let turn = self.turn().await;
         let input = message.prompt()?;
         drop(turn);
-        let name = json!([self.agent, message.id]).to_string();
+        let name = json!([self.agent, context, message.id]).to_string();
         let id = start::derived_id("run_", self.by(), "a2a", &name);
         // From the first event on.
         let push = self.push_call(push, &id, &id, Some(0))?;
-        let context = message.context_id.clone();
-        let session_id =
-            context.unwrap_or_else(|| start::derived_id("s_", self.by(), "a2a", &name));
+        let session_id = context.to_owned();
         let session = start::session(&self.app.engine, self.by(), &session_id).await?;
         let new = |new_session| NewRun {
             agent: self.agent.clone(),
@@ -179,7 +210,7 @@ impl Peer {
             before: Vec::new(),
             input: input.clone(),
             id: Some(id.clone()),
-            record: Some(records::write(&self.agent, message, &id, 1)),
+            record: Some(records::write(self.by(), &self.agent, context, message, &id, 1)),
             follow_up: push.clone(),
         };
         let made = NewSession { id: session_id.clone(), metadata: None };
@@ -213,15 +244,10 @@ impl Peer {
     async fn continue_task(
         &self,
         message: &Message,
-        task_id: &str,
+        run: RunRow,
         push: &JsonValue,
     ) -> A2aResult<Sent> {
-        let run = self.find(task_id).await?;
         let ids = self.ids(&run);
-        if message.context_id.as_ref().is_some_and(|id| *id != ids.context) {
-            let message = format!("task {} belongs to the context {}", ids.task, ids.context);
-            return Err(A2aError::invalid(message));
-        }
         let unsupported = |why: &str| {
             let message = format!("task {} {why}", ids.task);
             Err(A2aError::new(Kind::UnsupportedOperation, message))
@@ -234,7 +260,8 @@ impl Peer {
             return unsupported("needs no input; send the message when it does");
         }
         let decisions = message.decisions(&pending)?;
-        let record = records::write(&self.agent, message, &ids.task, run.turn + 1);
+        let TaskIds { task, context } = &ids;
+        let record = records::write(self.by(), &self.agent, context, message, task, run.turn + 1);
         let push = self.push_call(push, &run.id, &ids.task, None)?;
         let calls = iter::once(record).chain(push).collect();
         let before = run.turn;

@@ -1,12 +1,13 @@
-//! The messages of clients, in a collection of their scope for each agent. `m/` and the id of a message is what became of
-//! it: a message is accepted once. `h/`, the task and a number are the messages of a task in order.
+//! The messages of clients, in a collection of their scope for each agent. `m/` and a digest of the caller, the context and
+//! the id of a message is what became of it: a message is accepted once. `h/`, the task and a number are the messages of a
+//! task in order.
 
 use abide_schema::limits::A2A_HISTORY;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Refusal, Value};
 use serde_json::{Value as JsonValue, json};
 
-use super::super::start::{first_texts, params};
+use super::super::start::{derived_id, first_texts, params};
 use super::message::Message;
 use crate::app_state::AppState;
 use crate::routes::rows::hidden;
@@ -24,16 +25,23 @@ fn collection(agent: &str) -> String {
     format!("a2a/{agent}")
 }
 
-/// The result of the message with an id, if it was accepted before.
+/// The key of the result of a message. Ids of other callers of the scope are not found: the collection belongs to no session, so
+/// a policy of sessions does not hide it.
+fn result_key(by: &Caller, context: &str, message_id: &str) -> String {
+    derived_id("m/", by, "a2a message", &json!([context, message_id]).to_string())
+}
+
+/// The result of the message with an id in a context, if it was accepted before.
 pub(super) async fn find(
     app: &AppState,
     by: &Caller,
     agent: &str,
+    context: &str,
     message_id: &str,
 ) -> Result<Option<Record>, Refusal> {
     let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key = :key";
     let collection = format!("{}{}", by.namespace(), collection(agent));
-    let key = format!("m/{message_id}");
+    let key = result_key(by, context, message_id);
     let params = params([("collection", json!(collection)), ("key", json!(key))]);
     let found = first_texts(&app.engine, by, sql, params).await?;
     Ok(found.first().map(|data| {
@@ -44,12 +52,19 @@ pub(super) async fn find(
     }))
 }
 
-/// The call that stores a message. It is a conflict if a message with this id was accepted before, or another one that
+/// The call that stores a message of a context. It is a conflict if the context has one with this id, or another one that
 /// begins the same turn.
-pub(super) fn write(agent: &str, message: &Message, task_id: &str, turn: i64) -> BatchCall {
+pub(super) fn write(
+    by: &Caller,
+    agent: &str,
+    context: &str,
+    message: &Message,
+    task_id: &str,
+    turn: i64,
+) -> BatchCall {
     let record = json!({"digest": message.digest, "task": task_id, "turn": turn});
     let puts = json!([
-        {"key": format!("m/{}", message.id), "data": record, "expected_seq": 0},
+        {"key": result_key(by, context, &message.id), "data": record, "expected_seq": 0},
         {"key": format!("h/{task_id}/{turn:08}"), "data": message.stored(), "expected_seq": 0},
     ]);
     let args = json!({"collection_id": collection(agent), "kind": "a2a", "puts": puts});
