@@ -186,7 +186,7 @@ impl Executor {
     }
 
     /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
-    /// not get the stored result.
+    /// not get the stored result, and neither does one whose policies may hide rows of it.
     fn earlier(
         &mut self,
         unit: &Unit,
@@ -213,9 +213,24 @@ impl Executor {
             )));
         }
         let seqs = request_ids::seqs_of(&found);
+        let policies = self.transaction.policies_of(caller).map_err(UnitFailure::Store)?;
         let mut calls = Vec::with_capacity(seqs.len());
         for seq in seqs {
             let event = self.transaction.store.event(seq).map_err(UnitFailure::Store)?;
+            // Not an event of another request that this one has repeated: any caller may have made it.
+            let own = event.as_ref().filter(|event| {
+                event.caller == caller.id() && event.request_id.as_ref() == Some(&request.id)
+            });
+            if policies.is_some()
+                && own.is_some_and(|own| own.authority.as_deref() != caller.authority())
+            {
+                let detail =
+                    format!("request id {:?} was already used with other rights", request.id);
+                return Err(UnitFailure::Refused(
+                    Refusal::new(Code::RequestIdConflict, detail)
+                        .hint("repeat the request with the role and the capabilities of its first attempt"),
+                ));
+            }
             let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
             let result = event.as_ref().map_or_else(
                 || "null".to_owned(),

@@ -112,9 +112,18 @@ async fn key_changes_apply_while_the_server_runs() {
     assert_eq!(tried(&server, &shared).await, LET_IN, "an unreadable file changes nothing");
 }
 
+/// Accepts the tokens of the test issuer.
+pub(crate) fn access() -> AccessConfig {
+    AccessConfig::loopback().with_jwt(open(&config(json!({}))).expect("a good configuration"))
+}
+
+/// A token of the test issuer with these claims.
+pub(crate) fn issued(claims: JsonValue) -> String {
+    token(Algorithm::HS256, &with(claims))
+}
+
 async fn server() -> TestServer {
-    let jwt = open(&config(json!({}))).expect("a good configuration");
-    TestServer::serving(AccessConfig::loopback().with_jwt(jwt), abide_reducers::modules()).await
+    TestServer::serving(access(), abide_reducers::modules()).await
 }
 
 async fn ask(server: &TestServer, token: &str, reducer: &str, args: JsonValue) -> Response {

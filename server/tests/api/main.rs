@@ -21,6 +21,7 @@ mod jwts;
 mod mcp;
 mod mcp_sessions;
 mod parents;
+mod other_identities;
 mod probes;
 mod prompts;
 mod push;

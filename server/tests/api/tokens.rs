@@ -474,6 +474,34 @@ async fn a_demoted_caller_gets_no_stored_answer() {
     );
 }
 
+/// The same caller with another role got the stored answer of a request, with rows that a policy hides from that role. The class: an
+/// answer that was composed for other rights. Without policies every role of a scope sees the same rows.
+#[tokio::test]
+async fn a_caller_with_other_rights_gets_no_stored_answer_that_policies_may_hide() {
+    let home = TokenServer::new().await;
+    home.with("annannann", json!({})).await;
+    home.local("set_role", json!({"name": "twin", "reducers": ["*"]})).await;
+    let create = || async {
+        let request = home.0.request("POST", "/v1/call/create_session");
+        let bearer = format!("Bearer {}", token("annannann"));
+        let request = request.header("authorization", &bearer).header("idempotency-key", "once");
+        request.body(r#"{"agent":"a"}"#).send().await
+    };
+    assert_eq!(create().await.status, 200);
+    home.local("change_identity", json!({"id": "annannann", "role": "twin"})).await;
+    assert_eq!(create().await.json()["duplicate"], true);
+    let policy = json!({"table": "sessions", "role": "twin", "condition": "0"});
+    home.local("set_policy", policy).await;
+    check(
+        &create().await.problem(),
+        expect![[r#"
+            409 request_id_conflict: request id "once" was already used with other rights (repeat the request with the role and the capabilities of its first attempt)
+        "#]],
+    );
+    home.local("change_identity", json!({"id": "annannann", "role": "app"})).await;
+    assert_eq!(create().await.json()["duplicate"], true);
+}
+
 /// A tenant's admin raised its own limits, or created an identity without limits and a token for it.
 #[tokio::test]
 async fn an_admin_cannot_grant_higher_limits_than_its_own() {
