@@ -29,9 +29,18 @@ function Part({ part, decide }) {
   );
 }
 
+/** The detail of a refusal; an error of the connection has none. */
+function detail({ message }) {
+  try {
+    return JSON.parse(message).detail;
+  } catch {
+    return message;
+  }
+}
+
 function Chat() {
   const [text, setText] = useState("");
-  const { messages, sendMessage, addToolApprovalResponse, status, stop } = useChat({
+  const { messages, sendMessage, addToolApprovalResponse, status, stop, error } = useChat({
     id: query.get("chat"),
     resume: true,
     transport: new DefaultChatTransport({ api: `/v1/agents/${query.get("agent")}/chat` }),
@@ -42,6 +51,7 @@ function Chat() {
   return (
     <main>
       <p>{status}</p>
+      {error && <p className="problem">{detail(error)}</p>}
       {answers.flatMap((message) =>
         message.parts.map((part, at) => <Part key={`${message.id} ${at}`} part={part} decide={addToolApprovalResponse} />),
       )}

@@ -130,6 +130,22 @@ test("a person stops an answer and sends another message", { skip }, async () =>
   assert.deepEqual(page.errors, []);
 });
 
+/** The answer of the agent was to a conversation that the page did not show. */
+test("a page that has missed an answer shows why its message is refused", { skip }, async () => {
+  const [page, other] = [await open("writer", "page-4"), await open("writer", "page-4")];
+  await say(page, "Write.");
+  await shows(page, "word59");
+  await shows(page, "ready");
+  await other.reload();
+  await shows(other, "word59");
+  await say(page, "And now?");
+  await shows(page, "Again.");
+  await say(other, "And?");
+  await shows(other, "does not follow the end of the session");
+  assert.deepEqual(await server.sql("SELECT count(*) FROM runs WHERE session_id = 'page-4'"), [[2]]);
+  assert.deepEqual([...page.errors, ...other.errors], []);
+});
+
 /**
  * The page hung when an answer had a call with an approval and another call: `useChat` sends decisions when every call of the
  * step has an output or a decision, and the other calls do not start before the decision.

@@ -162,6 +162,115 @@ async fn unusable_requests_are_refused() {
     assert_eq!(rows(&server, "SELECT count(*) FROM sessions").await, json!([[0]]));
 }
 
+/// A message as a client shows it: of the user, with its id and text, or of a run.
+#[derive(Clone, Copy)]
+enum Shown<'a> {
+    User(&'a str, &'a str),
+    Run(&'a str),
+}
+
+/// A request of each protocol whose messages are these.
+fn requests(shown: &[Shown<'_>]) -> [(&'static str, String); 2] {
+    let chat = shown.iter().map(|shown| match shown {
+        Shown::User(id, text) => {
+            json!({"id": id, "role": "user", "parts": [{"type": "text", "text": text}]})
+        }
+        Shown::Run(run) => json!({"id": format!("msg_{run}"), "role": "assistant",
+            "parts": [{"type": "text", "text": "x"}]}),
+    });
+    let chat: Vec<JsonValue> = chat.collect();
+    let thread = shown.iter().map(|shown| match shown {
+        Shown::User(id, text) => json!({"id": id, "role": "user", "content": text}),
+        Shown::Run(run) => {
+            json!({"id": format!("msg_2_{run}"), "role": "assistant", "content": "x"})
+        }
+    });
+    let thread: Vec<JsonValue> = thread.collect();
+    [
+        (CHAT, json!({"id": "t", "trigger": "submit-message", "messages": chat}).to_string()),
+        (AG_UI, json!({"threadId": "t", "runId": "r", "messages": thread}).to_string()),
+    ]
+}
+
+/// A client that edited an earlier message got an answer to another conversation than it showed: only the last message was read,
+/// and the session kept the text from before. The class: a history that is not the one of the session, in every protocol whose client
+/// sends one. A client may send less of it, and a message that was refused.
+#[tokio::test]
+async fn a_history_that_is_not_the_one_of_the_session_is_refused() {
+    use Shown::{Run, User};
+    for at in 0..2 {
+        let server = with_clerk().await;
+        let send = async |shown: &[Shown<'_>]| {
+            let (path, body) = &requests(shown)[at];
+            drop(stream(&server, path, body).await);
+            let active = rows(&server, "SELECT id FROM runs WHERE status = 'running'").await;
+            let Some(run) = active[0][0].as_str() else { return None };
+            let fencing = claim(&server, run).await;
+            say(&server, run, &fencing, &["x"]).await;
+            finish(&server, run, &fencing).await;
+            server.clock.pass_s(1);
+            Some(run.to_owned())
+        };
+        let first = send(&[User("m1", "One.")]).await.expect("it begins");
+        let second = send(&[User("m1", "One."), Run(&first), User("m2", "Two.")]).await;
+        let second = second.expect("it begins");
+        let (one, two) = (User("m1", "One."), User("m2", "Two."));
+        let changed = "the message m1 was sent with another text";
+        let behind = format!(
+            "the message m3 does not follow the end of the session: run {second} has followed run {first}"
+        );
+        for (why, shown) in [
+            (changed, vec![User("m1", "1.")]),
+            (changed, vec![User("m1", "1."), Run(&first), User("m3", "Three.")]),
+            (changed, vec![User("m1", "1."), Run(&first), two, Run(&second), User("m3", "Three.")]),
+            (&behind, vec![one, Run(&first), User("m3", "Three.")]),
+            (&behind, vec![User("m1", "One."), User("m3", "Three.")]),
+            (&behind, vec![Run(&first), User("m3", "Three.")]),
+        ] {
+            let (path, body) = &requests(&shown)[at];
+            let refused = server.post(path, body).await.json();
+            assert_eq!(refused["detail"], why, "{body}");
+            let hint = refused["hint"].as_str().expect("a hint");
+            assert!(hint.ends_with("a session has no branches"), "{hint}");
+        }
+        assert_eq!(rows(&server, "SELECT count(*) FROM runs").await, json!([[2]]));
+
+        let again = async |shown: &[Shown<'_>]| assert_eq!(send(shown).await, None);
+        again(&[User("m1", "One.")]).await;
+        again(&[User("m1", "One."), Run(&first), User("m2", "Two.")]).await;
+        let elsewhere = "run_9";
+        for (id, shown) in
+            [("m3", vec![]), ("m4", vec![User("m2", "Two."), Run(&second), User("m3", "More.")])]
+        {
+            let mut shown = shown;
+            shown.push(User(id, "More."));
+            assert!(send(&shown).await.is_some(), "{id}");
+        }
+        let last = [User("m4", "More."), User("refused", "?"), Run(elsewhere), User("m5", "More.")];
+        assert!(send(&last).await.is_some());
+    }
+}
+
+/// `useChat` names the message that it replaces, or asks for another answer.
+#[tokio::test]
+async fn use_chat_can_neither_edit_nor_regenerate() {
+    let server = with_clerk().await;
+    let message = json!({"id": "m1", "role": "user", "parts": [{"type": "text", "text": "x"}]});
+    for (trigger, edited, detail) in [
+        ("submit-message", "m1", "the message m1 cannot be edited"),
+        ("regenerate-message", "a1", "a message of the assistant cannot be generated again"),
+    ] {
+        let body =
+            json!({"id": "c", "trigger": trigger, "messageId": edited, "messages": [message]});
+        let refused = server.post(CHAT, &body.to_string()).await.json();
+        assert_eq!(
+            (&refused["code"], &refused["detail"]),
+            (&json!("bad_arguments"), &json!(detail))
+        );
+    }
+    assert_eq!(rows(&server, "SELECT count(*) FROM sessions").await, json!([[0]]));
+}
+
 /// Two tenants can use the same name for a chat. Neither learns of the other's.
 #[tokio::test]
 async fn chats_of_tenants_are_separate() {

@@ -13,7 +13,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::follow::{Encoder, Follower, stream_turn};
 use super::start::{Decision, QUESTION, Settlement};
-use super::thread::{self, ThreadInput};
+use super::thread::{self, Shown, ThreadInput, ThreadRequest, UserMessage};
 use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
@@ -32,7 +32,8 @@ const EXAMPLE_BODY: &str = r#"{"threadId": "t1", "runId": "r1", "messages": [{"i
 struct RunAgentInput {
     thread_id: String,
     run_id: String,
-    /// The last message of the user is the input. The others only tell what the client has: the session has them too.
+    /// The last message of the user is the input. Those after it tell what the client has of the answer. Those before it must be
+    /// those of the session, as far as the client has them.
     #[serde(default)]
     messages: Vec<AgMessage>,
     resume: Option<Vec<ResumeEntry>>,
@@ -136,9 +137,8 @@ pub(in crate::routes) async fn run(
     let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
     let hold = app.engine.buffers().reserve(&session.caller);
     let seen = Seen::of(&wanted.messages, hold)?;
-    let input = read(wanted)?;
-    let place_of_run = (agent, thread.clone());
-    let sent = thread::send(&app, &session.caller, &content, place_of_run, input).await;
+    let request = read(agent, wanted)?;
+    let sent = thread::send(&app, &session.caller, &content, request).await;
     drop(content);
     let (run, turns) = sent?;
     let follower = Follower::new(&app, session, &run, turns).await?;
@@ -151,9 +151,15 @@ fn bad(detail: &str) -> Refusal {
     Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
 }
 
-fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
-    let resume = wanted.resume.unwrap_or_default();
-    if !resume.is_empty() {
+fn read(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> {
+    let RunAgentInput { thread_id: thread, mut messages, resume, .. } = wanted;
+    let resume = resume.unwrap_or_default();
+    let input = if resume.is_empty() {
+        let at = messages.iter().rposition(|message| message.role == "user");
+        let at = at.ok_or_else(|| bad("there is no message of the user"))?;
+        let last = messages.drain(at..).next();
+        ThreadInput::Message(last.ok_or_else(|| bad("there is no message"))?.into_input()?)
+    } else {
         let (mut decisions, mut settlements) = (Vec::new(), Vec::new());
         for entry in resume {
             match settlement(&entry) {
@@ -161,23 +167,44 @@ fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
                 None => decisions.push(decision(entry)?),
             }
         }
-        return Ok(ThreadInput::Decisions(decisions, settlements));
-    }
-    let last = wanted.messages.into_iter().rev().find(|message| message.role == "user");
-    let last = last.ok_or_else(|| bad("there is no message of the user"))?;
-    let text = match last.content {
-        Some(JsonValue::String(text)) => text,
-        Some(JsonValue::Array(parts)) => {
-            let text = |part: &JsonValue| match (part["type"].as_str(), part["text"].as_str()) {
-                (Some("text"), Some(text)) => Ok(text.to_owned()),
-                _ => Err(bad("each part of a message must be a text part")),
-            };
-            parts.iter().map(text).collect::<Result<String, _>>()?
-        }
-        _ => return Err(bad("the message of the user has no text")),
+        ThreadInput::Decisions(decisions, settlements)
     };
-    let id = last.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    Ok(ThreadInput::Message { id, text })
+    let history = messages.iter().filter_map(AgMessage::shown).collect();
+    Ok(ThreadRequest { agent, thread, history, input })
+}
+
+impl AgMessage {
+    /// The text of a message of the user.
+    fn text(&self) -> Result<String, Refusal> {
+        match &self.content {
+            Some(JsonValue::String(text)) => Ok(text.clone()),
+            Some(JsonValue::Array(parts)) => {
+                let text = |part: &JsonValue| match (part["type"].as_str(), part["text"].as_str()) {
+                    (Some("text"), Some(text)) => Ok(text.to_owned()),
+                    _ => Err(bad("each part of a message must be a text part")),
+                };
+                parts.iter().map(text).collect()
+            }
+            _ => Err(bad("the message of the user has no text")),
+        }
+    }
+
+    fn into_input(self) -> Result<UserMessage, Refusal> {
+        let text = self.text()?;
+        Ok(UserMessage { id: self.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()), text })
+    }
+
+    /// The message as a part of a history, if it has an id that says what it is.
+    fn shown(&self) -> Option<Shown> {
+        let id = self.id.as_ref()?;
+        if self.role == "user" {
+            return Some(Shown::User(UserMessage { id: id.clone(), text: self.text().ok()? }));
+        }
+        let of_run = id.strip_prefix("msg_").or_else(|| id.strip_prefix("rs_"))?;
+        let (number, run) = of_run.split_once('_')?;
+        number.parse::<u64>().ok()?;
+        Some(Shown::OfRun(run.to_owned()))
+    }
 }
 
 /// The arguments of a settlement.

@@ -13,7 +13,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::follow::{Encoder, Follower, stream_turn};
 use super::start::{Decision, RunRow};
-use super::thread::{self, ThreadInput};
+use super::thread::{self, NO_BRANCHES, Shown, ThreadInput, ThreadRequest, UserMessage};
 use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd, Usage, Wait};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
@@ -26,12 +26,15 @@ const EXAMPLE_BODY: &str = r#"{"id": "CHAT", "trigger": "submit-message", "messa
     "role": "user", "parts": [{"type": "text", "text": "…"}]}]}"#;
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct ChatRequest {
     /// The chat.
     id: String,
-    /// Only the last one is read; the session has the others.
+    /// The last one is the input. The others must be those of the session, as far as the client has them.
     messages: Vec<UiMessage>,
     trigger: Option<String>,
+    /// The message that the client has replaced, or continues.
+    message_id: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,9 +54,8 @@ pub(in crate::routes) async fn send(
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
     let wanted: ChatRequest = content.envelope_in_turn(EXAMPLE_BODY).await?;
-    let chat = wanted.id.clone();
-    let input = read(wanted)?;
-    let sent = thread::send(&app, &session.caller, &content, (agent, chat), input).await;
+    let request = read(agent, wanted)?;
+    let sent = thread::send(&app, &session.caller, &content, request).await;
     drop(content);
     let (run, turns) = sent?;
     let follower = Follower::new(&app, session, &run, turns).await?;
@@ -87,38 +89,63 @@ fn streamed(follower: Follower, run: &RunRow, place: ConnectionPermit) -> Respon
     response
 }
 
-fn read(wanted: ChatRequest) -> Result<ThreadInput, Refusal> {
+fn read(agent: String, mut wanted: ChatRequest) -> Result<ThreadRequest, Refusal> {
     if wanted.trigger.as_deref() == Some("regenerate-message") {
         let detail = "a message of the assistant cannot be generated again";
-        let hint = "send another message; a session has no branches";
-        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+        return Err(Refusal::new(Code::BadArguments, detail).hint(NO_BRANCHES));
     }
     let bad = |detail: &str| {
         Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
     };
-    let last = wanted.messages.into_iter().last().ok_or_else(|| bad("there is no message"))?;
-    match last.role.as_str() {
+    let last = wanted.messages.pop().ok_or_else(|| bad("there is no message"))?;
+    let input = match last.role.as_str() {
         "user" => {
-            let mut text = String::new();
-            for part in &last.parts {
-                match (part["type"].as_str(), part["text"].as_str()) {
-                    (Some("text"), Some(piece)) => text.push_str(piece),
-                    _ => return Err(bad("each part of a message must be a text part")),
-                }
+            let id = last.id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+            // A client names a message of the user only if it has replaced one.
+            if wanted.message_id.as_ref() == Some(&id) {
+                let detail = format!("the message {id} cannot be edited");
+                return Err(Refusal::new(Code::BadArguments, detail).hint(NO_BRANCHES));
             }
-            let id = last.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-            Ok(ThreadInput::Message { id, text })
+            let text =
+                last.text().ok_or_else(|| bad("each part of a message must be a text part"))?;
+            ThreadInput::Message(UserMessage { id, text })
         }
         "assistant" => {
             let decisions: Vec<Decision> = last.parts.iter().filter_map(decision).collect();
             if decisions.is_empty() {
                 return Err(bad("the last message is neither of the user nor has a decision"));
             }
-            Ok(ThreadInput::Decisions(decisions, Vec::new()))
+            ThreadInput::Decisions(decisions, Vec::new())
         }
-        _ => Err(bad("the last message is not of the user or the assistant")),
+        _ => return Err(bad("the last message is not of the user or the assistant")),
+    };
+    let history = wanted.messages.iter().filter_map(UiMessage::shown).collect();
+    Ok(ThreadRequest { agent, thread: wanted.id, history, input })
+}
+
+impl UiMessage {
+    /// Its text; `None` if it has other parts.
+    fn text(&self) -> Option<String> {
+        let texts = self.parts.iter().map(|part| match (part["type"].as_str(), &part["text"]) {
+            (Some("text"), JsonValue::String(text)) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// The message as a part of a history, if it has an id that says what it is.
+    fn shown(&self) -> Option<Shown> {
+        let id = self.id.as_ref()?;
+        match self.role.as_str() {
+            "user" => Some(Shown::User(UserMessage { id: id.clone(), text: self.text()? })),
+            "assistant" => id.strip_prefix(MESSAGE).map(|run| Shown::OfRun(run.to_owned())),
+            _ => None,
+        }
     }
 }
+
+/// The prefix of the ids of the assistant's messages; the id of the run follows.
+const MESSAGE: &str = "msg_";
 
 /// The user's decision on a tool call, if this part of a message has one that did not take effect yet.
 fn decision(part: &JsonValue) -> Option<Decision> {
@@ -307,7 +334,7 @@ impl Encoder for ChatEncoder {
         match change {
             Change::Started => {
                 let metadata = json!({"runId": self.run_id});
-                let message = format!("msg_{}", self.run_id);
+                let message = format!("{MESSAGE}{}", self.run_id);
                 let start = json!({"messageId": message, "messageMetadata": metadata});
                 part("start", start, out);
                 part("start-step", json!({}), out);
