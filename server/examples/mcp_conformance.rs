@@ -86,6 +86,26 @@ fn tool(name: &str, arguments: &[&str]) -> JsonValue {
         "inputSchema": {"type": "object", "properties": properties, "required": arguments}})
 }
 
+/// A tool whose schema has the keywords of JSON Schema that a server must keep.
+fn with_every_keyword(name: &str) -> JsonValue {
+    json!({"name": name, "description": "A fixture.", "inputSchema": {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "$defs": {"address": {"$anchor": "addressDef", "type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}},
+        "properties": {
+            "name": {"type": "string"},
+            "address": {"$ref": "#/$defs/address"},
+            "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+            "phone": {"type": "string"},
+            "email": {"type": "string"}},
+        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+        "then": {"required": ["phone"]},
+        "else": {"required": ["email"]},
+        "additionalProperties": false}})
+}
+
 fn prompt(name: &str, arguments: &[&str]) -> JsonValue {
     let arguments: Vec<JsonValue> = arguments
         .iter()
@@ -102,9 +122,13 @@ impl McpHandler for Fixtures {
             })
         };
         match items {
-            McpItems::Tools => {
-                TOOLS.iter().map(|(name, arguments)| tool(name, arguments)).collect()
-            }
+            McpItems::Tools => TOOLS
+                .iter()
+                .map(|(name, arguments)| match *name {
+                    "json_schema_2020_12_tool" => with_every_keyword(name),
+                    name => tool(name, arguments),
+                })
+                .collect(),
             McpItems::Resources => vec![
                 resource("test://static-text", "text/plain"),
                 resource("test://static-binary", "image/png"),

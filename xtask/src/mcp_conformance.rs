@@ -1,11 +1,11 @@
 //! `cargo xtask mcp-conformance`: the conformance suite of MCP (`tests/mcp_conformance/`) against the MCP server and the MCP
-//! client, for each version of the protocol, and the command line of MCP Inspector. Exactly those scenarios fail that
-//! `expected-<version>.yml` names, with the reason.
+//! client, for each version of the protocol, and the command line of MCP Inspector. The server is one with the fixtures of the suite; its
+//! tasks are those of `abide serve`. Exactly those scenarios fail that `expected-<version>.yml` names, with the reason.
 
 use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -32,14 +32,23 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let search = env::var_os("PATH").unwrap_or_default();
     let paths = [own].into_iter().chain(env::split_paths(&search));
     let paths = env::join_paths(paths).map_err(|why| why.to_string())?;
-    let server = Server::start(&command::target(root))?;
+    let target = command::target(root);
+    let fixtures = Server::start(&mut Command::new(target.join("debug/examples/mcp_conformance")))?;
+    let file = target.join("mcp_conformance/tasks.db");
+    let _ = std::fs::remove_file(&file);
+    let mut abide = Command::new(target.join("debug/abide"));
+    abide.args(["serve", "--json", "--listen", "127.0.0.1:0", "--db"]).arg(&file);
+    let abide = Server::start(abide.arg("--agents").arg(folder.join("agents")))?;
+    let mut both = Command::new("node");
+    both.args(["fixtures.mjs", &fixtures.address, &abide.address]);
+    let server = Server::start(both.current_dir(&folder).env("PATH", &paths))?;
     let mut results = Vec::new();
     let suite = Suite { root, folder: &folder, paths: &paths };
     for version in VERSIONS {
-        let subject = ["server".as_ref(), "--url".as_ref(), server.url.as_ref()];
+        let subject = ["server".as_ref(), "--url".as_ref(), server.address.as_ref()];
         results.push(suite.run(&subject, version, version)?);
     }
-    let client = command::target(root).join("debug/examples/mcp_conformance_client");
+    let client = target.join("debug/examples/mcp_conformance_client");
     for version in VERSIONS {
         let subject = ["client".as_ref(), "--command".as_ref(), client.as_os_str()];
         results.push(suite.run(&subject, version, &format!("client-{version}"))?);
@@ -92,23 +101,23 @@ fn passed(output: &str) -> usize {
     output.lines().filter(|line| line.starts_with("✓ ")).count()
 }
 
-/// The server with the fixtures of the suite, until it is dropped.
+/// A server, until it is dropped.
 struct Server {
     child: Child,
-    url: String,
+    /// The line that it prints when it listens.
+    address: String,
 }
 
 impl Server {
-    fn start(target: &Path) -> Result<Server, String> {
-        let program: PathBuf = target.join("debug/examples/mcp_conformance");
-        let child = Command::new(&program).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|why| format!("cannot run {}: {why}", program.display()))?;
-        let mut url = String::new();
+    fn start(program: &mut Command) -> Result<Server, String> {
+        let child = program.stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|why| format!("cannot run {program:?}: {why}"))?;
+        let mut address = String::new();
         if let Some(stdout) = child.stdout.take() {
-            let read = BufReader::new(stdout).read_line(&mut url);
+            let read = BufReader::new(stdout).read_line(&mut address);
             read.map_err(|why| format!("the server printed no address: {why}"))?;
         }
-        Ok(Server { child, url: url.trim().to_owned() })
+        Ok(Server { child, address: address.trim().to_owned() })
     }
 }
 
