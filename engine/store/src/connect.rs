@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use rustix::fs::{Access, access};
 
@@ -11,10 +12,13 @@ use crate::checkpoint::leave_wal_on_close;
 use crate::companions::companion;
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
+use crate::interrupt::set_value_bytes;
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION};
 use crate::memory;
 use crate::private;
-use crate::schema_check::limit_untrusted;
+
+/// Bytes of one statement of a schema, and of one value while the schema of an older file is migrated.
+pub(crate) const STATEMENT_BYTES: usize = 1 << 20;
 
 /// Connects to a file, with its WAL. Closing the connection leaves the WAL.
 ///
@@ -157,6 +161,13 @@ fn check_tables(connection: &Connection, path: &Path) -> Result<(), OpenError> {
         None => Ok(()),
         Some(table) => Err(OpenError::TableDiffers { path: path.to_owned(), table }),
     }
+}
+
+/// Limits what the statements of a file's schema can cost when SQLite parses them, and the bytes of a value that is read.
+pub(crate) fn limit_untrusted(connection: &Connection) -> rusqlite::Result<()> {
+    set_value_bytes(connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
+    let bytes = i32::try_from(STATEMENT_BYTES).expect("it is small");
+    connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, bytes).map(drop)
 }
 
 /// "pending" in double quotes is a column that does not exist, not a text.

@@ -36,3 +36,8 @@ impl Layout {
         self.modules.iter().flat_map(|module| module.views.iter().copied()).collect()
     }
 }
+
+/// The statement that makes a view.
+pub(crate) fn create_view(name: &str, select: &str) -> String {
+    format!("CREATE VIEW {name} AS {select}")
+}

@@ -36,6 +36,7 @@ mod read_only;
 mod readable_views;
 mod reader;
 mod schema_check;
+mod stored_schema;
 mod system;
 mod timelines;
 mod verify;

@@ -8,8 +8,8 @@ use abide_schema::{Module, Seq, TableSpec};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::{OpenError, StoreError};
-use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
-use crate::schema_check::StoredSchema;
+use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout, create_view};
+use crate::stored_schema::StoredSchema;
 use crate::system;
 use crate::timelines::Timelines;
 
@@ -123,11 +123,6 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
     }
     let fact = format!("module.{}", module.name);
     set_meta(connection, &fact, &module.version.to_string()).map_err(store)
-}
-
-/// The statement that makes a view.
-pub(crate) fn create_view(name: &str, select: &str) -> String {
-    format!("CREATE VIEW {name} AS {select}")
 }
 
 /// The version of a module's tables in a file; `None` if it has none.

@@ -13,7 +13,7 @@ use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
     broken, check_companions, check_kind, check_versions, connect, connect_alone, connect_to_read,
-    forbid_quoted_texts,
+    forbid_quoted_texts, limit_untrusted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
@@ -28,7 +28,7 @@ use crate::migrate;
 use crate::opened_file::OpenedFile;
 use crate::private;
 use crate::reader::Reader;
-use crate::schema_check::{check_schema, limit_untrusted};
+use crate::schema_check::check_schema;
 use crate::system;
 use crate::timelines::Timelines;
 use crate::writer::Writer;
