@@ -7,9 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use abide_engine::{SubscribeRequest, Update};
 use abide_schema::{Caller, Row};
-use abide_server::{AccessConfig, Services, WebhookFuture, WebhookRequest, WebhookSender};
+use abide_server::{
+    AccessConfig, Services, SigningKey, WebhookFuture, WebhookRequest, WebhookSender,
+};
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use ed25519_dalek::{Signature, VerifyingKey};
 use expect_test::expect;
 use serde_json::{Map, Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
 use crate::http::Response;
@@ -50,10 +56,14 @@ struct Home {
 
 impl Home {
     async fn open() -> Home {
+        Home::with_key(None).await
+    }
+
+    async fn with_key(signing_key: Option<SigningKey>) -> Home {
         let (sender, got) = mpsc::unbounded_channel();
         let receivers = Arc::new(Receivers { answers: Mutex::default(), got: sender });
         let webhooks = Some(Arc::clone(&receivers) as Arc<dyn WebhookSender>);
-        let services = Services { webhooks, ..Services::default() };
+        let services = Services { webhooks, signing_key, ..Services::default() };
         let server = TestServer::with_services(AccessConfig::loopback(), services).await;
         let clerk = json!({"name": "clerk", "definition": {"a2a_exposed": true}});
         local(&server, "register_agent", clerk).await;
@@ -154,8 +164,7 @@ async fn a_task_notifies_from_its_beginning_to_its_end() {
     assert_eq!(header(&first, "authorization"), "Bearer abc");
     assert_eq!(header(&first, "x-a2a-notification-token"), "secret");
     assert_eq!(header(&first, "webhook-timestamp"), "1795269731");
-    // HMAC-SHA256 with the token, over "ID.TIMESTAMP.BODY" (Standard Webhooks).
-    assert_eq!(header(&first, "webhook-signature").split(',').next(), Some("v1"));
+    assert_eq!(header(&first, "webhook-signature"), signature_of(&first, "secret"));
     let body: JsonValue = serde_json::from_str(&first.body).expect("it is JSON");
     assert_eq!(body["task"]["status"]["state"], "TASK_STATE_SUBMITTED");
     assert_eq!(body["task"]["id"], task.as_str());
@@ -168,6 +177,136 @@ async fn a_task_notifies_from_its_beginning_to_its_end() {
     .assert_eq(&home.until("COMPLETED").await);
     let row = home.row("status = 'done'").await;
     assert_eq!(row, json!(["done", 5, 0, null, null, null]), "a row that is done has no secrets");
+}
+
+/// HMAC-SHA256 (RFC 2104) with a key of at most one block, apart from the server's code.
+fn hmac_sha256(key: &str, text: &str) -> Vec<u8> {
+    let pad = |with: u8| {
+        let mut block = [with; 64];
+        block.iter_mut().zip(key.bytes()).for_each(|(byte, key)| *byte ^= key);
+        block.to_vec()
+    };
+    let inner = Sha256::digest([pad(0x36), text.as_bytes().to_vec()].concat());
+    Sha256::digest([pad(0x5C), inner.to_vec()].concat()).to_vec()
+}
+
+/// What a receiver verifies, "ID.TIMESTAMP.BODY" (Standard Webhooks).
+fn signed_text(request: &WebhookRequest) -> String {
+    let (id, time) = (header(request, "webhook-id"), header(request, "webhook-timestamp"));
+    format!("{id}.{time}.{}", request.body)
+}
+
+/// The signature that a receiver with this token computes.
+fn signature_of(request: &WebhookRequest, token: &str) -> String {
+    format!("v1,{}", BASE64_STANDARD.encode(hmac_sha256(token, &signed_text(request))))
+}
+
+/// The test of the signature compared its prefix `v1`, so that any value passed: one over an empty body, without the time,
+/// or with the token of another receiver. The class is every signature that the server makes; see also
+/// `agent/tools/tests/kinds/http.rs`.
+#[tokio::test]
+async fn a_signature_covers_the_id_the_time_the_body_and_the_token() {
+    let mut home = Home::open().await;
+    home.answer([Ok(500)]);
+    let task = home.send("m1", config()).await;
+    let first = home.next().await;
+    home.row("attempts = 1 AND due_at IS NOT NULL").await;
+    home.server.clock.pass_s(1);
+    home.server.engine.fire_due().await.expect("the pause ends");
+    let again = home.next().await;
+    home.row("delivered = 1").await;
+    let made = home.rpc(
+        "CreateTaskPushNotificationConfig",
+        json!({"taskId": task, "id": "other",
+        "url": "https://other.example/", "token": "another secret"}),
+    );
+    assert_eq!(made.await["result"]["id"], "other");
+    let fencing = claim(&home.server, &task).await;
+    finish(&home.server, &task, &fencing).await;
+    let mut sent = vec![(first, "secret"), (again, "secret")];
+    while sent.iter().filter(|(request, _)| request.body.contains("COMPLETED")).count() < 2 {
+        let request = home.next().await;
+        let is_other = request.url == "https://other.example/";
+        sent.push((request, if is_other { "another secret" } else { "secret" }));
+    }
+    let mut all: Vec<&str> = Vec::new();
+    for (request, token) in &sent {
+        let signature = header(request, "webhook-signature");
+        assert_eq!(signature, signature_of(request, token), "{request:?}");
+        all.push(signature);
+        let text = signed_text(request);
+        let (id, rest) = text.split_once('.').expect("an id");
+        for (key, text) in [
+            ("secre", text.clone()),
+            ("", text.clone()),
+            (if *token == "secret" { "another secret" } else { "secret" }, text.clone()),
+            (token, format!("{id}x.{rest}")),
+            (token, text.replacen(header(request, "webhook-timestamp"), "1795269730", 1)),
+            (token, format!("{text} ")),
+            (token, text.replacen("contextId", "ContextId", 1)),
+            (token, request.body.clone()),
+        ] {
+            let other = BASE64_STANDARD.encode(hmac_sha256(key, &text));
+            assert_ne!(signature, format!("v1,{other}"), "{key} {text}");
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), sent.len(), "each attempt has its own time, id or token");
+}
+
+/// After a rotation the old token signs nothing.
+#[tokio::test]
+async fn a_new_token_replaces_the_old_one_in_signatures() {
+    let mut home = Home::open().await;
+    let task = home.send("m1", config()).await;
+    let first = home.next().await;
+    assert_eq!(header(&first, "webhook-signature"), signature_of(&first, "secret"));
+    home.row("delivered = 1").await;
+    let mut rotated = config();
+    rotated["taskId"] = json!(task);
+    rotated["token"] = json!("rotated");
+    assert_eq!(home.rpc("CreateTaskPushNotificationConfig", rotated).await["result"]["id"], "mine");
+    let fencing = claim(&home.server, &task).await;
+    finish(&home.server, &task, &fencing).await;
+    loop {
+        let request = home.next().await;
+        assert_eq!(header(&request, "webhook-signature"), signature_of(&request, "rotated"));
+        assert_eq!(header(&request, "x-a2a-notification-token"), "rotated");
+        if request.body.contains("COMPLETED") {
+            break;
+        }
+    }
+}
+
+/// The signature with the key of the server is verified with the published key, by another implementation's rules.
+#[tokio::test]
+async fn the_key_of_the_server_signs_the_same_text() {
+    // The key of RFC 8037, appendix A.
+    let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+        -----END PRIVATE KEY-----\n";
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), pem).expect("it can be written");
+    let signing_key = Some(SigningKey::open(file.path()).expect("it is a key"));
+    let mut home = Home::with_key(signing_key).await;
+    home.send("m1", config()).await;
+    let request = home.next().await;
+    let both: Vec<&str> = header(&request, "webhook-signature").split(' ').collect();
+    let [by_token, by_server] = both[..] else { panic!("{both:?}") };
+    assert_eq!(by_token, signature_of(&request, "secret"));
+    let jwks = home.server.get("/.well-known/jwks.json").await.json();
+    let public = jwks["keys"][0]["x"].as_str().expect("a public key");
+    let public = BASE64_URL_SAFE_NO_PAD.decode(public).expect("base64url");
+    let key = VerifyingKey::from_bytes(&public.try_into().expect("32 bytes")).expect("a key");
+    let signature = by_server.strip_prefix("v1a,").expect("its version");
+    let signature = BASE64_STANDARD.decode(signature).expect("base64");
+    let signature = Signature::from_slice(&signature).expect("64 bytes");
+    let text = signed_text(&request);
+    assert!(key.verify_strict(text.as_bytes(), &signature).is_ok());
+    let (id, rest) = text.split_once('.').expect("an id");
+    for other in [format!("{text} "), format!("{id}x.{rest}"), rest.to_owned(), String::new()] {
+        assert!(key.verify_strict(other.as_bytes(), &signature).is_err(), "{other}");
+    }
 }
 
 /// Only the events after its creation are sent to a webhook of a task that has begun.

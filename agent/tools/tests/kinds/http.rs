@@ -1,5 +1,7 @@
 //! HTTP tools, against a server on loopback that returns the requests it receives.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use abide_tools::{Failure, HttpTool, HttpToolConfig, Invocation, Tool};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -447,6 +449,63 @@ async fn a_server_receives_the_context_of_a_call_in_signed_headers() {
     let digest = hex::encode(Sha256::digest(arguments.to_string()));
     let text = format!("{time}\nPOST\n/orders/7?x=1\n{encoded}\n{digest}");
     assert_eq!(code, code_of("s3cret", &text));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let age = now.abs_diff(time.parse().expect("seconds"));
+    assert!(age < 600, "the time is that of the request: {time}, now {now}");
+
+    // No line is left out, and no other request has this code.
+    let later = now + 3_600;
+    let nothing = hex::encode(Sha256::digest(""));
+    for (key, forged) in [
+        ("s3cre", text.clone()),
+        ("", text.clone()),
+        ("s3cret", text.replacen(time, &later.to_string(), 1)),
+        ("s3cret", text.replacen("POST", "GET", 1)),
+        ("s3cret", text.replacen("/orders/7", "/orders/8", 1)),
+        ("s3cret", text.replacen("?x=1", "", 1)),
+        ("s3cret", text.replacen(&encoded, "forged", 1)),
+        ("s3cret", text.replacen(&digest, &nothing, 1)),
+        ("s3cret", text.lines().skip(1).collect::<Vec<_>>().join("\n")),
+        ("s3cret", String::new()),
+    ] {
+        assert!(key != "s3cret" || forged != text, "it is another text: {forged}");
+        assert_ne!(code, code_of(key, &forged), "{key} {forged}");
+    }
+}
+
+/// Each call has a code of its own, so that a server can tell the context of one call from that of another. The tests had
+/// no case in which a code must differ.
+#[tokio::test]
+async fn every_part_of_a_request_changes_its_code() {
+    let server = server().await;
+    let sent = async |method: &str, path: &str, id: &str, key: &str| {
+        let config = json!({"method": method, "url": format!("{server}{path}/{{id}}"),
+            "body": "arguments", "context_key": {"env": key}});
+        let tool = tool(config_of(config)).expect("the definition is valid");
+        let content = call(&tool, json!({"id": id, "q": "x"})).await.content;
+        let headers = &content["body"]["headers"];
+        let text = |name: &str| headers[name].as_str().expect("it is sent").to_owned();
+        let signature = text("abide-signature");
+        let (time, code) = signature
+            .strip_prefix("t=")
+            .and_then(|rest| rest.split_once(",v1="))
+            .expect("a time and a code");
+        let digest = hex::encode(Sha256::digest(content["body"]["body"].as_str().expect("a text")));
+        let signed = format!("{time}\n{method}\n{path}/{id}\n{}\n{digest}", text("abide-context"));
+        (code.to_owned(), signed)
+    };
+    let mut codes = Vec::new();
+    for (method, path, id) in
+        [("POST", "/a", "1"), ("PUT", "/a", "1"), ("POST", "/b", "1"), ("POST", "/a", "2")]
+    {
+        let (code, signed) = sent(method, path, id, "TEST_TOKEN").await;
+        assert_eq!(code, code_of("s3cret", &signed), "{method} {path} {id}");
+        assert_ne!(code, code_of("other", &signed));
+        codes.push(code);
+    }
+    codes.sort_unstable();
+    codes.dedup();
+    assert_eq!(codes.len(), 4);
 }
 
 fn config_of(more: Value) -> Value {
