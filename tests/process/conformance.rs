@@ -229,6 +229,7 @@ impl Runner {
         let script = self.script.as_mut().ok_or("unknown step")?;
         match kind {
             "accept" => script.accept(&step["accept"]).await,
+            "refuse" => script.refuse(&step["refuse"]).await?,
             "say" => script.say(&step["say"]).await,
             "drop" => script.drop(),
             "hear" => {

@@ -14,6 +14,7 @@ from proxy import Proxy
 from server import Server, binary
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from abide import Abide, AbideError, Committed, Result, Subscription, Update
@@ -243,6 +244,9 @@ class Runner:
     async def drop(self, _: dict[str, Json]) -> None:
         await self.script.drop()
 
+    async def refuse(self, step: dict[str, Json]) -> None:
+        await self.script.refuse(step["refuse"])
+
     # Expectations.
 
     def expect(self, step: dict[str, Json], answer: Json) -> None:
@@ -307,6 +311,7 @@ STEPS: dict[str, Step] = {
     "hear": Runner.hear,
     "say": Runner.say,
     "drop": Runner.drop,
+    "refuse": Runner.refuse,
 }
 ANSWERED = {"connect", "call", "batch", "subscribe", "sql", "session", "find_session"}
 
@@ -317,12 +322,16 @@ class Script:
     def __init__(self) -> None:
         self.port = 0
         self._server: Any = None
+        # Handshakes that wait for the step that answers or refuses them.
+        self._handshakes: asyncio.Queue[asyncio.Future[bool]] = asyncio.Queue()
         self._connections: asyncio.Queue[ServerConnection] = asyncio.Queue()
         self._current: ServerConnection | None = None
 
     async def start(self) -> None:
         protocol = Subprotocol("abide.v1")
-        self._server = await serve(self._serve, "127.0.0.1", 0, subprotocols=[protocol], compression=None)
+        self._server = await serve(
+            self._serve, "127.0.0.1", 0, process_request=self._handshake, subprotocols=[protocol], compression=None
+        )
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 
     async def close(self) -> None:
@@ -334,8 +343,27 @@ class Script:
         self._connections.put_nowait(connection)
         await connection.wait_closed()
 
+    async def _handshake(self, connection: ServerConnection, _: Request) -> Response | None:
+        is_accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._handshakes.put_nowait(is_accepted)
+        if await is_accepted:
+            return None
+        connection.transport.abort()
+        return connection.respond(503, "")
+
+    async def _connection(self) -> ServerConnection:
+        (await self._handshakes.get()).set_result(True)
+        return await self._connections.get()
+
+    async def refuse(self, point: str) -> None:
+        if point == "hello":
+            (await self._connection()).transport.abort()
+        else:
+            check(point == "handshake", point)
+            (await self._handshakes.get()).set_result(False)
+
     async def accept(self, fields: dict[str, Json]) -> None:
-        self._current = await self._connections.get()
+        self._current = await self._connection()
         await self.say({"op": "hello", "server": "abide", "version": "0.1.0", **fields})
 
     async def hear(self, expected: dict[str, Json]) -> dict[str, Json]:

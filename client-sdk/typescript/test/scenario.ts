@@ -86,6 +86,7 @@ async function scriptPeer(): Promise<Peer> {
       if (step["accept"]) await peer.accept(step["accept"]);
       else if (step["say"]) peer.say(step["say"]);
       else if (step["drop"]) peer.drop();
+      else if (step["refuse"]) await peer.refuse(step["refuse"]);
       else if (step["hear"]) await hear(peer, step, variables);
       else return false;
       return true;

@@ -1,4 +1,5 @@
 /** A server that a scenario plays message by message. */
+import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { type AddressInfo, createServer, type Server as TcpServer, type Socket } from "node:net";
@@ -12,7 +13,8 @@ export type ClientMessage = Record<string, unknown>;
 
 export class ScriptPeer {
   readonly #server: TcpServer;
-  readonly #connections = new Queue<Connection>();
+  /** Connections whose handshake is not answered. */
+  readonly #arrived = new Queue<Socket>();
   #current: Connection | undefined;
 
   private constructor(server: TcpServer) {
@@ -22,7 +24,10 @@ export class ScriptPeer {
   static async listen(): Promise<ScriptPeer> {
     const server = createServer();
     const peer = new ScriptPeer(server);
-    server.on("connection", (socket) => new Connection(socket, (open) => peer.#connections.push(open)));
+    server.on("connection", (socket) => {
+      socket.on("error", () => {});
+      peer.#arrived.push(socket);
+    });
     server.listen(0, "127.0.0.1");
     await once(server, "listening");
     return peer;
@@ -33,8 +38,23 @@ export class ScriptPeer {
   }
 
   async accept(hello: object): Promise<void> {
-    this.#current = await within("a connection", this.#connections.next());
+    this.#current = await this.#open();
     this.say({ op: "hello", server: "abide", version: "0", ...hello });
+  }
+
+  /** Waits for the next connection, and closes it before the handshake is answered or before `hello`. */
+  async refuse(point: string): Promise<void> {
+    if (point === "hello") {
+      (await this.#open()).socket.destroy();
+    } else {
+      assert.equal(point, "handshake");
+      (await within("a connection", this.#arrived.next())).destroy();
+    }
+  }
+
+  async #open(): Promise<Connection> {
+    const socket = await within("a connection", this.#arrived.next());
+    return await within("a handshake", new Promise<Connection>((resolve) => new Connection(socket, resolve)));
   }
 
   async hear(wanted: (message: ClientMessage) => boolean): Promise<ClientMessage> {
@@ -94,7 +114,6 @@ class Connection {
     readonly socket: Socket,
     onOpen: (connection: Connection) => void,
   ) {
-    socket.on("error", () => {});
     socket.on("data", (chunk: Buffer) => {
       this.#bytes = Buffer.concat([this.#bytes, chunk]);
       if (this.#bytes.includes("\r\n\r\n") && this.#bytes.toString().startsWith("GET ")) {

@@ -36,6 +36,17 @@ impl Script {
         self.say(&hello).await;
     }
 
+    /// Waits for the next connection, and closes it before the handshake is answered or before the greeting.
+    pub(super) async fn refuse(&mut self, point: &JsonValue) -> Result<(), String> {
+        let (socket, _) = self.listener.accept().await.unwrap();
+        match point.as_str() {
+            Some("handshake") => drop(socket),
+            Some("hello") => drop(accept_hdr_async(socket, with_protocol).await.unwrap()),
+            _ => return Err(format!("a connection cannot be refused at {point}")),
+        }
+        Ok(())
+    }
+
     /// The next message of the client, which must have these fields.
     pub(super) async fn receive(&mut self, expected: &JsonValue) -> Result<JsonValue, String> {
         let current = self.current.as_mut().ok_or("there is no connection")?;
