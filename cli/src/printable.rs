@@ -2,9 +2,12 @@
 //! reorder the text around them; [`Printable`] escapes them, for example as `\u{1b}`. All output of this program
 //! goes through it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::ops::Add;
+
+use abide_schema::id::is_invisible;
 
 /// Text whose only control sequences are those of [`Terminal`](crate::terminal::Terminal).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,6 +89,24 @@ pub(crate) fn one_line(text: &str) -> String {
     escape(text, write_out)
 }
 
+/// Returns a text whose escaped form has about this many bytes at most. A peer or a file decides how long a text is.
+pub(crate) fn shortened(text: &str, max_bytes: usize) -> Cow<'_, str> {
+    let mut bytes = 0;
+    for (at, c) in text.char_indices() {
+        bytes += match c {
+            '"' | '\\' => 2,
+            // `\u{10ffff}`, or two units of UTF-16 in JSON.
+            c if is_invisible(c) => 12,
+            c => c.len_utf8(),
+        };
+        if bytes > max_bytes {
+            let left = text.len() - at;
+            return Cow::Owned(format!("{} … ({left} more bytes)", &text[..at]));
+        }
+    }
+    Cow::Borrowed(text)
+}
+
 fn write_out(c: char, into: &mut String) {
     match c {
         '\n' => into.push_str("\\n"),
@@ -99,9 +120,7 @@ fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
     let mut escaped = String::with_capacity(text.len());
     let mut before = '\0';
     for c in text.chars() {
-        // Joiners are part of emoji and of several scripts. Between ASCII letters they are invisible.
-        let joins = matches!(c, '\u{200C}' | '\u{200D}') && !before.is_ascii();
-        if joins || !is_unsafe(c) {
+        if !is_invisible(c) || changes_glyph(before, c) {
             escaped.push(c);
         } else {
             write_out(c, &mut escaped);
@@ -111,20 +130,22 @@ fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
     escaped
 }
 
-/// Control characters (C0, DEL, C1), and invisible characters that hide, reorder or smuggle text: those of the
-/// Unicode category Cf that no script needs, line and paragraph separators, fillers, and most variation selectors.
-fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'
-            | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
-            | '\u{2060}'..='\u{206F}' | '\u{3164}' | '\u{FE00}'..='\u{FE0D}'
-            | '\u{FEFF}' | '\u{FFA0}'
-            | '\u{FFF0}'..='\u{FFFB}' | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}'
-            | '\u{E0000}'..='\u{E0FFF}')
+/// Whether a joiner or a variation selector can be a part of the glyph before it, as in emoji and in several scripts. After
+/// ASCII letters it is only invisible; `1\u{fe0f}\u{20e3}` is a keycap.
+fn changes_glyph(before: char, c: char) -> bool {
+    match c {
+        '\u{200C}' | '\u{200D}' => !before.is_ascii(),
+        '\u{FE0E}' | '\u{FE0F}' => {
+            !before.is_ascii() || before.is_ascii_digit() || matches!(before, '#' | '*')
+        }
+        _ => false,
+    }
 }
 
-/// Writes log records to stderr, one line each. Line breaks in a record are escaped.
+/// Maximum bytes of a log record: it can quote what a peer has sent.
+const RECORD_BYTES: usize = 4 << 10;
+
+/// Writes log records to stderr, one line each. Line breaks in a record are escaped, and a long one is cut.
 #[derive(Debug)]
 pub(crate) struct LogWriter;
 
@@ -132,7 +153,8 @@ impl Write for LogWriter {
     /// Writes one record; `tracing_subscriber` passes each record as a whole.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
-        let line = one_line(text.strip_suffix('\n').unwrap_or(&text));
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let line = one_line(&shortened(text, RECORD_BYTES));
         writeln!(io::stderr().lock(), "{line}")?;
         Ok(record.len())
     }
@@ -153,7 +175,11 @@ mod tests {
             ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),
             ("two\nlines\tand\r\n", "two\\nlines\\tand\\r\\n"),
             ("a\u{202e}b\u{2066}c\u{61c}d\u{200f}e", "a\\u{202e}b\\u{2066}c\\u{61c}d\\u{200f}e"),
-            ("rm\u{200d}\u{feff}\u{e0041}", "rm\\u{200d}\\u{feff}\\u{e0041}"),
+            (
+                "rm\u{200d}\u{feff}\u{e0041}\u{fe0f}\u{e000}",
+                "rm\\u{200d}\\u{feff}\\u{e0041}\\u{fe0f}\\u{e000}",
+            ),
+            ("1\u{fe0f}\u{20e3} a\u{fe0f}", "1\u{fe0f}\u{20e3} a\\u{fe0f}"),
             (
                 "grüße 👩\u{200d}👧 ❤\u{fe0f} می\u{200c}خواهم",
                 "grüße 👩\u{200d}👧 ❤\u{fe0f} می\u{200c}خواهم",
@@ -162,6 +188,20 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(one_line(text), expected);
             assert_eq!(one_line(expected), expected, "written out once");
+        }
+    }
+
+    /// An error of a server that is not one was printed as a line of 50 MB.
+    #[test]
+    fn long_text_is_cut_by_its_escaped_length() {
+        assert_eq!(shortened("short", 5), "short");
+        assert_eq!(shortened("grüße", 5), "grü … (3 more bytes)");
+        for text in ["x".repeat(1 << 20), "\u{1b}".repeat(1 << 20), "\"\u{e0041}👩".repeat(9_999)]
+        {
+            let cut = shortened(&text, 1_000);
+            assert!(one_line(&cut).len() < 1_050, "{}", one_line(&cut).len());
+            let json = serde_json::to_string(&cut).expect("it is text");
+            assert!(Printable::json(&json).as_str().len() < 1_050);
         }
     }
 

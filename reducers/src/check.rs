@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use abide_schema::id::is_control;
+use abide_schema::id::forbidden_character;
 use abide_schema::{Caller, Code, Micros, Refusal, limits};
 
-/// Checks an id or name: not empty, not longer than an index key should be.
+/// Checks an id or name: not empty, not longer than an index key should be, and only characters that a person sees.
 pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     if text.is_empty() {
         return Err(Refusal::new(Code::BadArguments, format!("{what} is empty")));
@@ -15,12 +15,15 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
         let detail = format!("{what} has {bytes} bytes; the limit is {max}");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
-    if text.chars().any(is_control) {
-        let detail = format!("{what} has control characters");
-        let hint = "line breaks, tabs and escape characters are not allowed";
-        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
-    }
-    Ok(())
+    characters(what, text)
+}
+
+/// Checks that a person sees each character of an id or name.
+pub(crate) fn characters(what: &str, text: &str) -> Result<(), Refusal> {
+    let Some(c) = forbidden_character(text) else { return Ok(()) };
+    let detail = format!("{what} has the character U+{:04X}", u32::from(c));
+    let hint = "control, invisible and bidirectional characters are not allowed, and no blank but the space";
+    Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
 
 /// Checks that an optional number is in a range.

@@ -9,6 +9,7 @@
 //!
 //! A webhook that is not active has no secrets.
 
+use abide_schema::id::forbidden_character;
 use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer, table,
@@ -328,7 +329,7 @@ fn check_url(url: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let is_http = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
-    if !is_http || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+    if !is_http || url.contains(' ') || forbidden_character(url).is_some() {
         let detail = "url must begin with http:// or https://";
         return Err(Refusal::new(Code::BadArguments, detail));
     }

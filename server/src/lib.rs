@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine
 //! · [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database,
-//! `jwt` tokens of an issuer · `routes` one file per family · [`AgentRegistry`] checks agent definitions ·
+//! `jwt` tokens of an issuer · `single` what a request has at most once · `routes` one file per family · [`AgentRegistry`] checks agent definitions ·
 //! [`WebhookSender`] sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem`
 //! refusals over HTTP · `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` ·
 //! `limits` all limits.
@@ -34,6 +34,7 @@ mod query_string;
 mod routes;
 mod serve;
 mod signing_key;
+mod single;
 mod sse;
 mod unsent;
 mod webhooks;

@@ -3,7 +3,9 @@
 
 use abide_schema::{Code, Refusal};
 use axum::http::header::HOST;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, HeaderName, Uri};
+
+use crate::single::X_FORWARDED_PROTO;
 
 /// The public address of a server: scheme, host and port, without a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +40,10 @@ pub(crate) fn base(configured: Option<&PublicUrl>, uri: &Uri, headers: &HeaderMa
     if let Some(PublicUrl(url)) = configured {
         return url.clone();
     }
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let host = text(HOST.as_str()).or(uri.authority().map(|it| it.as_str()));
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(&HOST).or(uri.authority().map(|it| it.as_str()));
     let host = host.filter(|host| host.chars().all(is_part)).unwrap_or("localhost");
-    let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+    let scheme = text(&X_FORWARDED_PROTO).filter(|scheme| *scheme == "https").unwrap_or("http");
     format!("{scheme}://{host}")
 }
 

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::Problem;
+use crate::single::LAST_EVENT_ID;
 use crate::{frames, limits, query_string, unsent};
 
 /// The subscription's id in the messages.
@@ -108,7 +109,7 @@ fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
 
 /// Where a reconnect resumes: the seq and the timeline of an event's id, `42@9f2c…`, or only a seq.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<(Seq, Option<String>)>, Refusal> {
-    let Some(id) = headers.get("last-event-id") else { return Ok(None) };
+    let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let position = id.to_str().ok().and_then(|id| {
         let (seq, timeline) =
             id.trim().split_once('@').map_or((id.trim(), None), |(seq, on)| (seq, Some(on)));

@@ -14,6 +14,7 @@ mod health;
 mod identities;
 mod memory;
 mod messages;
+mod names;
 mod pauses;
 mod prompts;
 mod retries;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::NewMemory;
+use abide_client::{NewMemory, is_invisible};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -85,7 +85,9 @@ pub(crate) fn acceptable(facts: Vec<NewMemory>, wanted: impl Fn(f64) -> bool) ->
     let mut kept: Vec<NewMemory> = Vec::new();
     for fact in facts.into_iter().rev() {
         let confidence = fact.confidence.unwrap_or(1.0);
-        let key: String = fact.key.chars().filter(|c| !c.is_control()).collect();
+        // The names that reducers accept have no other characters.
+        let visible = fact.key.chars().filter(|c| !is_invisible(*c));
+        let key: String = visible.map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
         let key = key[..key.floor_char_boundary(KEY_BYTES)].trim().to_owned();
         let value = fact.value[..fact.value.floor_char_boundary(VALUE_BYTES)].trim().to_owned();
         let is_fact = !key.is_empty() && !value.is_empty() && (0.0..=1.0).contains(&confidence);

@@ -6,7 +6,7 @@
 //! a separate event, [`RECORD`], whose arguments contain the request's calls.
 
 use abide_schema::event::{Event, Hash};
-use abide_schema::id::is_control;
+use abide_schema::id::forbidden_character;
 use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
 use abide_schema::{Code, Json, Refusal, Seq, limits};
 use abide_store::{RequestIdRow, StoreError, Writer};
@@ -34,9 +34,10 @@ impl Request {
             let detail = format!("a request id must have 1 to {} bytes", limits::NAME_BYTES);
             return Err(Refusal::new(Code::BadRequest, detail));
         }
-        if id.chars().any(is_control) {
-            let detail = "a request id must not contain control characters";
-            return Err(Refusal::new(Code::BadRequest, detail));
+        if let Some(c) = forbidden_character(id) {
+            let detail =
+                format!("a request id must not contain the character U+{:04X}", u32::from(c));
+            return Err(Refusal::new(Code::BadRequest, detail).hint("use a UUID"));
         }
         let mut fingerprint = Fingerprint::default();
         calls.iter().for_each(|call| fingerprint.add(call));

@@ -38,5 +38,9 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
         let hint = "keep attributes that do not decide who sees the session in metadata";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
-    scope.keys().try_for_each(|key| check::name("a key of the scope", key))
+    for (key, value) in scope {
+        check::name("a key of the scope", key)?;
+        check::characters(&format!("scope.{key}"), value.as_str().unwrap_or_default())?;
+    }
+    Ok(())
 }

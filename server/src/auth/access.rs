@@ -6,10 +6,9 @@
 //! once the file has a token, or if the server is started with a token of its own or an issuer of JSON Web Tokens;
 //! [`Authenticator`] checks them.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use abide_schema::id::is_control;
+use abide_schema::id::forbidden_character;
 use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Scope, limits};
 use axum::extract::{Request, State};
@@ -19,7 +18,6 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use percent_encoding::percent_decode_str;
 use serde_json::Value as JsonValue;
 
 use crate::app_state::AppState;
@@ -30,6 +28,7 @@ use crate::auth::protected_resource;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::unauthenticated::UnauthenticatedConnection;
 use crate::problem::Problem;
+use crate::single::{self, SEC_FETCH_SITE};
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
 const OPEN: [&str; 6] = [
@@ -69,18 +68,15 @@ async fn admit(
 /// Maximum bytes of the scope header. The engine caches the views of recent callers, each with its scope.
 const SCOPE_BYTES: usize = 1 << 10;
 
-/// The scope that restricts a request. A repeated header is refused, because a proxy and the server
-/// could each read a different one.
+/// The scope that restricts a request.
 fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
-    let mut given = headers.get_all(SCOPE_HEADER).iter();
-    let Some(value) = given.next() else { return Ok(None) };
+    let Some(value) = headers.get(SCOPE_HEADER) else { return Ok(None) };
     if value.len() > SCOPE_BYTES {
         let detail = format!("the header {SCOPE_HEADER} has over {SCOPE_BYTES} bytes");
         return Err(Refusal::new(Code::BadRequest, detail).hint("use shorter scope values"));
     }
-    let read = read_scope(value.as_bytes());
-    match (read, given.next()) {
-        (Some(scope), None) if scope.len() <= limits::SCOPE_KEYS => {
+    match read_scope(value.as_bytes()) {
+        Some(scope) if scope.len() <= limits::SCOPE_KEYS => {
             Ok((!scope.is_empty()).then_some(scope))
         }
         _ => {
@@ -94,14 +90,16 @@ fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
     }
 }
 
-/// Parses a scope: a JSON object of texts. `None` for duplicate or invalid keys.
+/// Parses a scope: a JSON object of texts. `None` for duplicate or invalid keys, and for values that an id cannot have.
 fn read_scope(text: &[u8]) -> Option<Scope> {
     let UniqueObject(members) = serde_json::from_slice(text).ok()?;
     let is_name = |key: &str| {
-        !key.is_empty() && key.len() <= limits::NAME_BYTES && !key.chars().any(is_control)
+        !key.is_empty() && key.len() <= limits::NAME_BYTES && forbidden_character(key).is_none()
     };
     let pair = |(key, value): (String, JsonValue)| match value {
-        JsonValue::String(value) if is_name(&key) => Some((key, value)),
+        JsonValue::String(value) if is_name(&key) && forbidden_character(&value).is_none() => {
+            Some((key, value))
+        }
         _ => None,
     };
     members.into_iter().map(pair).collect()
@@ -114,24 +112,19 @@ async fn authenticate(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<AuthSession, Refusal> {
+    single::check(uri, headers)?;
+    let token = token(uri, headers)?;
     let required = authenticator.requires_credentials().await?;
     if !required {
         refuse_other_origins(method, uri, headers)?;
         return Ok(authenticator.open());
     }
-    let mut why = Refusal::new(Code::Unauthenticated, "the request has no token")
-        .hint("send the header: Authorization: Bearer <token>");
-    for shown in given_tokens(uri, headers).take(TOKENS_LOOKED_AT) {
-        match authenticator.admit(&shown).await {
-            Ok(session) => return Ok(session),
-            Err(refusal) => why = refusal,
-        }
-    }
-    Err(why)
+    let token = token.ok_or_else(|| {
+        Refusal::new(Code::Unauthenticated, "the request has no token")
+            .hint("send the header: Authorization: Bearer <token>")
+    })?;
+    authenticator.admit(&token).await
 }
-
-/// Maximum number of tokens checked per request: one for each place where it may be.
-const TOKENS_LOOKED_AT: usize = 3;
 
 /// Middleware: determines the caller of every request, or refuses it.
 pub(crate) async fn guard(
@@ -180,8 +173,8 @@ fn refuse_connection(refusal: Refusal) -> Response {
     response
 }
 
-/// Every token in a request.
-fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = String> + 'a {
+/// The token of a request. It is in one place: of two tokens a proxy could check the other one.
+fn token(uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
@@ -194,17 +187,12 @@ fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item 
         .filter_map(|protocol| protocol.trim().strip_prefix("bearer."))
         .map(str::to_owned);
     let query = may_stand_in_query(uri.path()).then(|| uri.query()).flatten();
-    let in_query = query
-        .into_iter()
-        .flat_map(|query| query.split('&'))
-        .filter_map(|pair| pair.strip_prefix("token="))
-        .filter_map(unescape);
-    in_header.chain(in_protocols).chain(in_query)
-}
-
-/// Percent-decodes. A `+` stays one: base64 tokens contain it, and a token has no spaces.
-fn unescape(text: &str) -> Option<String> {
-    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
+    let in_query = single::parameter(query, "token")?;
+    let mut tokens = in_header.chain(in_protocols).chain(in_query);
+    match (tokens.next(), tokens.next()) {
+        (_, Some(_)) => Err(single::repeated("the token")),
+        (token, None) => Ok(token),
+    }
 }
 
 /// Loopback does not protect against a browser on the same machine: any page can
@@ -224,7 +212,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     // The public page and probes are exempt. Everything else is checked: even a GET
     // that only subscribes costs something, and a browser sends it for any page.
     let acts = headers.contains_key(UPGRADE) || !(reads && OPEN.contains(&uri.path()));
-    let site = headers.get("sec-fetch-site").filter(|_| acts);
+    let site = headers.get(SEC_FETCH_SITE).filter(|_| acts);
     if site.is_some_and(|site| site == "cross-site") && !headers.contains_key(ORIGIN) {
         return Err(Refusal::new(
             Code::Denied,
@@ -234,12 +222,16 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
-    let host = origin.split_once("://").map(|(_, host)| host);
-    if host.is_some_and(is_loopback_host) {
+    if is_loopback_origin(origin) {
         return Ok(());
     }
     Err(Refusal::new(Code::Denied, format!("requests from the origin {origin:?} need a token"))
         .hint("create a token with `abide token create NAME --role ROLE` and send it"))
+}
+
+/// Whether a page of an origin is from this machine.
+pub(crate) fn is_loopback_origin(origin: &str) -> bool {
+    origin.split_once("://").is_some_and(|(_, host)| is_loopback_host(host))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.

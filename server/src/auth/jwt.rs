@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use abide_engine::credentials::expired;
 use abide_schema::caller::{Caller, Scope};
-use abide_schema::id::is_control;
+use abide_schema::id::forbidden_character;
 use abide_schema::{Code, Micros, Refusal, limits as bounds};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet, KeyAlgorithm};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
@@ -144,8 +144,9 @@ impl Jwt {
         let mut config: Config = read(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         config.jwks = folder.join(&config.jwks);
-        if config.issuer.contains('#') || config.issuer.chars().any(is_control) {
-            let detail = format!("{}: the issuer has a # or a control character", path.display());
+        if config.issuer.contains('#') || forbidden_character(&config.issuer).is_some() {
+            let detail =
+                format!("{}: the issuer has a # or an invisible character", path.display());
             return Err(Refusal::new(Code::BadArguments, detail)
                 .hint("an issuer is a URL without a fragment (OpenID Connect Core, section 2)"));
         }
@@ -320,8 +321,8 @@ fn is_strong(key: &DecodingKey) -> bool {
 
 fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> {
     match claims.get(name) {
-        Some(JsonValue::String(text)) if text.chars().any(is_control) => {
-            Err(refused(format!("the token's claim {name} has control characters")))
+        Some(JsonValue::String(text)) if forbidden_character(text).is_some() => {
+            Err(refused(format!("the token's claim {name} has an invisible character")))
         }
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())

@@ -249,7 +249,7 @@ async fn invalid_headers_are_refused() {
     check(
         problems.trim_end(),
         expect![[r#"
-        400 bad_request: the header Idempotency-Key is not visible ASCII (use a UUID)
+        400 bad_request: the header idempotency-key is not visible ASCII (use a UUID)
         400 bad_request: a request id must have 1 to 512 bytes (-)
         400 bad_request: a request id must have 1 to 512 bytes (-)
     "#]],

@@ -15,6 +15,7 @@ mod calls;
 mod chats;
 mod contract;
 mod credentials;
+mod doubled;
 mod events;
 mod golden;
 mod jwts;

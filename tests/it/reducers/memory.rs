@@ -58,7 +58,7 @@ fn wrong_facts_are_refused_as_a_whole() {
             refused bad_arguments: the value of b is empty (hint: forget_memories deletes a fact)
             refused bad_arguments: two facts have the key a
             refused bad_arguments: the key of a fact is empty
-            refused bad_arguments: the key of a fact has control characters (hint: line breaks, tabs and escape characters are not allowed)
+            refused bad_arguments: the key of a fact has the character U+000A (hint: control, invisible and bidirectional characters are not allowed, and no blank but the space)
             refused bad_arguments: confidence must be between 0 and 1
             refused bad_arguments: source_seq is 99, not between 1 and 1
             refused bad_arguments: "su@pport" is not a namespace (hint: letters, digits, . _ - and / are allowed, as in the name of an agent)

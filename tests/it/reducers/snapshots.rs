@@ -392,7 +392,7 @@ fn a_forged_snapshot_writes_nothing() {
             agent: bad_arguments: the snapshot is not valid: agents does not name boss
             agents: bad_arguments: the snapshot is not valid: agents does not name clerk
             definition: conflict: agent clerk is defined differently here: limits, subagents, tools
-            role: bad_arguments: run 0 of the snapshot: role has control characters
+            role: bad_arguments: run 0 of the snapshot: role has the character U+000A
             scope: limit_exceeded: the scope has 20 keys; the limit is 16
             child: bad_arguments: run 1 of the snapshot: the snapshot is not valid: it does not belong to a call of run r1
         "#]].assert_eq(&output);

@@ -39,11 +39,11 @@ use crate::auth::authenticator::AuthSession;
 use crate::limits;
 use crate::mcp_handler::{McpFailure, McpNotifier};
 use crate::routes::incoming::Incoming;
+use crate::single::MCP_SESSION_ID;
 use exchange::{McpRequestContext, ProtocolGeneration};
 use message::{HttpFailure, Message};
 use sessions::McpSession;
 pub(crate) use shared::McpState;
-use versions::SESSION_ID;
 
 /// One message of a client.
 pub(in crate::routes) async fn post(incoming: Incoming) -> Response {
@@ -67,7 +67,9 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
             let (out, outgoing) = mpsc::channel(limits::MCP_OUTBOX);
             let notifier = McpNotifier::new(out, request.progress_token(), era.log_level(&request));
             let cancelled = CancellationToken::new();
-            let key = request.idempotency_key(headers);
+            let key = request
+                .idempotency_key(headers)
+                .map_err(|failure| HttpFailure::bad_request(request.id.clone(), failure))?;
             let accepts_events = headers::accepts_events(headers);
             let account = app.engine.buffers().account(&auth.caller);
             let exchange = McpRequestContext {
@@ -109,12 +111,12 @@ fn session_of(
     auth: &AuthSession,
     headers: &HeaderMap,
 ) -> Result<Option<Arc<McpSession>>, HttpFailure> {
-    let Some(id) = headers.get(SESSION_ID) else { return Ok(None) };
-    let found = id.to_str().ok().and_then(|id| {
-        app.mcp.sessions.find(id, &auth.caller, || {
-            let tenant = app.engine.tenants().key(&auth.caller);
-            (tenant, app.engine.buffers().reserve(&auth.caller))
-        })
+    let id = headers::header(headers, &MCP_SESSION_ID)
+        .map_err(|failure| HttpFailure::bad_request(JsonValue::Null, failure))?;
+    let Some(id) = id else { return Ok(None) };
+    let found = app.mcp.sessions.find(id, &auth.caller, || {
+        let tenant = app.engine.tenants().key(&auth.caller);
+        (tenant, app.engine.buffers().reserve(&auth.caller))
     });
     found.map(Some).ok_or_else(|| {
         let message = "Session not found: start a new one with initialize".to_owned();

@@ -25,6 +25,7 @@ use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::{Problem, note};
 use crate::routes::rows::hidden;
+use crate::single::LAST_EVENT_ID;
 use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
@@ -86,7 +87,7 @@ pub(in crate::routes) async fn events(
 
 /// The number of the last event that the client has; 0 without the header.
 fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
-    let Some(id) = headers.get("last-event-id") else { return Ok(0) };
+    let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());
     number.filter(|number| *number >= 0).ok_or_else(|| {
         Refusal::new(Code::BadRequest, "the header Last-Event-ID is not the number of an event")

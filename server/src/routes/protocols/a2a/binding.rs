@@ -12,17 +12,16 @@ use super::error::{A2aError, A2aResult, Kind};
 use super::task::TaskEncoder;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::read_limiter::ReadPermit;
-use crate::unsent;
+use crate::{single, unsent};
 
 /// The version of the protocol.
 pub(super) const VERSION: &str = "1.0";
 
 /// The version that a request names: the header, or the parameter of its query. Empty if it names none.
-pub(super) fn version<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> &'a str {
-    let in_query = query.into_iter().flat_map(|query| query.split('&'));
-    let in_query = in_query.filter_map(|pair| pair.strip_prefix("A2A-Version=")).next();
-    let in_header = headers.get("a2a-version").and_then(|value| value.to_str().ok());
-    in_header.or(in_query).unwrap_or_default().trim()
+pub(super) fn version(headers: &HeaderMap, query: Option<&str>) -> String {
+    let in_query = single::parameter(query, "A2A-Version").ok().flatten();
+    let in_header = headers.get(single::A2A_VERSION).map(|value| value.to_str().unwrap_or("?"));
+    in_header.or(in_query.as_deref()).unwrap_or_default().trim().to_owned()
 }
 
 /// Refuses a request in another version of the protocol. A request without a version is one of 0.3.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::header::{ACCEPT, HOST, ORIGIN};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as JsonValue, json};
@@ -14,8 +14,7 @@ use super::sessions::McpSession;
 use super::versions::{LEGACY, MODERN};
 use crate::auth::access::is_loopback_host;
 use crate::mcp_handler::McpFailure;
-
-const VERSION: &str = "mcp-protocol-version";
+use crate::single::{self, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -42,14 +41,12 @@ pub(super) fn accepts_events(headers: &HeaderMap) -> bool {
     accepted.any(|value| value.contains("text/event-stream") || value.contains("*/*"))
 }
 
-/// The value of a header that may occur once.
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, McpFailure> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(Some(value)),
-        _ => Err(mismatch(format!("the header {name} is repeated or not visible ASCII"))),
-    }
+/// The value of a header.
+pub(super) fn header<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a str>, McpFailure> {
+    single::header(headers, name).map_err(|refusal| mismatch(refusal.detail))
 }
 
 fn mismatch(message: String) -> McpFailure {
@@ -63,7 +60,7 @@ pub(super) fn era(
     session: Option<Arc<McpSession>>,
 ) -> Result<ProtocolGeneration, HttpFailure> {
     let refused = |failure| HttpFailure::bad_request(request.id.clone(), failure);
-    let in_header = header(headers, VERSION).map_err(refused)?;
+    let in_header = header(headers, &MCP_PROTOCOL_VERSION).map_err(refused)?;
     let in_meta = request.meta(META_VERSION).and_then(JsonValue::as_str);
     let is_modern = in_meta.is_some()
         || request.method == "server/discover"
@@ -112,7 +109,7 @@ fn unsupported(version: &str) -> McpFailure {
 
 /// Proxies route by these headers, so they must say what the body says.
 fn check_standard(request: &Request, headers: &HeaderMap) -> Result<(), McpFailure> {
-    let method = header(headers, "mcp-method")?;
+    let method = header(headers, &MCP_METHOD)?;
     if method != Some(request.method.as_str()) {
         return Err(mismatch(format!("the header Mcp-Method is not {}", request.method)));
     }
@@ -123,7 +120,7 @@ fn check_standard(request: &Request, headers: &HeaderMap) -> Result<(), McpFailu
         _ => return Ok(()),
     };
     let Some(name) = request.params.get(member).and_then(JsonValue::as_str) else { return Ok(()) };
-    let in_header = header(headers, "mcp-name")?.and_then(decoded);
+    let in_header = header(headers, &MCP_NAME)?.and_then(decoded);
     match in_header {
         Some(given) if given == name => Ok(()),
         _ => Err(mismatch(format!("the header Mcp-Name is not {name:?}, as {member}"))),

@@ -6,9 +6,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
+use super::headers::header;
 use crate::body::RequestBody;
 use crate::mcp_handler::McpFailure;
 use crate::problem::note;
+use crate::single::IDEMPOTENCY_KEY;
 
 /// A message of a client.
 #[derive(Debug)]
@@ -124,10 +126,13 @@ impl Request {
 
     /// A key that is the same when a client repeats a call: the header `Idempotency-Key`, or `abide/request_id` in
     /// `_meta`.
-    pub(super) fn idempotency_key(&self, headers: &HeaderMap) -> Option<String> {
+    pub(super) fn idempotency_key(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<String>, McpFailure> {
         let in_meta = || self.meta("abide/request_id").and_then(JsonValue::as_str);
-        let in_header = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-        in_header.or_else(in_meta).map(str::to_owned)
+        let in_header = header(headers, &IDEMPOTENCY_KEY)?;
+        Ok(in_header.or_else(in_meta).map(str::to_owned))
     }
 }
 

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::exchange::McpRequestContext;
 use super::message::{Request, error};
-use super::versions::SESSION_ID;
 use super::{methods, subscriptions};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::mcp_handler::McpFailure;
+use crate::single::MCP_SESSION_ID;
 use crate::{limits, unsent};
 
 /// The last message of a response, and its status if it is the only one. `None` for the stream of a session.
@@ -152,7 +152,7 @@ pub(super) async fn respond(
                 if let Some(id) = started.filter(|_| message.get("result").is_some())
                     && let Ok(id) = HeaderValue::from_str(&id)
                 {
-                    response.headers_mut().insert(SESSION_ID, id);
+                    response.headers_mut().insert(MCP_SESSION_ID, id);
                 }
                 return response;
             }

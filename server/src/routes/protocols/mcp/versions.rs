@@ -10,9 +10,6 @@ pub(super) const MODERN: &str = "2026-07-28";
 /// The generations with sessions, the newest first.
 pub(super) const LEGACY: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 
-/// The header with the id of a session.
-pub(super) const SESSION_ID: &str = "mcp-session-id";
-
 /// The server's description of itself.
 pub(super) fn server_info() -> JsonValue {
     json!({"name": "abide", "title": "Abide", "version": env!("CARGO_PKG_VERSION")})
