@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine
 //! · [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database,
-//! `jwt` tokens of an issuer · `single` what a request has at most once · `routes` one file per family · [`AgentRegistry`] checks agent definitions ·
+//! `jwt` tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response · `routes` one file per family · [`AgentRegistry`] checks agent definitions ·
 //! [`WebhookSender`] sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem`
 //! refusals over HTTP · `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` ·
 //! `limits` all limits.
@@ -21,6 +21,7 @@ mod arrivals;
 mod auth;
 mod body;
 mod connections;
+mod cors;
 mod frames;
 mod limits;
 mod listener;

@@ -25,7 +25,7 @@ use crate::auth::{access, protected_resource};
 pub(crate) use crate::routes::protocols::a2a::deliver;
 pub(crate) use crate::routes::protocols::mcp::McpState;
 use crate::routes::protocols::{a2a, ag_ui, chat, mcp, responses};
-use crate::{metrics, page, problem, sse, websocket};
+use crate::{cors, metrics, page, problem, sse, websocket};
 
 pub(crate) fn router(app: AppState) -> Router {
     Router::new()
@@ -86,5 +86,6 @@ pub(crate) fn router(app: AppState) -> Router {
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard))
         .layer(middleware::from_fn(responses::add_error))
+        .layer(middleware::from_fn_with_state(app.authenticator.clone(), cors::share))
         .with_state(app)
 }

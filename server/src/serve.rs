@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
-use axum::Router;
+use axum::{Router, middleware};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::UPGRADE;
@@ -35,7 +35,7 @@ use crate::public_url::PublicUrl;
 use crate::routes;
 use crate::signing_key::SigningKey;
 use crate::webhooks::WebhookSender;
-use crate::{connections::descriptors, connections::reclaim, limits};
+use crate::{connections::descriptors, connections::reclaim, cors, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
 /// seven seconds at the latest. The engine keeps running: the caller closes it.
@@ -122,6 +122,9 @@ async fn run(
     let authenticator = Authenticator::new(access, engine.clone());
     let read_limiter = ReadLimiter::new();
     let buffers = engine.buffers().clone();
+    let full = Router::new()
+        .fallback(full)
+        .layer(middleware::from_fn_with_state(authenticator.clone(), cors::share));
     let app = AppState {
         engine,
         authenticator,
@@ -137,7 +140,7 @@ async fn run(
     let delivery = tokio::spawn(routes::deliver(app.clone()));
     let router = routes::router(app);
     tokio::select! {
-        () = accept(&listener, &router, lifecycle, shutdown) => {}
+        () = accept(&listener, &router, &full, lifecycle, shutdown) => {}
         never = reclaim::run(&buffers, lifecycle) => match never {},
     }
     drop(listener);
@@ -173,12 +176,13 @@ pub async fn check_listens(
 async fn accept(
     listener: &Listener,
     router: &Router,
+    full: &Router,
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
     let context = ConnectionContext {
         router: router.clone(),
-        full: Router::new().fallback(full),
+        full: full.clone(),
         rejected: Arc::new(Semaphore::new(limits::REJECTED_CONNECTIONS)),
         lifecycle: lifecycle.clone(),
     };

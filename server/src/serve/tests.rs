@@ -34,7 +34,7 @@ impl TestListener {
         let inside = lifecycle.clone();
         let accepting = tokio::spawn(async move {
             let listener = Listener::Tcp(listener);
-            accept(&listener, &router, &inside, async { drop(wanted.await) }).await;
+            accept(&listener, &router, &Router::new(), &inside, async { drop(wanted.await) }).await;
         });
         TestListener { address, lifecycle, _shutdown: shutdown, _accepting: accepting }
     }

@@ -14,6 +14,7 @@ mod buffers;
 mod calls;
 mod chats;
 mod contract;
+mod cors;
 mod credentials;
 mod doubled;
 mod events;
