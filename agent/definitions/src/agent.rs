@@ -106,6 +106,9 @@ pub struct AgentDefinition {
     /// JSON Schema of the agent's final answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<Value>,
+    /// Whether an answer without text and calls is an answer. By default the run fails.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_empty_answers: bool,
     /// The settings for limits, planning, context, memory and watchdog.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,

@@ -117,7 +117,7 @@ impl Protocol {
     /// The decoder for the stream of an answer.
     pub(crate) fn decoder(self) -> Box<dyn Decoder> {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat),
+            Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat::default()),
             Self::OpenAiResponses => Box::new(responses::Responses::default()),
             Self::Anthropic => Box::new(anthropic::Anthropic::default()),
             Self::Gemini => Box::new(gemini::Gemini),

@@ -8,6 +8,8 @@ use abide_models::TokenEstimate;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::model::embedded_json;
+
 /// A structured summary.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -99,10 +101,14 @@ pub(crate) fn schema() -> Value {
 }
 
 impl Summary {
-    /// Reads a model's answer; `None` if it is not a summary.
+    /// Reads a model's answer: the last summary in it. `None` if there is none.
     pub(crate) fn of_answer(text: &str) -> Option<Summary> {
-        let (start, end) = (text.find('{')?, text.rfind('}')?);
-        let mut summary: Summary = serde_json::from_str(text.get(start..=end)?).ok()?;
+        let values = embedded_json::find(text).into_iter().rev();
+        values.filter(|json| json.value.is_object()).find_map(|json| Self::of_json(json.value))
+    }
+
+    fn of_json(json: Value) -> Option<Summary> {
+        let mut summary: Summary = serde_json::from_value(json).ok()?;
         summary.stable_facts.retain(|fact| !fact.key.trim().is_empty());
         for fact in &mut summary.stable_facts {
             fact.confidence = fact.confidence.clamp(0.0, 1.0);

@@ -302,6 +302,11 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) 
 async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Option<ToolCall>> {
     let AnsweredRequest { answered, allowed, output, fitted, measured } = request;
     let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
+    // What middleware leaves of an answer is the decision of the definition. A structured answer that is empty does not
+    // match, and the model can correct it.
+    let needs_content = stopped::is_empty(&answer)
+        && driver.definition.response_format.is_none()
+        && !driver.definition.allow_empty_answers;
     // The error of a structured answer can contain its values.
     middleware::redaction::answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
@@ -334,7 +339,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     events.push(choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
-    if let Some(failure) = stopped::failure(&answer) {
+    if let Some(failure) = stopped::failure(&answer, needs_content) {
         let spent = spent(&answer, answer.calls.len());
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }

@@ -16,10 +16,22 @@ pub(crate) fn reason(stop: &Stop) -> Option<String> {
     }
 }
 
+/// Whether an answer has neither text nor calls. A refusal has text, or the stop reason of one.
+pub(crate) fn is_empty(answer: &ModelResponse) -> bool {
+    answer.text.trim().is_empty() && answer.calls.is_empty()
+}
+
 /// Why the run cannot continue after an answer. Calls of such an answer do not run: their arguments may be cut off.
-pub(crate) fn failure(answer: &ModelResponse) -> Option<Failure> {
-    let is_empty = answer.text.trim().is_empty() && answer.calls.is_empty();
+/// `needs_content`: an empty answer is a failure.
+pub(crate) fn failure(answer: &ModelResponse, needs_content: bool) -> Option<Failure> {
+    let is_missing = needs_content && is_empty(answer);
     let (code, message) = match &answer.stop {
+        Stop::End | Stop::ToolUse if is_missing => (
+            "no_answer",
+            "the model's answer has neither text nor tool calls: set allow_empty_answers if that \
+             can be an answer"
+                .to_owned(),
+        ),
         Stop::End | Stop::ToolUse => return None,
         Stop::Length => (
             "answer_truncated",
@@ -33,7 +45,7 @@ pub(crate) fn failure(answer: &ModelResponse) -> Option<Failure> {
         Stop::UnknownTool(tool) => {
             ("tool_not_offered", format!("the model requested {tool}, which is not offered"))
         }
-        Stop::Other(reason) if is_empty => {
+        Stop::Other(reason) if is_missing => {
             ("no_answer", format!("the model stopped without an answer: {reason}"))
         }
         Stop::Other(_) => return None,

@@ -1,6 +1,6 @@
 //! Structured answers: a definition's `response_format` applies to the final answer of a run. The provider enforces
 //! it, or the model calls the hidden tool `response`, whose arguments are the answer; it has no events and no rows of
-//! its own. Text that matches counts in both cases. The model can correct an answer that does not match a few times;
+//! its own. Text counts in both cases if JSON in it matches. The model can correct an answer that does not match a few times;
 //! then the run fails. A mismatch is never reported as a structured answer.
 
 use abide_client::{Call, DERIVED};
@@ -11,6 +11,7 @@ use abide_tools::Parameters;
 use serde_json::{Value, json};
 
 use crate::context::entry::{REPAIR, RepairEntry, SessionEntry, data};
+use crate::model::embedded_json;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
 use crate::{model, run};
@@ -108,33 +109,56 @@ pub(crate) fn evaluate(driver: &Driver, text: &str) -> StructuredAnswer {
 
 /// Checks the answer of a command-line program: its structured output if it has one, else its text.
 pub(crate) fn of_program(schema: &Value, reported: Option<Value>, text: &str) -> StructuredAnswer {
-    match reported {
-        Some(value) => held_to(schema, value),
-        None => of_text(schema, text),
+    let Some(value) = reported else { return of_text(schema, text) };
+    match parameters(schema) {
+        Ok(schema) => held_to(&schema, value),
+        Err(why) => StructuredAnswer::Mismatch(why),
     }
 }
 
+/// Checks the JSON in a text. If several values match, the last one is the answer.
 fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
-    let text = unfenced(text);
-    match serde_json::from_str(text) {
-        Ok(value) => match integers::check(text) {
-            Ok(()) => held_to(schema, value),
+    let schema = match parameters(schema) {
+        Ok(schema) => schema,
+        Err(why) => return StructuredAnswer::Mismatch(why),
+    };
+    let values = embedded_json::find(text);
+    // Prose has brackets of other kinds, so an object explains a mismatch best.
+    let explains = values.iter().rposition(|json| json.value.is_object());
+    let explains = explains.or(values.len().checked_sub(1));
+    let mut mismatch = None;
+    for (at, json) in values.into_iter().enumerate().rev() {
+        let checked = match integers::check(json.source) {
+            Ok(()) => held_to(&schema, json.value),
             Err(found) => StructuredAnswer::Mismatch(format!("{found}: use a string")),
-        },
-        Err(why) => StructuredAnswer::Mismatch(format!("it is not JSON: {why}")),
+        };
+        match checked {
+            StructuredAnswer::Mismatch(why) if Some(at) == explains => mismatch = Some(why),
+            StructuredAnswer::Mismatch(_) => {}
+            fitting => return fitting,
+        }
     }
+    StructuredAnswer::Mismatch(mismatch.unwrap_or_else(|| not_json(text)))
+}
+
+/// Says why a text without any JSON is no answer.
+fn not_json(text: &str) -> String {
+    let text = text.trim();
+    match serde_json::from_str::<Value>(text) {
+        _ if text.is_empty() => "it is empty".to_owned(),
+        Ok(_) => "it is not JSON".to_owned(),
+        Err(why) => format!("it is not JSON: {why}"),
+    }
+}
+
+fn parameters(schema: &Value) -> Result<Parameters, String> {
+    Parameters::of(schema)
+        .map_err(|why| format!("the response_format is not a supported JSON Schema: {why}"))
 }
 
 /// Checks a value against a schema.
-fn held_to(schema: &Value, value: Value) -> StructuredAnswer {
-    match Parameters::of(schema) {
-        Ok(schema) => schema
-            .wrong_with(&value)
-            .map_or(StructuredAnswer::Fits(value), StructuredAnswer::Mismatch),
-        Err(why) => StructuredAnswer::Mismatch(format!(
-            "the response_format is not a supported JSON Schema: {why}"
-        )),
-    }
+fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
+    schema.wrong_with(&value).map_or(StructuredAnswer::Fits(value), StructuredAnswer::Mismatch)
 }
 
 /// How many corrections this run has already requested.
@@ -165,16 +189,4 @@ pub(crate) fn failed(why: &str) -> StepError {
 pub(crate) fn mismatch(why: &str) -> Failure {
     let message = format!("the answer does not match the response_format: {why}");
     Failure::new("response_format_mismatch", message)
-}
-
-/// The text without the code fence that many models add.
-fn unfenced(text: &str) -> &str {
-    let text = text.trim();
-    let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
-    match inner.and_then(|inner| inner.split_once('\n')) {
-        Some((language, inner)) if language.trim().chars().all(char::is_alphanumeric) => {
-            inner.trim()
-        }
-        _ => text,
-    }
 }

@@ -18,7 +18,7 @@ use crate::catalog::agents::Catalog;
 use crate::catalog::revision;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::program::output::ProgramOutput;
-use crate::program::run::spent;
+use crate::program::run::{may_be_empty, spent};
 use crate::run::error::RuntimeError;
 
 /// How many events are read at once: fewer than a query returns at most.
@@ -375,6 +375,9 @@ impl RunReading {
         let (status, error_code, error_message, answer) = match &self.end {
             _ if !is_decided_by_lines(run) => {
                 (run.status, run.error_code.clone(), run.error_message.clone(), None)
+            }
+            Some(Err(failure)) if may_be_empty(definition, failure) => {
+                (RunStatus::Done, None, None, Some(String::new()))
             }
             Some(Err(failure)) => failed(failure.kind.code(), &failure.message),
             _ if !has_exited_well(run) => {

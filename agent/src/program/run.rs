@@ -6,9 +6,10 @@
 //! run fails: the program is not restarted, because its effects are unknown.
 
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
+use abide_definitions::agent::AgentDefinition;
 use abide_programs::{
-    CliConfig, Decision, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt, Running,
-    Usage, spawn_paused,
+    CliConfig, Decision, ErrorKind, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,
+    Running, Usage, spawn_paused,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -86,6 +87,9 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     open.close(driver).await?;
     match output.answer.take() {
         Some(Ok(answer)) => finish(driver, *answer, output).await,
+        Some(Err(failure)) if may_be_empty(&driver.definition, &failure) => {
+            finish(driver, failure.answer.map(|answer| *answer).unwrap_or_default(), output).await
+        }
         Some(Err(failure)) => {
             let failed = driver.run_lease.failed(failure.kind.code(), &failure.message);
             output.failed = failure.answer;
@@ -96,6 +100,14 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             Err(StepError::Failed(Failure::new("bad_model_output", "the program gave no answer")))
         }
     }
+}
+
+/// Whether a program reported success without any text, and that is an answer of its agent.
+pub(crate) fn may_be_empty(
+    definition: &AgentDefinition,
+    failure: &abide_programs::Failure,
+) -> bool {
+    definition.allow_empty_answers && failure.kind == ErrorKind::NoAnswer
 }
 
 /// Starts the program. Its identity is stored before it gets the prompt, and so is the session of a program that reports it

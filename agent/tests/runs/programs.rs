@@ -69,6 +69,28 @@ async fn the_usage_that_a_program_reports_is_recorded() {
     fixture.close().await;
 }
 
+/// The class: success although something is missing.
+#[tokio::test]
+async fn a_program_without_an_answer_fails_unless_its_agent_may_be_silent() {
+    let text = ANSWERS.replace("It is 42.", "").replace("Let me see.", "");
+    for (permission, ended) in [
+        ("", ("failed".to_owned(), Some("no_answer".to_owned()))),
+        ("allow_empty_answers: true\n", ("done".to_owned(), None)),
+    ] {
+        let plan = FixtureOptions::of("", "answers: []");
+        let definition = script(plan.folder.path(), &text, "");
+        plan.define("clerk.yaml", &format!("{permission}{definition}"));
+        let fixture = plan.open().await;
+        let run = fixture.begin("How much?").await;
+        fixture.output(&run.id, 0).await;
+        let sql = "SELECT status, error_code FROM runs";
+        let runs: Vec<(String, Option<String>)> =
+            fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+        assert_eq!(runs, [ended], "{permission}");
+        fixture.close().await;
+    }
+}
+
 /// Has a format of its own, with the usage in the middle and two answers.
 const OWN_FORMAT: &str = r#"
 cat > /dev/null

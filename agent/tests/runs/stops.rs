@@ -28,11 +28,36 @@ async fn an_incomplete_answer_is_not_an_answer() {
         ("stop: filtered", "refused", ""),
         ("stop: { unknown_tool: web_search_call }", "tool_not_offered", ""),
         ("stop: { other: MALFORMED_FUNCTION_CALL }", "no_answer", ""),
+        ("text: ''", "no_answer", ""),
+        ("stop: end, usage: { input_tokens: 5, output_tokens: 0 }", "no_answer", ""),
+        ("text: ' ', usage: { input_tokens: 5, output_tokens: 9 }", "no_answer", "assistant:   \n"),
+        ("reasoning: Hm.", "no_answer", ""),
         ("calls: [{ name: pay, arguments: { order: A } }], stop: length", "answer_truncated", ""),
     ] {
         let (status, found, output) = ends(&format!("answers: [{{ {answer} }}]")).await;
         assert_eq!((status.as_str(), found.as_deref()), ("failed", Some(code)), "{answer}");
         assert_eq!(output, format!("user: Go on. \n{transcript}"), "{answer}");
+    }
+}
+
+/// Regression: an empty answer after the results of tools was a success. The class: success although something is
+/// missing.
+#[tokio::test]
+async fn an_empty_answer_is_an_answer_only_if_the_definition_says_so() {
+    let script =
+        "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, { reasoning: Hm. }]";
+    for (permission, status, code) in
+        [("", "failed", Some("no_answer")), ("allow_empty_answers: true\n", "done", None)]
+    {
+        let definition = format!("tools: [look]\n{permission}");
+        let fixture = RuntimeFixture::of(&definition, script).await;
+        let run = fixture.begin("Go on.").await;
+        fixture.output(&run.id, 0).await;
+        let sql = "SELECT status, error_code FROM runs";
+        let ended: Vec<(String, Option<String>)> =
+            fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+        assert_eq!(ended, [(status.to_owned(), code.map(str::to_owned))], "{permission}");
+        fixture.close().await;
     }
 }
 

@@ -65,6 +65,35 @@ async fn a_code_fence_around_an_answer_is_ignored() {
     assert!(output.contains(r#""structured":{"total":7}"#), "{output}");
 }
 
+/// Regression: prose around the JSON was a mismatch. The class: an answer that arrives in another wrapping.
+#[tokio::test]
+async fn the_last_matching_object_in_prose_is_the_answer() {
+    let text = "First {\"total\": 6} [1].\\n```json\\n{\"total\": 7}\\n```\\nNot {\"total\": \"8\"}, {x} or {}.";
+    let script = format!("answers: [{{ text: \"{}\" }}]", text.replace('"', "\\\""));
+    for (output, _) in [ends(FORMAT, &script).await, ends_by_tool(FORMAT, &script).await] {
+        assert!(output.contains(r#""structured":{"total":7}"#), "{output}");
+    }
+}
+
+/// The error is about an object of the text, and an empty answer can be corrected too.
+#[tokio::test]
+async fn a_mismatch_in_prose_names_its_reason() {
+    for (text, why) in [
+        (
+            "It is {\\\"total\\\": \\\"7\\\"}, see [1].",
+            "at /total: \"7\" is not of type \"integer\"",
+        ),
+        ("", "it is empty"),
+    ] {
+        let script = format!("repeat: true\nanswers: [{{ text: \"{text}\" }}]");
+        let (output, transcript) = ends(FORMAT, &script).await;
+        let why = format!("the answer does not match the response_format: {why}");
+        let error = json!({"code": "response_format_mismatch", "message": why});
+        assert_eq!(output, format!("error {error}"));
+        assert_eq!(transcript.matches("system: Your answer does not match").count(), 1);
+    }
+}
+
 #[tokio::test]
 async fn the_model_can_correct_an_answer_once() {
     let script = "answers: [{ text: '{\"total\": \"seven\"}' }, { text: '{\"total\": 7}' }]";

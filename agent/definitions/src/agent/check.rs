@@ -50,6 +50,11 @@ impl AgentDefinition {
             }
         }
         self.check_subagents()?;
+        if self.allow_empty_answers && self.response_format.is_some() {
+            return contradiction(
+                "an empty answer never matches response_format: remove allow_empty_answers",
+            );
+        }
         if let Some(schema) = &self.response_format {
             Parameters::of(schema).map_err(|why| {
                 let why = format!("is not a supported JSON Schema: {why}");
@@ -119,6 +124,10 @@ impl AgentDefinition {
                     .to_owned(),
             ),
             (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
+            (
+                field == "a2a" && self.allow_empty_answers,
+                "decides itself what an answer is: remove allow_empty_answers".to_owned(),
+            ),
             (self.as_handoff.is_some(), "cannot take over a turn: remove as_handoff".to_owned()),
             (
                 field == "a2a" && has_prompt,

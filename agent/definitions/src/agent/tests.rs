@@ -108,8 +108,21 @@ fn invalid_definitions_are_refused() {
             "contradiction: an agent with cli uses the program's tools: remove tools and subagents"
         ],
     );
+    check_refused(
+        "name: a\nallow_empty_answers: true\nresponse_format: { type: object }",
+        expect![
+            "contradiction: an empty answer never matches response_format: remove allow_empty_answers"
+        ],
+    );
+    check_refused(
+        "name: a\nallow_empty_answers: true\na2a: { url: 'https://example.com' }",
+        expect![
+            "contradiction: an agent with a2a decides itself what an answer is: remove allow_empty_answers"
+        ],
+    );
     for unknown in [
         "tool: [x]",
+        "allow_empty_answers: 1",
         "mode: sometimes",
         "middleware: [{ name: pii, kind: x }]",
         "config: { modell: x }",

@@ -107,8 +107,13 @@ struct Input {
 impl Decoder for Anthropic {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let event: Value = parse(data)?;
-        if event["type"] == "error" || classify::is_error(&event["error"]) {
+        if event["type"] == "error" {
             return Err(classify::of_event(&event));
+        }
+        for part in [&event, &event["message"], &event["delta"]] {
+            if classify::is_error(&part["error"]) {
+                return Err(classify::of_event(part));
+            }
         }
         let index = event["index"].as_u64();
         match event["type"].as_str().unwrap_or_default() {
@@ -173,9 +178,8 @@ impl Anthropic {
                 let (id, name) = (text("id"), text("name"));
                 gathered.calls.announce(CallPart { id, name, index, ..CallPart::default() })?;
                 // The pieces of the input follow, unless it is already here.
-                let input = &block["input"];
-                if input.as_object().is_some_and(|input| !input.is_empty()) {
-                    gathered.calls.set_initial(arguments_text(input, data, path));
+                if !is_blank(&block["input"]) {
+                    gathered.calls.set_initial(arguments_text(&block["input"], data, path));
                 }
                 Block::Call
             }
@@ -248,10 +252,20 @@ impl Anthropic {
     }
 }
 
+/// Whether an input says nothing yet. Any other value is what the model wrote, even if it is no object.
+fn is_blank(input: &Value) -> bool {
+    match input {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.trim().is_empty(),
+        _ => false,
+    }
+}
+
 fn read_stop(message: &Value, gathered: &mut PartialResponse) -> Result<(), ModelError> {
     let reason = message["stop_reason"].as_str().unwrap_or_default();
     if !reason.is_empty() {
-        gathered.stop = Some(STOP_REASONS.read(reason, message)?);
+        gathered.stopped(STOP_REASONS.read(reason, message)?);
     }
     Ok(())
 }

@@ -87,10 +87,18 @@ impl OpenCalls {
 
     /// Begins a call, unless it repeats the beginning of one that has no arguments yet.
     pub(super) fn announce(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
-        let is_repeated = |call: &OpenCall| {
-            call.has_id(part.id, part.item) && call.index == part.index && call.is_bare()
-        };
-        if self.calls.iter().any(is_repeated) { Ok(()) } else { self.begin(part) }
+        if self.calls.iter().any(|call| call.is_announced_by(&part)) {
+            return Ok(());
+        }
+        self.begin(part)
+    }
+
+    /// Begins a call that arrives complete, unless it repeats one with the same id.
+    pub(super) fn whole(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
+        if self.calls.iter().any(|call| call.is_same_as(&part)) {
+            return Ok(());
+        }
+        self.begin(part)
     }
 
     /// Adds a part. It belongs to the call with its id. Otherwise an id with a name begins a call; another name begins
@@ -120,23 +128,23 @@ impl OpenCalls {
         }
     }
 
-    /// Adds a call of an event that repeats the whole answer. A call that has arrived before is not added again.
-    pub(super) fn repeat(
-        &mut self,
-        id: &str,
-        item: &str,
-        name: &str,
-        arguments: String,
-    ) -> Result<(), ModelError> {
-        let has_arrived = |call: &OpenCall| match (id, item) {
-            ("", "") => call.name == name && call.arguments.trim() == arguments.trim(),
-            _ => call.has_id(id, item) && call.progress.is_complete(),
-        };
-        if self.calls.iter().any(has_arrived) {
-            return Ok(());
+    /// Adds the calls of an event that repeats the whole answer. A call that has arrived before is not added again.
+    pub(super) fn repeat(&mut self, parts: Vec<CallPart<'_>>) -> Result<(), ModelError> {
+        let mut unmatched: Vec<usize> = (0..self.calls.len()).collect();
+        for part in parts {
+            let Some(found) = unmatched.iter().position(|at| self.calls[*at].is_repeated_by(&part))
+            else {
+                self.begin(part)?;
+                continue;
+            };
+            let call = &mut self.calls[unmatched.remove(found)];
+            if call.progress.is_complete() {
+                call.add(CallPart { arguments: Arguments::None, ..part })?;
+            } else {
+                call.add(part)?;
+            }
         }
-        let arguments = Arguments::Whole(arguments);
-        self.part(CallPart { id, item, name, arguments, ..CallPart::default() })
+        Ok(())
     }
 
     /// Sets the arguments that count if the call that began last gets no others.
@@ -149,10 +157,8 @@ impl OpenCalls {
     /// The provider states that the call with this index, or the one that began last, is complete. If no arguments
     /// came, there are none.
     pub(super) fn end(&mut self, index: Option<u64>) {
-        let is_it = |call: &&mut OpenCall| index.is_none() || call.index == index;
-        if let Some(call) = self.calls.iter_mut().rfind(is_it)
-            && call.initial.is_empty()
-        {
+        let ended = self.calls.iter_mut().rfind(|call| index.is_none() || call.index == index);
+        if let Some(call) = ended.filter(|call| call.initial.is_empty()) {
             call.initial = "{}".to_owned();
         }
     }
@@ -193,16 +199,16 @@ impl OpenCalls {
                 _ => Place::New,
             };
         }
-        let can_grow = |at: &usize| !self.calls[*at].progress.is_complete() || part.is_blank();
-        with_index.filter(can_grow).or(last).map_or(Place::New, Place::Call)
+        let growing = with_index.filter(|at| self.calls[*at].can_take(part));
+        growing.or(last).map_or(Place::New, Place::Call)
     }
 
     /// Returns the call with one of the ids of a part, by its index if there are several.
     fn with_id(&self, part: &CallPart<'_>) -> Option<usize> {
-        let has_id = |call: &OpenCall| call.has_id(part.id, part.item);
-        let has_index = |call: &OpenCall| part.index.is_some() && call.index == part.index;
-        let both = self.calls.iter().rposition(|call| has_id(call) && has_index(call));
-        both.or_else(|| self.calls.iter().rposition(has_id))
+        let with_both = self.calls.iter().rposition(|call| {
+            call.has_id(part.id, part.item) && part.index.is_some() && call.index == part.index
+        });
+        with_both.or_else(|| self.calls.iter().rposition(|call| call.has_id(part.id, part.item)))
     }
 }
 
@@ -241,6 +247,40 @@ impl CallPart<'_> {
 impl OpenCall {
     fn has_id(&self, id: &str, item: &str) -> bool {
         !id.is_empty() && self.id == id || !item.is_empty() && self.item == item
+    }
+
+    /// Whether a part repeats the beginning of this call.
+    fn is_announced_by(&self, part: &CallPart<'_>) -> bool {
+        self.has_id(part.id, part.item) && self.index == part.index && self.is_bare()
+    }
+
+    /// Whether a part is this call once more: it has the same id, name and arguments.
+    fn is_same_as(&self, part: &CallPart<'_>) -> bool {
+        self.has_id(part.id, part.item) && self.name == part.name && self.has_arguments_of(part)
+    }
+
+    /// Whether a part of an event that repeats the whole answer is this call: by its id, or by what it says if one of both
+    /// has no id.
+    fn is_repeated_by(&self, part: &CallPart<'_>) -> bool {
+        if self.has_id(part.id, part.item) {
+            return true;
+        }
+        let lacks_id = !part.has_id() || self.id.is_empty() && self.item.is_empty();
+        let is_open = !self.progress.is_complete();
+        lacks_id && self.name == part.name && (is_open || self.has_arguments_of(part))
+    }
+
+    fn has_arguments_of(&self, part: &CallPart<'_>) -> bool {
+        match &part.arguments {
+            Arguments::Piece(text) | Arguments::Whole(text) => text.trim() == self.arguments.trim(),
+            Arguments::None => self.is_bare(),
+            Arguments::At(_) => false,
+        }
+    }
+
+    /// Whether the arguments of a part can follow those that have arrived.
+    fn can_take(&self, part: &CallPart<'_>) -> bool {
+        !self.progress.is_complete() || part.is_blank()
     }
 
     /// Whether no arguments have arrived.

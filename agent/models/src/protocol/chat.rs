@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::set;
 use super::calls::{Arguments, CallPart};
-use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
+use super::decoder::{Decoder, PartialResponse, arguments_text, id_text, index, parse};
 use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
@@ -80,11 +80,24 @@ fn tool(tool: &ToolSpec) -> Value {
 }
 
 /// Decodes the stream. Nothing marks the end of a single call.
-pub(super) struct Chat;
+#[derive(Default)]
+pub(super) struct Chat {
+    /// Whether anything has arrived in pieces.
+    has_deltas: bool,
+}
+
+/// Where a message or a part of one is in a frame.
+struct Place<'a> {
+    data: &'a str,
+    /// The index of the choice.
+    choice: String,
+    /// The field of the choice.
+    field: &'a str,
+}
 
 impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
-        if data == "[DONE]" {
+        if data.trim() == "[DONE]" {
             gathered.over = true;
             // A server that ends the stream correctly but without a stop reason is accepted.
             if gathered.has_begun() {
@@ -93,7 +106,7 @@ impl Decoder for Chat {
             return Ok(());
         }
         let chunk: Value = parse(data)?;
-        if classify::is_error(&chunk["error"]) || chunk["object"] == "error" {
+        if classify::is_error(&chunk["error"]) || is_error_report(&chunk) {
             return Err(classify::of_event(&chunk));
         }
         gathered.model(chunk["model"].as_str());
@@ -101,24 +114,79 @@ impl Decoder for Chat {
             read_usage(usage, gathered);
         }
         let choices = chunk["choices"].as_array().into_iter().flatten();
-        let first = |choice: &(usize, &Value)| choice.1["index"].as_u64().unwrap_or(0) == 0;
-        let Some((at, choice)) = choices.enumerate().find(first) else { return Ok(()) };
-        if classify::is_error(&choice["error"]) {
-            return Err(classify::of_event(choice));
+        let mut choices = choices.enumerate();
+        let first = choices.find(|(_, choice)| index(&choice["index"]).unwrap_or(0) == 0);
+        let Some((at, choice)) = first else { return Ok(()) };
+        for part in [choice, &choice["delta"], &choice["message"]] {
+            if classify::is_error(&part["error"]) {
+                return Err(classify::of_event(part));
+            }
         }
-        // Some servers send everything at once, as without a stream.
-        let is_whole = is_blank(&choice["delta"]) && !gathered.has_begun();
-        let field = if is_whole { "message" } else { "delta" };
-        delta(&choice[field], data, (at, field), gathered)?;
-        if is_whole {
-            gathered.text(choice["text"].as_str().unwrap_or_default());
+        if !is_blank(&choice["delta"]) {
+            self.has_deltas = true;
+            read_delta(&choice["delta"], &Place::of(data, at, "delta"), gathered)?;
         }
+        self.read_message(&choice["message"], &Place::of(data, at, "message"), gathered)?;
+        gathered.text(choice["text"].as_str().unwrap_or_default());
         let reason = choice["finish_reason"].as_str().unwrap_or_default();
         if !reason.is_empty() {
-            gathered.stop = Some(STOP_REASONS.read(reason, choice)?);
+            gathered.stopped(STOP_REASONS.read(reason, choice)?);
         }
         Ok(())
     }
+}
+
+impl Chat {
+    /// Reads a whole message. Some servers send it in place of the pieces, after them, or as it grows.
+    fn read_message(
+        &self,
+        message: &Value,
+        place: &Place<'_>,
+        gathered: &mut PartialResponse,
+    ) -> Result<(), ModelError> {
+        if is_blank(message) {
+            return Ok(());
+        }
+        let mut whole = PartialResponse::default();
+        read_delta(message, place, &mut whole)?;
+        if gathered.reasoning.is_empty() {
+            gathered.reasoning(&whole.reasoning);
+        }
+        if self.has_deltas || whole.text.starts_with(&gathered.text) {
+            gathered.complete_text(&whole.text, whole.has_refusal());
+        } else if whole.has_refusal() {
+            gathered.refusal(&whole.text);
+        } else {
+            gathered.text(&whole.text);
+        }
+        let calls = whole.calls.finish(false)?;
+        let parts = calls.iter().map(|call| CallPart {
+            id: &call.id,
+            name: &call.name,
+            arguments: Arguments::Whole(call.arguments.clone()),
+            ..CallPart::default()
+        });
+        gathered.calls.repeat(parts.collect())
+    }
+}
+
+impl<'a> Place<'a> {
+    fn of(data: &'a str, choice: usize, field: &'a str) -> Self {
+        Place { data, choice: choice.to_string(), field }
+    }
+
+    /// Returns the arguments in this field of the message, as text.
+    fn arguments(&self, arguments: &Value, path: &[&str]) -> String {
+        let path = [&["choices", &self.choice, self.field], path].concat();
+        arguments_text(arguments, self.data, &path)
+    }
+}
+
+/// Whether a frame is an error without a field `error`, as web frameworks write them.
+fn is_error_report(chunk: &Value) -> bool {
+    let is_marked = chunk["object"] == "error" || chunk["type"] == "error";
+    let has_code = classify::is_error(&chunk["code"]) && chunk["message"].is_string();
+    is_marked || chunk["choices"].is_null() && (has_code || chunk["detail"].is_string())
 }
 
 /// Whether a delta adds nothing.
@@ -128,63 +196,51 @@ fn is_blank(delta: &Value) -> bool {
     })
 }
 
-/// Adds a delta, which is in this field of the choice at this place of a frame.
-fn delta(
+fn read_delta(
     delta: &Value,
-    data: &str,
-    (at, field): (usize, &str),
+    place: &Place<'_>,
     gathered: &mut PartialResponse,
 ) -> Result<(), ModelError> {
     let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
     let reasoning = reasoning.into_iter().filter_map(Value::as_str);
     gathered.reasoning(reasoning.max_by_key(|piece| !piece.is_empty()).unwrap_or_default());
     match &delta["content"] {
-        Value::String(piece) => gathered.text(piece),
         Value::Array(parts) => parts.iter().for_each(|part| read_part(part, gathered)),
         part => read_part(part, gathered),
     }
     if let Some(piece) = delta["refusal"].as_str() {
         gathered.refusal(piece);
     }
-    let at = at.to_string();
-    let path = ["choices", &at, field];
-    for (position, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-        let position = position.to_string();
-        call_part(call, data, &[&path[..], &["tool_calls", &position]].concat(), gathered)?;
+    for (at, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+        read_call(call, place, &["tool_calls", &at.to_string()], gathered)?;
     }
     // Servers that call a single tool: an object, or the field before `tool_calls` existed.
     if delta["tool_calls"].is_object() {
-        call_part(&delta["tool_calls"], data, &[&path[..], &["tool_calls"]].concat(), gathered)?;
+        read_call(&delta["tool_calls"], place, &["tool_calls"], gathered)?;
     }
     let function = &delta["function_call"];
-    function_part(
-        function,
-        data,
-        &[&path[..], &["function_call"]].concat(),
-        CallPart::default(),
-        gathered,
-    )
+    read_function(function, place, &["function_call"], CallPart::default(), gathered)
 }
 
-/// Adds a part of a call, which is at a path of a frame.
-fn call_part(
+/// Adds a part of a call, which is at a path of the message.
+fn read_call(
     call: &Value,
-    data: &str,
+    place: &Place<'_>,
     path: &[&str],
     gathered: &mut PartialResponse,
 ) -> Result<(), ModelError> {
-    let id = call["id"].as_str().unwrap_or_default();
-    let part = CallPart { id, index: call["index"].as_u64(), ..CallPart::default() };
+    let id = id_text(&call["id"]);
+    let part = CallPart { id: &id, index: index(&call["index"]), ..CallPart::default() };
     match &call["function"] {
-        Value::Null => function_part(call, data, path, part, gathered),
-        function => function_part(function, data, &[path, &["function"]].concat(), part, gathered),
+        Value::Null => read_function(call, place, path, part, gathered),
+        function => read_function(function, place, &[path, &["function"]].concat(), part, gathered),
     }
 }
 
-/// Adds a part of a call, of which a frame has name and arguments at a path.
-fn function_part<'a>(
+/// Adds a part of a call, of which a message has name and arguments at a path.
+fn read_function<'a>(
     function: &'a Value,
-    data: &str,
+    place: &Place<'_>,
     path: &[&str],
     part: CallPart<'a>,
     gathered: &mut PartialResponse,
@@ -192,20 +248,27 @@ fn function_part<'a>(
     let name = function["name"].as_str().unwrap_or_default();
     let arguments = match &function["arguments"] {
         Value::Null => Arguments::None,
-        value => Arguments::Piece(arguments_text(value, data, &[path, &["arguments"]].concat())),
+        value => Arguments::Piece(place.arguments(value, &[path, &["arguments"]].concat())),
     };
     gathered.calls.part(CallPart { name, arguments, ..part })
 }
 
-/// A part of a multi-part content, as Mistral's reasoning models send it.
+/// Reads a content, or a part of one: a text, or an object with a type.
 fn read_part(part: &Value, gathered: &mut PartialResponse) {
+    let text = [part, &part["text"], &part["text"]["value"]].into_iter().find_map(Value::as_str);
+    let text = text.unwrap_or_default();
     match part["type"].as_str() {
-        Some("thinking") => {
-            let thoughts = part["thinking"].as_array().into_iter().flatten();
-            let pieces = thoughts.filter_map(|thought| thought["text"].as_str());
-            pieces.for_each(|piece| gathered.reasoning(piece));
-        }
-        _ => gathered.text(part["text"].as_str().unwrap_or_default()),
+        // Mistral's reasoning models.
+        Some("thinking") => match &part["thinking"] {
+            Value::Array(thoughts) => thoughts
+                .iter()
+                .filter_map(|thought| thought["text"].as_str())
+                .for_each(|piece| gathered.reasoning(piece)),
+            thought => gathered.reasoning(thought.as_str().unwrap_or(text)),
+        },
+        Some("reasoning" | "reasoning_text" | "summary_text") => gathered.reasoning(text),
+        Some("refusal") => gathered.refusal(part["refusal"].as_str().unwrap_or(text)),
+        _ => gathered.text(text),
     }
 }
 

@@ -102,7 +102,7 @@ impl PartialResponse {
         let reasoning = std::mem::take(&mut self.reasoning);
         // Some servers send "stop" in these cases.
         let stop = match stop {
-            Stop::End if self.refused => Stop::Filtered,
+            Stop::End | Stop::Other(_) if self.refused => Stop::Filtered,
             Stop::End if !calls.is_empty() => Stop::ToolUse,
             stop => stop,
         };
@@ -120,11 +120,33 @@ impl PartialResponse {
         Ok(())
     }
 
+    /// Sets why the model stopped. If the provider states several reasons, the one for which something is missing counts.
+    pub(super) fn stopped(&mut self, stop: Stop) {
+        if self.stop.as_ref().is_none_or(|stated| lack(&stop) >= lack(stated)) {
+            self.stop = Some(stop);
+        }
+    }
+
+    /// Adds what the pieces lack of the whole text. A text that differs from them does not count.
+    pub(super) fn complete_text(&mut self, whole: &str, is_refusal: bool) {
+        let rest = whole.strip_prefix(self.text.as_str()).unwrap_or_default();
+        if is_refusal {
+            self.refusal(rest);
+        } else {
+            self.text(rest);
+        }
+    }
+
     pub(super) fn text(&mut self, piece: &str) {
         if !piece.is_empty() {
             self.text.push_str(piece);
             self.events.push_back(ModelEvent::Text(piece.to_owned()));
         }
+    }
+
+    /// Whether the text contains a refusal of the model.
+    pub(super) fn has_refusal(&self) -> bool {
+        self.refused
     }
 
     /// A piece of the text in which the model refuses to answer.
@@ -147,6 +169,29 @@ impl PartialResponse {
             self.model = Some(name.to_owned());
         }
     }
+}
+
+/// How much an answer with this stop reason can lack: nothing, calls, or more.
+fn lack(stop: &Stop) -> u8 {
+    match stop {
+        Stop::End | Stop::Other(_) => 0,
+        Stop::ToolUse => 1,
+        Stop::Length | Stop::Filtered | Stop::UnknownTool(_) => 2,
+    }
+}
+
+/// Returns an id as text. Some servers send numbers.
+pub(super) fn id_text(id: &Value) -> Cow<'_, str> {
+    match id {
+        Value::String(id) => Cow::Borrowed(id),
+        Value::Number(id) => Cow::Owned(id.to_string()),
+        _ => Cow::Borrowed(""),
+    }
+}
+
+/// Returns an index. Some servers send it as text.
+pub(super) fn index(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
 /// Parses a frame as JSON. What is not Unicode in its texts becomes U+FFFD.

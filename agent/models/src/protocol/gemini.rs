@@ -88,17 +88,19 @@ fn tool(tool: &ToolSpec) -> Value {
     })
 }
 
-/// Decodes the stream. A call arrives complete, or in pieces if that was requested.
+/// Decodes the stream. A call arrives complete, or in pieces if that was requested. Some gateways write `function_call`
+/// instead of `functionCall`, and so on.
 pub(super) struct Gemini;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Chunk {
     candidates: Option<Vec<Candidate>>,
-    #[serde(default)]
+    #[serde(default, alias = "usage_metadata")]
     usage_metadata: Value,
+    #[serde(alias = "model_version")]
     model_version: Option<String>,
-    #[serde(default)]
+    #[serde(default, alias = "prompt_feedback")]
     prompt_feedback: Value,
     #[serde(default)]
     error: Value,
@@ -108,7 +110,9 @@ struct Chunk {
 #[serde(rename_all = "camelCase")]
 struct Candidate {
     content: Option<Content>,
+    #[serde(alias = "finish_reason")]
     finish_reason: Option<String>,
+    #[serde(alias = "finish_message")]
     finish_message: Option<String>,
     #[serde(default)]
     error: Value,
@@ -124,7 +128,9 @@ struct Content {
 struct Part {
     text: Option<String>,
     thought: Option<bool>,
+    #[serde(alias = "thought_signature")]
     thought_signature: Option<String>,
+    #[serde(alias = "function_call")]
     function_call: Option<FunctionCall>,
 }
 
@@ -135,7 +141,9 @@ struct FunctionCall {
     name: Option<String>,
     /// The original text, so that the arguments are exactly the model's.
     args: Option<Box<RawValue>>,
+    #[serde(alias = "partial_args")]
     partial_args: Option<Vec<PathPiece>>,
+    #[serde(alias = "will_continue")]
     will_continue: Option<bool>,
 }
 
@@ -150,7 +158,7 @@ impl Decoder for Gemini {
         let block_reason = chunk.prompt_feedback["blockReason"].as_str().unwrap_or_default();
         if !block_reason.is_empty() {
             tracing::debug!(block_reason, "the provider held back the whole answer");
-            gathered.stop = Some(Stop::Filtered);
+            gathered.stopped(Stop::Filtered);
         }
         let candidate = chunk.candidates.into_iter().flatten().next();
         let Some(candidate) = candidate else { return Ok(()) };
@@ -164,11 +172,11 @@ impl Decoder for Gemini {
         match candidate.finish_reason.as_deref().unwrap_or_default() {
             "" => {}
             "UNEXPECTED_TOOL_CALL" => {
-                gathered.stop = Some(Stop::UnknownTool("a tool".to_owned()));
+                gathered.stopped(Stop::UnknownTool("a tool".to_owned()));
             }
             reason => {
                 let details = json!({ "message": candidate.finish_message });
-                gathered.stop = Some(STOP_REASONS.read(reason, &details)?);
+                gathered.stopped(STOP_REASONS.read(reason, &details)?);
             }
         }
         Ok(())
@@ -211,8 +219,11 @@ fn read_call(
     let continues = call.will_continue == Some(true);
     let at = at.to_string();
     let path = ["candidates", "0", "content", "parts", &at, "functionCall", "args"];
-    let arguments = call.args.map(|args| original_arguments(&args, data, &path));
-    let arguments = arguments.map_or(Arguments::None, Arguments::Piece);
+    // An empty object can be the place where arguments in a later part belong.
+    let arguments = match call.args.filter(|args| !is_empty_object(args)) {
+        Some(args) => Arguments::Piece(original_arguments(&args, data, &path)),
+        None => Arguments::None,
+    };
     if name.is_empty() && gathered.calls.is_empty() {
         return Err(ModelError::invalid_response(
             "the stream continues a call that it did not start",
@@ -222,7 +233,7 @@ fn read_call(
     if name.is_empty() {
         gathered.calls.part(part)?;
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
-        gathered.calls.begin(part)?;
+        gathered.calls.whole(part)?;
     } else {
         gathered.calls.announce(part)?;
     }
@@ -246,6 +257,10 @@ fn read_call(
         gathered.calls.end(None);
     }
     Ok(())
+}
+
+fn is_empty_object(arguments: &RawValue) -> bool {
+    serde_json::from_str::<Map<String, Value>>(arguments.get()).is_ok_and(|it| it.is_empty())
 }
 
 fn carry(gathered: &mut PartialResponse) -> &mut Value {

@@ -107,7 +107,7 @@ impl Decoder for Ollama {
             gathered.over = true;
             gathered.usage.input_tokens = line.prompt_eval_count;
             gathered.usage.output_tokens = line.eval_count;
-            gathered.stop = Some(match reason {
+            gathered.stopped(match reason {
                 "" => Stop::End,
                 reason => STOP_REASONS.read(reason, &Value::Null)?,
             });
@@ -134,7 +134,7 @@ fn read_call(
         }),
     };
     let (id, name) = (call.id.unwrap_or_default(), call.function.name.unwrap_or_default());
-    gathered.calls.begin(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })
+    gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })
 }
 
 /// A model that is loaded or unloaded gives no answer.

@@ -76,15 +76,31 @@ fn tool(tool: &ToolSpec) -> Value {
     })
 }
 
-/// Decodes the stream. Text and calls arrive in pieces, then whole in the event that ends their item, then again in
-/// the last event. Some servers omit one or two of these.
+/// Decodes the stream. Text and calls arrive in pieces, then whole in the events that end their part and their item,
+/// then again in the last event. Some servers omit some of these.
 #[derive(Default)]
 pub(super) struct Responses {
-    /// The messages of the events that end an item.
-    ended: MessageTexts,
+    /// The texts of the events that end a text.
+    texts: MessageTexts,
+    /// The texts of the events that end a part of a message.
+    parts: MessageTexts,
+    /// The texts of the events that end an item.
+    items: MessageTexts,
     /// The type of the last item that is neither text, reasoning nor a call of our tools.
     unread: Option<String>,
+    /// The type of the last item that waits for a result which no tool of ours can give.
+    unanswerable: Option<String>,
 }
+
+/// Items of tools that the client runs, or must allow. We offer none of them.
+const CLIENT_ITEMS: [&str; 6] = [
+    "custom_tool_call",
+    "computer_call",
+    "local_shell_call",
+    "shell_call",
+    "apply_patch_call",
+    "mcp_approval_request",
+];
 
 /// The texts of several messages.
 #[derive(Default)]
@@ -99,13 +115,15 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
-        if classify::is_error(&event["error"]) {
+        if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
             return Err(classify::of_event(&event));
         }
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "response.output_text.delta" => gathered.text(delta),
             "response.refusal.delta" => gathered.refusal(delta),
+            "response.output_text.done" | "response.refusal.done" => self.texts.add_part(&event),
+            "response.content_part.done" => self.parts.add_part(&event["part"]),
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 gathered.reasoning(delta);
             }
@@ -132,7 +150,7 @@ impl Decoder for Responses {
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.part(part(&event, item, Arguments::Whole(whole)))?;
                 } else {
-                    self.ended.add(item);
+                    self.items.add(item);
                     self.item(item, gathered);
                 }
             }
@@ -151,37 +169,44 @@ impl Decoder for Responses {
 
 /// Returns the part of a call in an event that may have its item.
 fn part<'a>(event: &'a Value, item: &'a Value, arguments: Arguments) -> CallPart<'a> {
-    let text = |value: &'a Value| value.as_str().unwrap_or_default();
-    let item_id = text(&event["item_id"]);
     CallPart {
         id: text(&item["call_id"]),
-        item: if item_id.is_empty() { text(&item["id"]) } else { item_id },
+        item: some_text(&event["item_id"]).unwrap_or_else(|| text(&item["id"])),
         index: event["output_index"].as_u64(),
-        name: text(&item["name"]),
+        name: some_text(&item["name"]).unwrap_or_else(|| text(&event["name"])),
         arguments,
     }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn some_text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.is_empty())
 }
 
 impl MessageTexts {
     /// Adds the texts of an item, if it is a message.
     fn add(&mut self, item: &Value) {
-        let parts = item["content"].as_array().into_iter().flatten();
-        for part in parts.filter(|_| item["type"] == "message") {
-            let refusal = part["refusal"].as_str().unwrap_or_default();
-            self.text.push_str(part["text"].as_str().unwrap_or_default());
-            self.text.push_str(refusal);
-            self.has_refusal |= !refusal.is_empty();
+        if item["type"] != "message" {
+            return;
+        }
+        match &item["content"] {
+            Value::String(text) => self.text.push_str(text),
+            content => content.as_array().into_iter().flatten().for_each(|it| self.add_part(it)),
         }
     }
 
-    /// Adds to an answer what its pieces lack. Text that differs from the pieces does not count.
-    fn complete(&self, gathered: &mut PartialResponse) {
-        let rest = self.text.strip_prefix(gathered.text.as_str()).unwrap_or_default().to_owned();
-        if self.has_refusal {
-            gathered.refusal(&rest);
-        } else {
-            gathered.text(&rest);
+    /// Adds a part of a message.
+    fn add_part(&mut self, part: &Value) {
+        if part["type"] == "reasoning_text" {
+            return;
         }
+        let refusal = text(&part["refusal"]);
+        self.text.push_str(text(&part["text"]));
+        self.text.push_str(refusal);
+        self.has_refusal |= !refusal.is_empty();
     }
 }
 
@@ -203,6 +228,9 @@ impl Responses {
                 }
             }
             Some("message" | "reasoning" | "function_call") | None => {}
+            Some(kind) if CLIENT_ITEMS.contains(&kind) => {
+                self.unanswerable = Some(kind.to_owned());
+            }
             Some(unread) => self.unread = Some(unread.to_owned()),
         }
     }
@@ -213,30 +241,31 @@ impl Responses {
         data: &str,
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
-        if classify::is_error(&response["error"]) {
-            return Err(classify::of_event(response));
-        }
         gathered.over = true;
         gathered.model(response["model"].as_str());
         read_usage(&response["usage"], gathered);
         let mut texts = MessageTexts::default();
+        let mut calls = Vec::new();
         for (at, item) in response["output"].as_array().into_iter().flatten().enumerate() {
             texts.add(item);
             self.item(item, gathered);
             if item["type"] == "function_call" {
-                let text = |field: &str| item[field].as_str().unwrap_or_default();
-                let at = at.to_string();
-                let path = ["response", "output", &at, "arguments"];
-                let arguments = arguments_text(&item["arguments"], data, &path);
-                gathered.calls.repeat(text("call_id"), text("id"), text("name"), arguments)?;
+                let path = ["response", "output", &at.to_string(), "arguments"];
+                let whole = Arguments::Whole(arguments_text(&item["arguments"], data, &path));
+                calls.push(part(&Value::Null, item, whole));
             }
         }
-        self.ended.complete(gathered);
-        texts.complete(gathered);
+        gathered.calls.repeat(calls)?;
+        for whole in [&self.texts, &self.parts, &self.items, &texts] {
+            gathered.complete_text(&whole.text, whole.has_refusal);
+        }
         let stop = stop(response)?;
-        gathered.stop = Some(match self.unread.take() {
+        gathered.stopped(match (self.unanswerable.take(), self.unread.take()) {
+            (Some(kind), _) if stop == Stop::End => Stop::UnknownTool(kind),
             // The model called a server-side tool, which cannot be answered here.
-            Some(unread) if stop == Stop::End && !gathered.has_begun() => Stop::UnknownTool(unread),
+            (_, Some(kind)) if stop == Stop::End && !gathered.has_begun() => {
+                Stop::UnknownTool(kind)
+            }
             _ => stop,
         });
         Ok(())

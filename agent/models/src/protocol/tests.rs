@@ -1,5 +1,7 @@
 //! Decoding of frames by protocol, regardless of how the stream is split.
 
+mod odd_streams;
+
 use std::path::Path;
 
 use expect_test::{Expect, expect};

@@ -18,6 +18,8 @@ fn an_answer_is_read_with_or_without_a_fence() {
     let read = Summary::of_answer(&format!("```json\n{json}\n```")).expect("it is a summary");
     assert_eq!(read.stable_facts, [fact("port", "80", 1.0)]);
     assert_eq!(read.raw_summary, "x");
+    let prose = format!("Of {{all}} of it:\n{{}}\n{json} is the summary, with [1] and {{}}.");
+    assert_eq!(Summary::of_answer(&prose), Some(read));
     for wrong in ["", "I cannot.", "{}", "{\"stable_facts\": 5}", "}{", "{\"raw_summary\": \" \"}"]
     {
         assert_eq!(Summary::of_answer(wrong), None, "{wrong}");
