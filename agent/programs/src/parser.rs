@@ -101,6 +101,45 @@ pub(crate) fn some_text(value: &Value, key: &str) -> Option<String> {
     value[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
+/// An id, which is a text or a number; `None` if it is missing or empty.
+pub(crate) fn id_text(value: &Value, key: &str) -> Option<String> {
+    match &value[key] {
+        Value::Number(id) => Some(id.to_string()),
+        _ => some_text(value, key),
+    }
+}
+
+/// Whether a value says nothing: programs send empty ones in place of those that they do not have.
+pub(crate) fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Whether there is an error: an empty text or object means that there is none.
+pub(crate) fn has_error(of: &Value) -> bool {
+    !is_blank(&of["error"]) && of["error"] != false
+}
+
+/// The message of an error, which is an object or a text.
+pub(crate) fn reason(reported: &Value, otherwise: &str) -> String {
+    let text = reported.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    some_text(reported, "message").or(text).unwrap_or_else(|| otherwise.to_owned())
+}
+
+/// The text of a content: a text, a block with a text, or a list of these. `None` if a part of it is something else.
+pub(crate) fn content_text(content: &Value) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(blocks) => blocks.iter().map(content_text).collect(),
+        block => block["text"].as_str().map(str::to_owned),
+    }
+}
+
 /// The object without these keys.
 pub(crate) fn without(value: &Value, keys: &[&str]) -> Value {
     let Value::Object(object) = value else { return value.clone() };

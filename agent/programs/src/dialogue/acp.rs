@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{Incoming, failure, notification, request, result};
+use super::json_rpc::{Incoming, failure, notification, result, unasked};
 use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
-use crate::parser::{Parser, notice, object, some_text, status, text};
+use crate::parser::{
+    Parser, content_text, has_error, id_text, is_blank, notice, object, reason, some_text, status,
+    text,
+};
 use crate::prompt::Prompt;
 
 /// The version of the protocol.
@@ -25,8 +28,16 @@ pub(crate) struct AcpDialogue {
     /// Whether the session exists: earlier updates repeat the history of a session that is loaded.
     has_session: bool,
     calls: BTreeMap<String, Call>,
-    /// The text since the last call.
+    /// The last message with text. A message ends when another one or a call begins.
+    last: Message,
+}
+
+/// A message of the agent.
+#[derive(Debug, Default)]
+struct Message {
+    id: Option<String>,
     text: String,
+    has_ended: bool,
 }
 
 /// The known facts about a call of a tool.
@@ -54,11 +65,11 @@ impl Parser for AcpDialogue {
         let message = Value::Object(object);
         let mut events = Vec::new();
         match Incoming::of(&message) {
-            Some(Incoming::Answer { id, result }) => match id.as_u64() {
+            Some(Incoming::Answer { id, result }) => match self.client.answered(id) {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
                 Some(SESSION) => self.opened(result, &mut events),
                 Some(PROMPT) => self.answered(result, &mut events),
-                _ => events.push(status(message.clone())),
+                _ => events.push(unasked(id, result, &message)),
             },
             Some(Incoming::Request { id, method: "session/request_permission", params }) => {
                 self.asked(id, params, &mut events);
@@ -67,7 +78,9 @@ impl Parser for AcpDialogue {
                 self.client.refuse(id, method);
                 events.push(status(message.clone()));
             }
-            Some(Incoming::Notification { method: "session/update", params }) => {
+            Some(Incoming::Notification { method: "session/update", params })
+                if self.is_own(params) =>
+            {
                 self.update(&params["update"], &mut events);
             }
             Some(Incoming::Notification { method: "$/cancel_request", params }) => {
@@ -159,7 +172,7 @@ impl AcpDialogue {
                 }
             }
         };
-        self.client.outgoing.push(request(SESSION, method, params));
+        self.client.ask(SESSION, method, params);
     }
 
     fn opened(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
@@ -176,12 +189,19 @@ impl AcpDialogue {
         let Some(session) = self.client.opened(session, "session", events) else { return };
         let prompt = json!([{"type": "text", "text": self.client.prompt}]);
         let params = json!({"sessionId": session, "prompt": prompt});
-        self.client.outgoing.push(request(PROMPT, "session/prompt", params));
+        self.client.ask(PROMPT, "session/prompt", params);
     }
 
     /// The end of the turn.
     fn answered(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
         events.extend(self.client.all_withdrawn());
+        // Calls that the agent has announced, and about which it has said nothing more.
+        for (id, call) in &mut self.calls {
+            if !call.has_started && call.is_described() {
+                call.has_started = true;
+                events.push(call.start(id));
+            }
+        }
         let ended = match answer {
             Ok(ended) => ended,
             Err(error) => {
@@ -191,8 +211,13 @@ impl AcpDialogue {
         };
         let usage = usage(ended);
         events.extend(usage.clone().map(ProgramEvent::Usage));
-        let answer = self.client.answer(std::mem::take(&mut self.text), usage, ended.clone());
+        let text_so_far = std::mem::take(&mut self.last).text;
+        let answer = self.client.answer(text_so_far, usage, ended.clone());
         let failure = match text(ended, "stopReason") {
+            // An error counts, whatever the reason is.
+            _ if has_error(ended) => {
+                Some((ErrorKind::RuntimeCrash, reason(&ended["error"], "the turn failed")))
+            }
             "end_turn" => None,
             "max_tokens" => Some((
                 ErrorKind::AnswerTruncated,
@@ -217,52 +242,60 @@ impl AcpDialogue {
         });
     }
 
+    /// Whether an update is about the session of the turn. An agent can have others, for agents that it has started.
+    fn is_own(&self, params: &Value) -> bool {
+        let session = self.client.session.id();
+        some_text(params, "sessionId").is_none_or(|id| session.is_none_or(|own| own == id))
+    }
+
     fn update(&mut self, update: &Value, events: &mut Vec<ProgramEvent>) {
         let kind = text(update, "sessionUpdate");
-        let chunk = update["content"]["text"].as_str().filter(|chunk| !chunk.is_empty());
+        let chunk = content_text(&update["content"]).filter(|chunk| !chunk.is_empty());
         match (kind, chunk) {
             // The history of a session that is loaded.
             ("user_message_chunk" | "agent_message_chunk" | "agent_thought_chunk", _)
             | ("tool_call" | "tool_call_update" | "plan", _)
                 if !self.has_session => {}
-            ("agent_message_chunk", Some(chunk)) => {
-                self.text.push_str(chunk);
-                let message = some_text(update, "messageId");
-                let text = chunk.to_owned();
+            ("agent_message_chunk", Some(text)) => {
+                let message = id_text(update, "messageId");
+                self.last.add(message.as_ref(), &text);
                 events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
             }
-            ("agent_thought_chunk", Some(chunk)) => {
-                let message = some_text(update, "messageId");
-                let text = chunk.to_owned();
+            ("agent_thought_chunk", Some(text)) => {
+                let message = id_text(update, "messageId");
                 events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
             }
-            ("tool_call" | "tool_call_update", _) if update["toolCallId"].is_string() => {
-                self.call(update, events);
-            }
+            ("tool_call" | "tool_call_update", _) => match id_text(update, "toolCallId") {
+                Some(id) => self.call(id, update, events),
+                None => events.push(status(update.clone())),
+            },
             _ => events.push(status(update.clone())),
         }
     }
 
-    /// A change of a call. Its start is sent when its arguments are known, or when it runs.
-    fn call(&mut self, update: &Value, events: &mut Vec<ProgramEvent>) {
-        let id = text(update, "toolCallId").to_owned();
+    /// A change of a call. Its start is sent when its arguments are known: when it runs, because those of a pending call
+    /// may still arrive.
+    fn call(&mut self, id: String, update: &Value, events: &mut Vec<ProgramEvent>) {
+        self.last.has_ended |= !self.calls.contains_key(&id);
         let call = self.calls.entry(id.clone()).or_default();
+        if call.has_finished {
+            // A repetition, or a late one.
+            return;
+        }
         call.merge(update);
         let state = text(update, "status");
-        let ends = ["completed", "failed"].contains(&state);
-        if !call.has_started && (ends || state == "in_progress" || call.has_input()) {
+        let is_error = ["failed", "error", "cancelled", "canceled", "rejected"].contains(&state);
+        let ends = is_error || state == "completed";
+        if !call.has_started && (ends || state == "in_progress") {
             call.has_started = true;
-            self.text.clear();
-            let (name, arguments) = (call.tool(), call.arguments());
-            let id = id.clone();
-            events.push(ProgramEvent::ToolCallStarted { id, name, arguments, parent: None });
+            events.push(call.start(&id));
         }
-        if ends && !call.has_finished {
+        if ends {
             call.has_finished = true;
             events.push(ProgramEvent::ToolCallFinished {
                 id,
                 output: call.result(),
-                is_error: state == "failed",
+                is_error,
                 exit_code: call.exit_code(),
                 parent: None,
             });
@@ -276,14 +309,25 @@ impl AcpDialogue {
             events.push(status(params.clone()));
             return;
         };
-        let call_id = some_text(about, "toolCallId");
+        let call_id = id_text(about, "toolCallId");
         // Without an id it is a call of its own: the arguments of another one must not be shown for it.
         let mut unnamed = Call::default();
         let call = match &call_id {
-            Some(id) => self.calls.entry(id.clone()).or_default(),
-            None => &mut unnamed,
+            Some(id) => {
+                let is_announced = self.calls.contains_key(id);
+                let call = self.calls.entry(id.clone()).or_default();
+                call.merge(about);
+                if is_announced && !call.has_started {
+                    call.has_started = true;
+                    events.push(call.start(id));
+                }
+                call
+            }
+            None => {
+                unnamed.merge(about);
+                &mut unnamed
+            }
         };
-        call.merge(about);
         events.push(ProgramEvent::ApprovalRequested {
             request_id,
             tool: call.tool(),
@@ -303,8 +347,36 @@ impl AcpDialogue {
     }
 }
 
+impl Message {
+    /// Adds a piece. Pieces without an id belong to the message that began last.
+    fn add(&mut self, id: Option<&String>, piece: &str) {
+        let is_same = id.is_some() && id == self.id.as_ref();
+        let is_other = id.is_some() && self.id.is_some() && !is_same;
+        if is_other || self.has_ended && !is_same {
+            *self = Message::default();
+        }
+        if let Some(id) = id {
+            self.id = Some(id.clone());
+        }
+        self.text.push_str(piece);
+    }
+}
+
 impl Call {
-    /// Adds what an update reports. Missing fields keep their values.
+    fn is_described(&self) -> bool {
+        self.name.is_some() || self.kind.is_some() || self.title.is_some()
+    }
+
+    fn start(&self, id: &str) -> ProgramEvent {
+        ProgramEvent::ToolCallStarted {
+            id: id.to_owned(),
+            name: self.tool(),
+            arguments: self.arguments(),
+            parent: None,
+        }
+    }
+
+    /// Adds what an update reports. Missing and empty fields keep their values.
     fn merge(&mut self, update: &Value) {
         for (field, key) in
             [(&mut self.name, "name"), (&mut self.kind, "kind"), (&mut self.title, "title")]
@@ -318,7 +390,7 @@ impl Call {
             (&mut self.content, "content"),
             (&mut self.output, "rawOutput"),
         ] {
-            if !update[key].is_null() {
+            if !is_blank(&update[key]) {
                 field.clone_from(&update[key]);
             }
         }
@@ -329,13 +401,9 @@ impl Call {
         self.name.clone().or_else(|| self.kind.clone()).unwrap_or_else(|| "other".to_owned())
     }
 
-    fn has_input(&self) -> bool {
-        !self.input.is_null() && self.input != json!({})
-    }
-
     /// The arguments. A program that does not send them describes the call in a title.
     fn arguments(&self) -> Value {
-        if self.has_input() { self.input.clone() } else { json!({"title": self.title}) }
+        if self.input.is_null() { json!({"title": self.title}) } else { self.input.clone() }
     }
 
     fn result(&self) -> Value {
@@ -343,8 +411,8 @@ impl Call {
             return self.output.clone();
         }
         let blocks = self.content.as_array();
-        let texts = blocks.map(|blocks| blocks.iter().map(|it| it["content"]["text"].as_str()));
-        match texts.and_then(|texts| texts.collect::<Option<Vec<&str>>>()) {
+        let texts = blocks.map(|blocks| blocks.iter().map(|it| content_text(&it["content"])));
+        match texts.and_then(|texts| texts.collect::<Option<Vec<String>>>()) {
             Some(texts) => Value::from(texts.join("\n")),
             None => self.content.clone(),
         }

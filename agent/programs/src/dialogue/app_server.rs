@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{Incoming, failure, notification, request, result};
+use super::json_rpc::{Incoming, failure, notification, request, result, unasked};
 use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 use crate::parser::streamed::{Remainder, Streamed, TextKind};
-use crate::parser::{Parser, notice, object, some_text, status, text, without};
+use crate::parser::{
+    Parser, content_text, has_error, id_text, is_blank, notice, object, reason, some_text, status,
+    text, without,
+};
 use crate::prompt::Prompt;
 
 /// The id of the request that interrupts the turn.
@@ -35,8 +38,14 @@ pub(crate) struct AppServer {
     /// The calls of tools that have started and not finished, as they were reported.
     items: BTreeMap<String, Value>,
     started: BTreeSet<String>,
+    /// The items that have ended.
+    ended: BTreeSet<String>,
     streamed: BTreeMap<String, Streamed>,
-    /// The last message of the agent.
+    /// The message that began last. Pieces without an id belong to it.
+    open_message: String,
+    /// The reasoning that began last.
+    open_thought: String,
+    /// The last message of the agent that has text.
     last: String,
     /// The usage of the thread before the turn.
     before: Option<Usage>,
@@ -56,11 +65,11 @@ impl Parser for AppServer {
         let message = Value::Object(object);
         let mut events = Vec::new();
         match Incoming::of(&message) {
-            Some(Incoming::Answer { id, result }) => match id.as_u64() {
+            Some(Incoming::Answer { id, result }) => match self.client.answered(id) {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
                 Some(SESSION) => self.opened(result, &mut events),
                 Some(PROMPT) => self.begun(result, &mut events),
-                _ => events.push(status(message.clone())),
+                _ => events.push(unasked(id, result, &message)),
             },
             Some(Incoming::Request { id, method, params }) => {
                 match APPROVALS.iter().find(|(name, _)| *name == method) {
@@ -134,7 +143,7 @@ impl AppServer {
                 "thread/resume"
             }
         };
-        self.client.outgoing.push(request(SESSION, method, params));
+        self.client.ask(SESSION, method, params);
         events.push(status(json!({"initialize": answer.unwrap_or(&Value::Null)})));
     }
 
@@ -153,12 +162,12 @@ impl AppServer {
         let Some(thread) = self.client.opened(thread, "thread", events) else { return };
         let input = json!([{"type": "text", "text": self.client.prompt, "text_elements": []}]);
         let params = json!({"threadId": thread, "input": input});
-        self.client.outgoing.push(request(PROMPT, "turn/start", params));
+        self.client.ask(PROMPT, "turn/start", params);
     }
 
     fn begun(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
         match answer {
-            Ok(begun) => self.turn = some_text(&begun["turn"], "id"),
+            Ok(begun) => self.turn = id_text(&begun["turn"], "id").or(self.turn.take()),
             Err(error) => events.push(ProgramEvent::Error(failure("turn/start", error))),
         }
         if let Some(text) = self.interruption().filter(|_| self.client.interrupted) {
@@ -172,31 +181,35 @@ impl AppServer {
         Some(request(INTERRUPT, "turn/interrupt", params))
     }
 
+    /// Whether a notification is about our thread and our turn.
     fn is_own(&self, params: &Value) -> bool {
-        let thread = params["threadId"].as_str();
-        thread.is_none_or(|thread| self.client.session.id().is_none_or(|own| own == thread))
+        let (thread, turn) = (self.client.session.id(), self.turn.as_deref());
+        let turn_id = id_text(params, "turnId").or_else(|| id_text(&params["turn"], "id"));
+        some_text(params, "threadId").is_none_or(|id| thread.is_none_or(|own| own == id))
+            && turn_id.is_none_or(|id| turn.is_none_or(|own| own == id))
     }
 
     fn notified(&mut self, method: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
-        let item_id = text(params, "itemId");
+        let item_id = id_text(params, "itemId");
         let delta = params["delta"].as_str();
         match (method, delta) {
             ("item/agentMessage/delta", Some(chunk)) => {
-                self.chunk(TextKind::Said, item_id, chunk, events);
+                let id = item_id.unwrap_or_else(|| self.open_message.clone());
+                self.chunk(TextKind::Said, &id, chunk, events);
             }
             ("item/reasoning/summaryTextDelta" | "item/reasoning/textDelta", Some(chunk)) => {
-                self.chunk(TextKind::Thought, item_id, chunk, events);
+                let id = item_id.unwrap_or_else(|| self.open_thought.clone());
+                self.chunk(TextKind::Thought, &id, chunk, events);
             }
             ("item/started", _) => self.item(&params["item"], false, events),
             ("item/completed", _) => self.item(&params["item"], true, events),
             ("thread/tokenUsage/updated", _) => self.used(params, events),
             ("turn/started", _) if self.turn.is_none() => {
-                self.turn = some_text(&params["turn"], "id");
+                self.turn = id_text(&params["turn"], "id");
             }
             ("turn/completed", _) => self.ended(&params["turn"], events),
             ("error", _) => {
-                let message = some_text(&params["error"], "message");
-                let message = message.unwrap_or_else(|| "the program reported an error".to_owned());
+                let message = reason(&params["error"], "the program reported an error");
                 self.reported = Some(message.clone());
                 events.push(notice(NoticeCode::Reported, message));
             }
@@ -213,27 +226,42 @@ impl AppServer {
     }
 
     fn item(&mut self, item: &Value, has_ended: bool, events: &mut Vec<ProgramEvent>) {
-        let id = text(item, "id").to_owned();
+        let id = id_text(item, "id").unwrap_or_default();
+        if self.ended.contains(&id) {
+            // A repetition, or a start that comes after the end.
+            return;
+        }
         match text(item, "type") {
-            "agentMessage" if has_ended => {
-                let whole = text(item, "text");
-                self.last = whole.to_owned();
-                let streamed = self.streamed.remove(&id);
-                let rest = streamed.unwrap_or_default().whole(TextKind::Said, whole);
-                match rest {
-                    Remainder::New(rest) => events.extend(said(TextKind::Said, &rest, &id)),
-                    Remainder::Differs => events.push(notice(
-                        NoticeCode::TextDiffers,
-                        "the complete text of a streamed message differs from its chunks",
-                    )),
-                }
-            }
-            "agentMessage" | "userMessage" | "reasoning" => {}
+            "agentMessage" if has_ended => self.message(&id, item, events),
+            "agentMessage" => self.open_message.clone_from(&id),
+            "reasoning" if !has_ended => self.open_thought.clone_from(&id),
+            "userMessage" | "reasoning" => {}
             kind if !id.is_empty() && is_call(kind) => {
                 self.call(&id, kind, item, has_ended, events)
             }
             _ => events.push(status(item.clone())),
         }
+        if has_ended && !id.is_empty() {
+            self.ended.insert(id);
+        }
+    }
+
+    /// A complete message. If it has no text, its pieces count.
+    fn message(&mut self, id: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+        // Pieces without an id, of a message whose start was not reported.
+        let streamed = self.streamed.remove(id).or_else(|| self.streamed.remove(""));
+        let mut streamed = streamed.unwrap_or_default();
+        let whole = some_text(item, "text").or_else(|| content_text(&item["content"]));
+        let whole = whole.filter(|text| !text.is_empty());
+        let Some(whole) = whole.or_else(|| streamed.text(TextKind::Said)) else { return };
+        match streamed.whole(TextKind::Said, &whole) {
+            Remainder::New(rest) => events.extend(said(TextKind::Said, &rest, id)),
+            Remainder::Differs => events.push(notice(
+                NoticeCode::TextDiffers,
+                "the complete text of a streamed message differs from its chunks",
+            )),
+        }
+        self.last = whole;
     }
 
     fn call(
@@ -258,10 +286,10 @@ impl AppServer {
         }
         self.items.remove(id);
         let exit_code = item["exitCode"].as_i64();
-        let failed = ["failed", "declined"].contains(&text(item, "status"));
-        let error = &item["error"];
+        let failures = ["failed", "declined", "error", "cancelled", "interrupted"];
+        let failed = failures.contains(&text(item, "status"));
         let output = match kind {
-            _ if !error.is_null() => error,
+            _ if has_error(item) => &item["error"],
             "commandExecution" => &item["aggregatedOutput"],
             "fileChange" => &item["status"],
             _ => &item["result"],
@@ -269,7 +297,7 @@ impl AppServer {
         events.push(ProgramEvent::ToolCallFinished {
             id: id.to_owned(),
             output: output.clone(),
-            is_error: failed || !error.is_null() || exit_code.is_some_and(|code| code != 0),
+            is_error: failed || has_error(item) || exit_code.is_some_and(|code| code != 0),
             exit_code,
             parent: None,
         });
@@ -279,9 +307,9 @@ impl AppServer {
         let permissions = (tool == "request_permissions").then(|| params["permissions"].clone());
         let cancelled = declined(permissions.as_ref());
         let Some(request_id) = self.client.asked(id, permissions, cancelled) else { return };
-        let call_id = some_text(params, "itemId");
+        let call_id = id_text(params, "itemId");
         let item = call_id.as_ref().and_then(|id| self.items.get(id)).unwrap_or(&Value::Null);
-        let own = |key: &str| if params[key].is_null() { &item[key] } else { &params[key] };
+        let own = |key: &str| if is_blank(&params[key]) { &item[key] } else { &params[key] };
         let input = match tool {
             "command_execution" => json!({"command": own("command"), "cwd": own("cwd")}),
             "file_change" => json!({"changes": own("changes")}),
@@ -315,7 +343,7 @@ impl AppServer {
             return;
         };
         // A thread that is resumed reports the usage of its earlier turns.
-        if self.turn.is_none() || self.turn.as_deref() != params["turnId"].as_str() {
+        if self.turn.is_none() || self.turn != id_text(params, "turnId") {
             return;
         }
         let before = self.before.get_or_insert_with(|| minus(&total, &last));
@@ -325,6 +353,10 @@ impl AppServer {
     }
 
     fn ended(&mut self, turn: &Value, events: &mut Vec<ProgramEvent>) {
+        // Some servers send items in the last message only.
+        for item in turn["items"].as_array().into_iter().flatten() {
+            self.item(item, true, events);
+        }
         events.extend(self.client.all_withdrawn());
         let complete = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
         let usage = self.used.take().map(complete);
@@ -332,15 +364,16 @@ impl AppServer {
         let details = without(turn, &["items"]);
         let answer = self.client.answer(std::mem::take(&mut self.last), usage, details);
         let (kind, otherwise) = match text(turn, "status") {
-            "completed" => {
+            // An error counts, whatever the status is.
+            "completed" if !has_error(turn) => {
                 events.push(ProgramEvent::Final(answer));
                 return;
             }
             "interrupted" => (ErrorKind::Cancelled, "the turn was interrupted"),
             _ => (ErrorKind::RuntimeCrash, "the turn failed"),
         };
-        let why = some_text(&turn["error"], "message").or_else(|| self.reported.take());
-        let why = why.unwrap_or_else(|| otherwise.to_owned());
+        let otherwise = self.reported.take().unwrap_or_else(|| otherwise.to_owned());
+        let why = reason(&turn["error"], &otherwise);
         events.push(ProgramEvent::Error(Failure {
             answer: Some(Box::new(answer)),
             ..Failure::new(kind, why)
@@ -363,12 +396,12 @@ fn is_call(kind: &str) -> bool {
 
 /// The name of a tool, as `codex exec` reports it.
 fn name(kind: &str, item: &Value) -> String {
-    match (kind, item["server"].as_str(), item["tool"].as_str()) {
+    match (kind, some_text(item, "server"), some_text(item, "tool")) {
         ("commandExecution", ..) => "command_execution".to_owned(),
         ("fileChange", ..) => "file_change".to_owned(),
         ("webSearch", ..) => "web_search".to_owned(),
         ("mcpToolCall", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
-        (_, _, Some(tool)) => tool.to_owned(),
+        (_, _, Some(tool)) => tool,
         _ => kind.to_owned(),
     }
 }

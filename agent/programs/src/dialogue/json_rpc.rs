@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use crate::event::{ErrorKind, Failure};
+use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent};
+use crate::parser::{has_error, notice, reason, status};
 
 /// The error code of a method that is not offered.
 pub(super) const NOT_OFFERED: i64 = -32601;
@@ -20,19 +21,21 @@ pub(super) enum Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    /// The message of a line; `None` if the object is not a message.
+    /// The message of a line; `None` if the object is not a message. An empty method or error is absent, and so is the id
+    /// of a request that is null.
     pub(super) fn of(message: &Value) -> Option<Incoming<'_>> {
         let (id, params) = (&message["id"], &message["params"]);
-        match message["method"].as_str() {
-            Some(method) if message.get("id").is_some() => {
-                Some(Incoming::Request { id, method, params })
-            }
+        match message["method"].as_str().filter(|method| !method.is_empty()) {
+            Some(method) if !id.is_null() => Some(Incoming::Request { id, method, params }),
             Some(method) => Some(Incoming::Notification { method, params }),
-            None if !message["error"].is_null() => {
+            None if has_error(message) => {
                 Some(Incoming::Answer { id, result: Err(&message["error"]) })
             }
             None if message.get("result").is_some() => {
                 Some(Incoming::Answer { id, result: Ok(&message["result"]) })
+            }
+            None if !message["error"].is_null() => {
+                Some(Incoming::Answer { id, result: Err(&message["error"]) })
             }
             None => None,
         }
@@ -75,11 +78,23 @@ fn line(message: &Value) -> String {
 
 /// The failure of a request, with what was asked for.
 pub(super) fn failure(what: &str, error: &Value) -> Failure {
-    let message = error["message"].as_str().unwrap_or("no reason is given");
+    let message = reason(error, "no reason is given");
     // Some programs put the reason there.
     let details = &error["data"]["details"];
     let details = details.as_str().or_else(|| error["data"]["message"].as_str());
     let details = details.filter(|details| !message.contains(details));
     let details = details.map(|details| format!(": {details}")).unwrap_or_default();
     Failure::new(ErrorKind::RuntimeCrash, format!("{what} failed: {message}{details}"))
+}
+
+/// The event for an answer that belongs to none of our requests. An error without an id is about one that the program could
+/// not read.
+pub(super) fn unasked(id: &Value, result: Result<&Value, &Value>, message: &Value) -> ProgramEvent {
+    match result {
+        Err(error) if id.is_null() => {
+            let why = reason(error, "the program reported an error");
+            notice(NoticeCode::Reported, why)
+        }
+        _ => status(message.clone()),
+    }
 }

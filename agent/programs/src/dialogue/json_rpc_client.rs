@@ -26,6 +26,8 @@ pub(super) struct JsonRpcClient<A> {
     pub(super) prompt: String,
     pub(super) session: Session,
     pub(super) outgoing: Outgoing,
+    /// The request that is not answered yet. The next one is sent when the answer has arrived.
+    awaited: Option<u64>,
     /// Whether the turn was interrupted.
     pub(super) interrupted: bool,
     /// Pending requests for decisions: the id as it was sent, and what its answer needs.
@@ -46,6 +48,7 @@ impl<A> JsonRpcClient<A> {
             prompt: String::new(),
             session: Session::default(),
             outgoing: Outgoing::default(),
+            awaited: Some(INITIALIZE),
             interrupted: false,
             pending: BTreeMap::new(),
         }
@@ -57,6 +60,22 @@ impl<A> JsonRpcClient<A> {
         let version = env!("CARGO_PKG_VERSION");
         params["clientInfo"] = json!({"name": "abide", "title": "Abide", "version": version});
         request(INITIALIZE, "initialize", params)
+    }
+
+    /// Sends the next request.
+    pub(super) fn ask(&mut self, id: u64, method: &str, params: Value) {
+        self.awaited = Some(id);
+        self.outgoing.push(request(id, method, params));
+    }
+
+    /// Returns our request that an answer belongs to. An answer that is repeated, or that nobody asked for, belongs to none:
+    /// the next request would be sent twice.
+    pub(super) fn answered(&mut self, id: &Value) -> Option<u64> {
+        let id = match id {
+            Value::String(id) => id.parse().ok(),
+            id => id.as_u64(),
+        };
+        self.awaited.take_if(|awaited| Some(*awaited) == id)
     }
 
     /// The program has opened its session, a `what`. Returns the id if the prompt can be sent.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
-use super::{Parser, Session, notice, object, some_text, status, text, without};
+use super::{Parser, Session, has_error, notice, object, reason, some_text, status, text, without};
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -252,16 +252,6 @@ fn output(kind: &str, item: &Value) -> Value {
     if has_error(item) { item["error"].clone() } else { result.clone() }
 }
 
-/// Whether there is an error: an empty text or object means that there is none.
-fn has_error(of: &Value) -> bool {
-    match &of["error"] {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Object(members) => !members.is_empty(),
-        _ => true,
-    }
-}
-
 fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
     if text.is_empty() {
         return None;
@@ -272,12 +262,6 @@ fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
         TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
         TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
     })
-}
-
-/// The message of an error, which is an object or a text.
-fn reason(reported: &Value, otherwise: &str) -> String {
-    let text = reported.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    some_text(reported, "message").or(text).unwrap_or_else(|| otherwise.to_owned())
 }
 
 #[cfg(test)]

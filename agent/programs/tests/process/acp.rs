@@ -160,6 +160,170 @@ async fn odd_messages_do_not_end_the_turn() {
     assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
 }
 
+/// A notification with this update, as one line.
+fn update(update: &Value) -> String {
+    let params = json!({"sessionId": "s1", "update": update});
+    json!({"method": "session/update", "params": params}).to_string()
+}
+
+/// A piece of a message of the agent.
+fn piece(message: &str, content: &Value) -> String {
+    update(
+        &json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content}),
+    )
+}
+
+/// The steps that print these lines.
+fn printing(lines: &[String]) -> Vec<&str> {
+    lines.iter().flat_map(|line| ["line", line.as_str()]).collect()
+}
+
+/// The class: a message that comes twice, or that nobody asked for. Regression: a second answer to `initialize` opened a second
+/// session, and a second answer to `session/new` sent the prompt once more: the agent did its work twice.
+#[tokio::test]
+async fn a_repeated_answer_asks_for_nothing_again() {
+    let early = r#"{"id":2,"result":{"stopReason":"end_turn"}}"#;
+    let opening = ["echo-line", "line", early, "line", INITIALIZED, "line", INITIALIZED];
+    let then = ["echo-line", "line", OPENED, "line", OPENED, "line", INITIALIZED, "echo-line"];
+    let unread = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"cut"}}"#;
+    let ended = ENDED.replace(r#""id":2"#, r#""id":"2""#);
+    let turn = ["line", unread, "line", SAYS, "line", &ended, "echo"];
+    let config =
+        CliConfig { program: Some(Program::Acp), ..fake(&[&opening[..], &then, &turn].concat()) };
+    let lines: Vec<Line> = start(config).collect().await;
+    let methods: Vec<Value> = echoed(&lines).iter().map(|it| it["method"].clone()).collect();
+    assert_eq!(methods, ["initialize", "session/new", "session/prompt"]);
+    let last = lines.last().and_then(|line| line.events.last());
+    let Some(ProgramEvent::Final(answer)) = last else { panic!("{lines:?}") };
+    assert_eq!(answer.text, "It is 42.");
+}
+
+/// The class: a part of a message is assigned by its position. The answer is the last message that has a text.
+#[tokio::test]
+async fn pieces_belong_to_the_message_with_their_id() {
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let call = |update_kind: &str, state: &str| {
+        update(
+            &json!({"sessionUpdate": update_kind, "toolCallId": "c1", "kind": "read", "status": state, "rawInput": {"path": "a"}}),
+        )
+    };
+    let other = piece("m9", &text("No.")).replace("s1", "s2");
+    let lines = [
+        piece("m1", &text("Let me see.")),
+        call("tool_call", "in_progress"),
+        other,
+        piece("m2", &json!("It is ")),
+        // A call that began before reports its progress.
+        call("tool_call_update", "in_progress"),
+        piece("", &json!([{"type": "text", "text": "42."}])),
+        call("tool_call_update", "completed"),
+        // A call after the answer, and an empty message.
+        update(
+            &json!({"sessionUpdate": "tool_call", "toolCallId": "c2", "status": "pending", "title": "Tidy up"}),
+        ),
+        piece("m3", &text("")),
+        ENDED.to_owned(),
+    ];
+    check(&printing(&lines), expect![[r#"
+        says "Let me see."
+        read {"path":"a"}
+        status
+        says "It is "
+
+        says "42."
+        ToolCallFinished { id: "c1", output: Null, is_error: false, exit_code: None, parent: None }
+
+        status
+        other {"title":"Tidy up"}, Usage(Usage { input_tokens: Some(10), output_tokens: Some(5), cached_tokens: None, cache_write_tokens: None, reasoning_tokens: None, completeness: Complete })
+        final "It is 42.", exited with code 0
+    "#]]).await;
+}
+
+/// The class: arguments that may still arrive, are no object, or belong to a call without an id; results for unknown ids, and
+/// states that come twice or in another order.
+#[tokio::test]
+async fn odd_calls() {
+    let call = |id: Value, more: Value| {
+        let mut call = json!({"sessionUpdate": "tool_call_update", "toolCallId": id});
+        for (key, value) in more.as_object().expect("it is an object") {
+            call[key] = value.clone();
+        }
+        update(&call)
+    };
+    let output = json!([{"type": "content", "content": {"type": "text", "text": "a b"}}]);
+    let lines = [
+        // Arguments that grow while the call is pending.
+        call(
+            json!("c1"),
+            json!({"kind": "execute", "status": "pending", "rawInput": {"command": "rm"}}),
+        ),
+        call(json!("c1"), json!({"status": "", "rawInput": {"command": "rm -i x"}})),
+        call(json!("c1"), json!({"status": "in_progress", "rawInput": {}, "content": output})),
+        // Empty fields do not replace what is known.
+        call(json!("c1"), json!({"status": "completed", "content": [], "rawOutput": ""})),
+        call(json!("c1"), json!({"status": "failed"})),
+        call(json!("c1"), json!({"status": "in_progress"})),
+        // Without an id, with a number, and with a text as arguments.
+        call(json!(""), json!({"kind": "edit", "status": "in_progress"})),
+        call(
+            json!(7),
+            json!({"kind": "edit", "status": "in_progress", "rawInput": "{\"path\": \"a\""}),
+        ),
+        // The end of a call that did not begin, and one that the agent gave up.
+        call(json!("c3"), json!({"status": "completed", "rawOutput": {"exitCode": 3}})),
+        call(json!("c4"), json!({"name": "look", "status": "cancelled"})),
+        SAYS.to_owned(),
+        ENDED.to_owned(),
+    ];
+    check(&printing(&lines), expect![[r#"
+
+
+        execute {"command":"rm -i x"}
+        ToolCallFinished { id: "c1", output: String("a b"), is_error: false, exit_code: None, parent: None }
+
+
+        status
+        edit "{\"path\": \"a\""
+        other {"title":null}, ToolCallFinished { id: "c3", output: Object {"exitCode": Number(3)}, is_error: false, exit_code: Some(3), parent: None }
+        look {"title":null}, ToolCallFinished { id: "c4", output: Null, is_error: true, exit_code: None, parent: None }
+        says "It is 42."
+        Usage(Usage { input_tokens: Some(10), output_tokens: Some(5), cached_tokens: None, cache_write_tokens: None, reasoning_tokens: None, completeness: Complete })
+        final "It is 42.", exited with code 0
+    "#]]).await;
+}
+
+/// The class: success although the program reports an error beside it.
+#[tokio::test]
+async fn an_error_beside_a_good_reason_counts() {
+    for (ended, expected) in [
+        (
+            r#"{"id":2,"result":{"stopReason":"end_turn","error":{"message":"late"}}}"#,
+            expect![[r#"
+                says "It is 42."
+
+                runtime_crash: late, answer "It is 42."
+            "#]],
+        ),
+        (r#"{"id":2,"result":{"stopReason":""}}"#, expect![[r#"
+            says "It is 42."
+
+            bad_model_output: the turn ended with the unknown reason "", answer "It is 42."
+        "#]]),
+        (r#"{"id":2,"result":null,"error":"broke"}"#, expect![[r#"
+            says "It is 42."
+
+            runtime_crash: session/prompt failed: broke
+        "#]]),
+        (r#"{"id":2,"result":{"stopReason":"end_turn"},"error":{}}"#, expect![[r#"
+            says "It is 42."
+
+            final "It is 42.", exited with code 0
+        "#]]),
+    ] {
+        check(&["line", SAYS, "line", ended], expected).await;
+    }
+}
+
 /// The agent's answer to the decision on its request, and the notices of the run.
 async fn decided(asks: &str, decision: Decision) -> (Value, Vec<String>) {
     let steps = ["line", asks, "echo-line", "line", SAYS, "line", ENDED];

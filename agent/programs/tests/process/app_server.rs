@@ -1,7 +1,7 @@
 //! Codex's app server: what Abide sends, and what it makes of threads, turns, items and approvals.
 
 use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent};
-use expect_test::expect;
+use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -69,6 +69,134 @@ async fn a_turn_is_a_handshake_a_thread_and_its_items() {
     let lines: Vec<Line> = start(codex(&steps)).collect().await;
     let methods: Vec<Value> = echoed(&lines).iter().map(|it| it["method"].clone()).collect();
     assert_eq!(methods, ["initialize", "initialized", "thread/start", "turn/start"]);
+}
+
+/// A notification of our thread, as one line.
+fn notification(method: &str, mut params: Value) -> String {
+    if params["threadId"].is_null() {
+        params["threadId"] = json!("t1");
+    }
+    json!({"method": method, "params": params}).to_string()
+}
+
+/// The events of a server with these lines after its turn has begun.
+async fn check(lines: &[String], expected: Expect) {
+    let steps: Vec<&str> = lines.iter().flat_map(|line| ["line", line.as_str()]).collect();
+    let rendered = rendered(start(codex(&steps))).await;
+    let lines = rendered.lines().filter(|line| !line.starts_with(r#"{"echo""#)).skip(2);
+    let events = lines.map(|line| line.rsplit_once(" => ").map_or(line, |(_, events)| events));
+    expected.assert_eq(&events.map(|line| format!("{line}\n")).collect::<String>());
+}
+
+/// The class: a message that comes twice. Regression: a second answer to `thread/start` began a second turn, and a second end
+/// of an item repeated its text and its result.
+#[tokio::test]
+async fn repeated_messages_have_no_effect() {
+    let opening = ["echo-line", "line", INITIALIZED, "line", INITIALIZED, "echo-line", "echo-line"];
+    let then = ["line", OPENED, "line", OPENED, "echo-line", "line", BEGUN, "line", BEGUN];
+    let done = COMMAND.replace("item/started", "item/completed");
+    let turn = [
+        "line", COMMAND, "line", &done, "line", &done, "line", COMMAND, "line", SAYS, "line", SAYS,
+    ];
+    let end = ["line", ENDED, "echo"];
+    let steps = [&opening[..], &then, &turn, &end].concat();
+    let config = CliConfig { program: Some(Program::CodexAppServer), ..fake(&steps) };
+    let lines: Vec<Line> = start(config).collect().await;
+    let methods: Vec<Value> = echoed(&lines).iter().map(|it| it["method"].clone()).collect();
+    assert_eq!(methods, ["initialize", "initialized", "thread/start", "turn/start"]);
+    let events = lines.iter().flat_map(|line| &line.events);
+    let count = |is_it: fn(&&ProgramEvent) -> bool| events.clone().filter(is_it).count();
+    let calls = count(|event| matches!(event, ProgramEvent::ToolCallStarted { .. }));
+    let results = count(|event| matches!(event, ProgramEvent::ToolCallFinished { .. }));
+    let texts = count(|event| matches!(event, ProgramEvent::AssistantDelta { .. }));
+    assert_eq!((calls, results, texts), (1, 1, 1));
+}
+
+/// The class: parts that are assigned by their position, and empty texts that mean "absent".
+#[tokio::test]
+async fn pieces_belong_to_the_message_with_their_id() {
+    let item = |method: &str, item: Value| notification(method, json!({"item": item}));
+    let delta = |id: &str, delta: &str| {
+        notification("item/agentMessage/delta", json!({"itemId": id, "delta": delta}))
+    };
+    let lines = [
+        item("item/started", json!({"type": "agentMessage", "id": "m1", "text": ""})),
+        delta("m1", "Let me "),
+        item("item/started", json!({"type": "agentMessage", "id": "m2", "text": ""})),
+        delta("m1", "see."),
+        delta("", "It is "),
+        item("item/completed", json!({"type": "agentMessage", "id": "m1", "text": "Let me see."})),
+        notification("item/agentMessage/delta", json!({"threadId": "", "delta": "42."})),
+        item(
+            "item/completed",
+            json!({"type": "agentMessage", "id": "m2", "text": "", "content": []}),
+        ),
+        item("item/completed", json!({"type": "agentMessage", "id": "m3", "text": ""})),
+        // Of another turn.
+        notification("turn/completed", json!({"turn": {"id": "u0", "status": "failed"}})),
+        ENDED.to_owned(),
+    ];
+    check(&lines, expect![[r#"
+
+
+        says "Let me "
+
+        says "see."
+        says "It is "
+
+        says "42."
+
+
+        status
+
+        final "It is 42.", exited with code 0
+    "#]]).await;
+}
+
+/// The class: what was announced and arrives in the last message only.
+#[tokio::test]
+async fn items_of_the_last_message_count() {
+    let items = json!([
+        {"type": "mcpToolCall", "id": "c1", "server": "", "tool": "look", "arguments": "{", "result": "a", "error": ""},
+        {"type": "agentMessage", "id": "m1", "content": [{"type": "Text", "text": "It is 42."}]}
+    ]);
+    let turn = json!({"id": "u1", "status": "completed", "error": {}, "items": items});
+    check(&[notification("turn/completed", json!({"turn": turn}))], expect![[r#"
+
+        look "{", ToolCallFinished { id: "c1", output: String("a"), is_error: false, exit_code: None, parent: None }, says "It is 42."
+        final "It is 42.", exited with code 0
+    "#]]).await;
+}
+
+/// The class: success although the program reports an error beside it.
+#[tokio::test]
+async fn an_error_beside_a_good_status_counts() {
+    for (turn, expected) in [
+        (
+            json!({"id": "u1", "status": "completed", "error": {"message": "late"}}),
+            expect![[r#"
+
+                says "It is 42."
+
+                runtime_crash: late, answer "It is 42."
+            "#]],
+        ),
+        (json!({"id": "u1", "status": "completed", "error": "late"}), expect![[r#"
+
+            says "It is 42."
+
+            runtime_crash: late, answer "It is 42."
+        "#]]),
+        (json!({"id": "u1", "status": ""}), expect![[r#"
+
+            says "It is 42."
+
+            runtime_crash: the turn failed, answer "It is 42."
+        "#]]),
+    ] {
+        let ended = notification("turn/completed", json!({"turn": turn}));
+        check(&[SAYS.to_owned(), ended], expected).await;
+    }
 }
 
 #[tokio::test]
