@@ -12,6 +12,7 @@ mod lines;
 mod open_calls;
 mod outcome;
 mod parked;
+mod post;
 mod received;
 mod rendering;
 mod server;

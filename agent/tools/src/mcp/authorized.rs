@@ -1,46 +1,28 @@
 //! The HTTP client of a server whose requests have a token, if the server asks for one. Each request is repeated at most once with
 //! another token, and at most once with more scopes.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
-use futures_util::{StreamExt as _, TryStreamExt as _};
 use reqwest::Client;
-use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::ServiceError;
-use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, ServerJsonRpcMessage};
+use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{
-    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use sse_stream::Sse;
 
-use super::received;
+use super::post::{Events, Headers, HttpError, Post, decodable};
 use crate::oauth::{Authorizer, Challenge, OAuthError};
 
-type HttpError = StreamableHttpError<reqwest::Error>;
-type Headers = HashMap<HeaderName, HeaderValue>;
-type Events = BoxStream<'static, Result<Sse, SseError>>;
+/// The size of a message if the configuration has none.
+const MESSAGE_BYTES: usize = 16 << 20;
 
-/// The beginning of the SDK's error for a response of JSON that it cannot decode; it has no variant of its own.
-const UNREADABLE: &str = "could not parse JSON response as ServerJsonRpcMessage";
-
-/// The beginning of the SDK's error for a 401 without a challenge; it has no variant of its own.
+/// The beginning of the error for a 401 without a challenge; the SDK has no variant for it.
 const UNAUTHORIZED: &str = "HTTP 401";
 
 /// Why a request with the configured headers was rejected.
 const REJECTED: &str = "the server rejects the configured headers (HTTP 401)";
-
-/// The events of a server, with messages that the SDK can decode.
-fn decodable(events: Events) -> Events {
-    let readable = |event: Sse| Sse {
-        data: event.data.map(|data| received::decodable(&data).into_owned()),
-        ..event
-    };
-    events.map_ok(readable).boxed()
-}
 
 /// An HTTP client with the tokens of its server.
 #[derive(Clone)]
@@ -195,14 +177,18 @@ impl StreamableHttpClient for AuthorizedClient {
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
         session_id: Option<Arc<str>>,
-        _: Option<String>,
+        token: Option<String>,
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let request = |token| {
-            let (message, session_id) = (message.clone(), session_id.clone());
-            self.http.post_message(uri.clone(), message, session_id, token, headers.clone())
-        };
-        self.send(request).await
+        self.post_message_with_max_sse_event_size(
+            uri,
+            message,
+            session_id,
+            token,
+            headers,
+            MESSAGE_BYTES,
+        )
+        .await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -214,29 +200,13 @@ impl StreamableHttpClient for AuthorizedClient {
         headers: Headers,
         max: usize,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let request = |token| {
-            let (uri, message) = (uri.clone(), message.clone());
-            let (session_id, headers) = (session_id.clone(), headers.clone());
-            self.http
-                .post_message_with_max_sse_event_size(uri, message, session_id, token, headers, max)
+        let post = Post {
+            uri: &uri,
+            message: &message,
+            session_id: session_id.as_deref(),
+            headers: &headers,
+            max,
         };
-        match self.send(request).await {
-            Ok(StreamableHttpPostResponse::Sse(events, session_id)) => {
-                Ok(StreamableHttpPostResponse::Sse(decodable(events), session_id))
-            }
-            // The server has answered: its response ends the request, and not the connection.
-            Err(StreamableHttpError::UnexpectedServerResponse(why))
-                if why.starts_with(UNREADABLE) =>
-            {
-                let ClientJsonRpcMessage::Request(request) = &message else {
-                    return Err(StreamableHttpError::UnexpectedServerResponse(why));
-                };
-                let why = format!("the response cannot be read: {why}");
-                let error = ErrorData::new(ErrorCode::PARSE_ERROR, why, None);
-                let response = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
-                Ok(StreamableHttpPostResponse::Json(response, None))
-            }
-            other => other,
-        }
+        self.send(|token| post.send(&self.http, token)).await
     }
 }

@@ -2,6 +2,7 @@
 
 mod faulty_server;
 mod http;
+mod json_server;
 mod oauth;
 mod programs;
 mod questions;

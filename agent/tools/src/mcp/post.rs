@@ -1,0 +1,276 @@
+//! One message to an MCP server by HTTP.
+//!
+//! The SDK's own client decodes a JSON body before anything can make it decodable: half a surrogate pair then costs the
+//! response. So the request is made here. Its outcomes are the SDK's, and so are the streams of `GET`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io;
+
+use abide_json_integers as integers;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use reqwest::header::{
+    ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage,
+};
+use rmcp::transport::streamable_http_client::{
+    AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpError,
+    StreamableHttpPostResponse,
+};
+use sse_stream::{Sse, SseStream};
+
+use super::received;
+
+pub(super) type HttpError = StreamableHttpError<reqwest::Error>;
+pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
+pub(super) type Events = BoxStream<'static, Result<Sse, SseError>>;
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+const SESSION: &str = "mcp-session-id";
+
+/// Headers that the protocol sets.
+const RESERVED: [&str; 3] = ["accept", SESSION, "last-event-id"];
+
+/// Maximum size of the body of a response that is not successful.
+const REFUSAL_BYTES: usize = 64 << 10;
+
+/// The events of a server, with messages that the SDK can decode.
+pub(super) fn decodable(events: Events) -> Events {
+    let readable = |event: Sse| Sse {
+        data: event.data.map(|data| received::decodable(&data).into_owned()),
+        ..event
+    };
+    events.map_ok(readable).boxed()
+}
+
+/// A message, and where it goes.
+pub(super) struct Post<'a> {
+    pub(super) uri: &'a str,
+    pub(super) message: &'a ClientJsonRpcMessage,
+    pub(super) session_id: Option<&'a str>,
+    pub(super) headers: &'a Headers,
+    /// Maximum size of a message of the server.
+    pub(super) max: usize,
+}
+
+impl Post<'_> {
+    pub(super) async fn send(
+        &self,
+        http: &Client,
+        token: Option<String>,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let response = self.request(http, token)?.send().await?;
+        if let Some(challenged) = challenge(&response) {
+            return Err(challenged);
+        }
+        match response.status() {
+            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {
+                Ok(StreamableHttpPostResponse::Accepted)
+            }
+            StatusCode::NOT_FOUND if self.session_id.is_some() => {
+                Err(StreamableHttpError::SessionExpired)
+            }
+            status if status.is_success() => self.answered(response).await,
+            _ => self.refused(response).await,
+        }
+    }
+
+    fn request(&self, http: &Client, token: Option<String>) -> Result<RequestBuilder, HttpError> {
+        let mut request = http.post(self.uri).header(ACCEPT, format!("{EVENTS}, {JSON}"));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        for (name, value) in self.headers {
+            if RESERVED.contains(&name.as_str()) {
+                return Err(StreamableHttpError::ReservedHeaderConflict(name.to_string()));
+            }
+            request = request.header(name, value);
+        }
+        if let Some(session_id) = self.session_id {
+            request = request.header(SESSION, session_id);
+        }
+        let body = serde_json::to_string(self.message)?;
+        Ok(request.header(CONTENT_TYPE, JSON).body(body))
+    }
+
+    /// The id of the request, if the message is one.
+    fn request_id(&self) -> Option<&RequestId> {
+        match self.message {
+            ClientJsonRpcMessage::Request(request) => Some(&request.id),
+            _ => None,
+        }
+    }
+
+    async fn answered(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
+        let session_id = header(&response, HeaderName::from_static(SESSION));
+        // Some servers answer a notification with an empty 200 instead of 202.
+        if self.request_id().is_none() && response.content_length() == Some(0) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        let content_type = header(&response, CONTENT_TYPE);
+        let is_of = |kind: &str| content_type.as_ref().is_some_and(|it| it.starts_with(kind));
+        if is_of(EVENTS) {
+            let events = decodable(events(response, self.max));
+            return Ok(StreamableHttpPostResponse::Sse(events, session_id));
+        }
+        if !is_of(JSON) {
+            return Err(StreamableHttpError::UnexpectedContentType(content_type));
+        }
+        let body = body(response, self.max).await?;
+        let read = serde_json::from_str(&received::decodable(&integers::readable(&body)));
+        match (read, self.request_id()) {
+            (Ok(message), _) => Ok(StreamableHttpPostResponse::Json(message, session_id)),
+            // The server has answered: its response ends the request, and not the connection.
+            (Err(why), Some(id)) => {
+                let why = format!("the response cannot be read: {why}");
+                let error = ErrorData::new(ErrorCode::PARSE_ERROR, why, None);
+                let message = ServerJsonRpcMessage::error(error, Some(id.clone()));
+                Ok(StreamableHttpPostResponse::Json(message, session_id))
+            }
+            (Err(why), None) => {
+                tracing::warn!(%why, "an MCP server has answered a notification: it is ignored");
+                Ok(StreamableHttpPostResponse::Accepted)
+            }
+        }
+    }
+
+    /// Reads a response that is not successful. It may have an error of the protocol.
+    async fn refused(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
+        let status = response.status();
+        let is_json = header(&response, CONTENT_TYPE).is_some_and(|it| it.starts_with(JSON));
+        let session_id = header(&response, HeaderName::from_static(SESSION));
+        let may_recover = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+        let retry_after = header(&response, RETRY_AFTER);
+        let unavailable = may_recover.then(|| HttpStatusError::new(status.as_u16(), retry_after));
+        let unavailable = match unavailable {
+            Some(unavailable) if !is_json || status == StatusCode::TOO_MANY_REQUESTS => {
+                return Err(unavailable.into());
+            }
+            other => other,
+        };
+        let body = match body(response, REFUSAL_BYTES).await {
+            Ok(body) => integers::readable(&body).into_owned(),
+            Err(too_large @ StreamableHttpError::ResponseBodyTooLarge { .. }) => {
+                return Err(unavailable.map_or(too_large, StreamableHttpError::from));
+            }
+            Err(_) => "<failed to read response body>".to_owned(),
+        };
+        let is_forbidden = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status);
+        let stated = serde_json::from_str::<ServerJsonRpcMessage>(&body).ok();
+        let stated = stated.filter(|message| matches!(message, ServerJsonRpcMessage::Error(_)));
+        if let Some(id) = self.discovery().filter(|_| status.is_client_error() && !is_forbidden) {
+            // A server with an older protocol: the SDK then begins with `initialize`.
+            let error = match stated {
+                Some(ServerJsonRpcMessage::Error(stated)) => stated.error,
+                _ => {
+                    let why = format!("server/discover rejected with HTTP {status}: {body}");
+                    ErrorData::invalid_request(why, None)
+                }
+            };
+            let message = ServerJsonRpcMessage::error(error, Some(id.clone()));
+            return Ok(StreamableHttpPostResponse::Json(message, None));
+        }
+        match (stated, unavailable) {
+            (Some(message), _) if is_json && !is_forbidden => {
+                Ok(StreamableHttpPostResponse::Json(message, session_id))
+            }
+            (_, Some(unavailable)) => Err(unavailable.into()),
+            (_, None) => {
+                let why = Cow::Owned(format!("HTTP {status}: {body}"));
+                Err(StreamableHttpError::UnexpectedServerResponse(why))
+            }
+        }
+    }
+
+    /// The id of the message if it is the request that begins a connection.
+    fn discovery(&self) -> Option<&RequestId> {
+        match self.message {
+            ClientJsonRpcMessage::Request(request) if self.session_id.is_none() => {
+                matches!(request.request, ClientRequest::DiscoverRequest(_)).then_some(&request.id)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn header(response: &Response, name: HeaderName) -> Option<String> {
+    let value = response.headers().get(name)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// Why the server wants another token, if it does.
+fn challenge(response: &Response) -> Option<HttpError> {
+    let stated = header(response, WWW_AUTHENTICATE)?;
+    match response.status() {
+        StatusCode::UNAUTHORIZED => {
+            Some(StreamableHttpError::AuthRequired(AuthRequiredError::new(stated)))
+        }
+        StatusCode::FORBIDDEN => {
+            let error = InsufficientScopeError::new(stated, None);
+            Some(StreamableHttpError::InsufficientScope(error))
+        }
+        _ => None,
+    }
+}
+
+/// Reads a body of at most this many bytes.
+async fn body(mut response: Response, max: usize) -> Result<Vec<u8>, HttpError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if chunk.len() > max - body.len() {
+            return Err(StreamableHttpError::ResponseBodyTooLarge { max_size: max });
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Reads events of at most this many bytes.
+fn events(response: Response, max: usize) -> Events {
+    let mut size = EventSize::default();
+    let chunks = stream::try_unfold(response, |mut response| async move {
+        let chunk = response.chunk().await.map_err(io::Error::other)?;
+        Ok::<_, io::Error>(chunk.map(|chunk| (chunk, response)))
+    });
+    let bounded = chunks.map(move |chunk| {
+        let chunk = chunk?;
+        if size.largest_with(&chunk) > max {
+            let why = format!("SSE event exceeded the maximum size of {max} bytes");
+            return Err(io::Error::other(why));
+        }
+        Ok(chunk)
+    });
+    SseStream::from_bytes_stream(bounded.boxed()).boxed()
+}
+
+/// The bytes since the last empty line. Comments count, because the parser holds a line until it ends.
+#[derive(Default)]
+struct EventSize {
+    bytes: usize,
+    /// Ends of lines since the last other byte: an event ends with an empty line.
+    line_ends: usize,
+    after_return: bool,
+}
+
+impl EventSize {
+    /// Adds a chunk, and returns the size of the largest event so far in it.
+    fn largest_with(&mut self, chunk: &[u8]) -> usize {
+        let mut largest = 0;
+        for byte in chunk {
+            let is_second_half = std::mem::replace(&mut self.after_return, *byte == b'\r');
+            match byte {
+                b'\n' if is_second_half => {}
+                b'\n' | b'\r' => self.line_ends += 1,
+                _ => self.line_ends = 0,
+            }
+            self.bytes = if self.line_ends > 1 { 0 } else { self.bytes + 1 };
+            largest = largest.max(self.bytes);
+        }
+        largest
+    }
+}
