@@ -3,11 +3,12 @@
 //! In reading order: `registry` prepares a call · `queue` and `fair_queue` order callers · `jobs` of the writer's queue · `writer`
 //! commits one `group` of units after the other · `unit` and `run_unit` run the calls of a unit · `execute` runs one call in the
 //! open `transaction`, over the `overlay` · `deferred` moves long work to readers · `outcome` and `request_ids` answer retries ·
-//! `live_queries` makes deltas · `timers` makes due rows into calls · `open_rows` are committed by SQLite later ·
+//! `live_queries` makes deltas · `timers` makes due rows into calls · `continued` holds the answers to calls that take several transactions · `open_rows` are committed by SQLite later ·
 //! `durable` syncs · `checkpointer` moves the WAL, with a `writer_pause` if it must · `retention` of the change log · `table_watchers` reports changed
 //! tables.
 
 pub(crate) mod checkpointer;
+pub(crate) mod continued;
 pub(crate) mod deferred;
 pub(crate) mod durable;
 pub(crate) mod execute;

@@ -349,7 +349,7 @@ pub(crate) fn of_session(
     spaces: &BTreeSet<String>,
     at: i64,
 ) -> Result<Vec<Memory>, Abort> {
-    let own = space_of(&session.agent, &texts(&session.scope.value()), Some(&session.id));
+    let own = own_space(session);
     let mut found = Vec::new();
     for space in spaces.iter().chain((!spaces.contains(&own)).then_some(&own)) {
         let params = [space.as_str().into(), session.id.as_str().into(), at.into()];
@@ -359,15 +359,44 @@ pub(crate) fn of_session(
     Ok(found)
 }
 
-/// Writes the facts of a copied session, which has none in this namespace yet.
+/// The facts of a session in one space that have not changed since an event: at most `max` of them behind `after`, which is the
+/// time of the last change and the id, in that order.
+pub(crate) fn next_of_session(
+    ctx: &mut Context<'_>,
+    session: &Session,
+    space: &str,
+    at: i64,
+    after: (i64, i64),
+    max: usize,
+) -> Result<Vec<Memory>, Abort> {
+    let next = "WHERE space = ?1 AND (updated_at, id) > (?2, ?3) AND session_id = ?4 AND seq <= ?5
+        ORDER BY updated_at, id LIMIT ?6";
+    let id = session.id.as_str();
+    let params =
+        [space.into(), after.0.into(), after.1.into(), id.into(), at.into(), (max as i64).into()];
+    ctx.find::<Memory>(next, &params)
+}
+
+/// The space of the facts that belong to a session alone, in the namespace of its agent.
+pub(crate) fn own_space(session: &Session) -> String {
+    space_of(&session.agent, &texts(&session.scope.value()), Some(&session.id))
+}
+
+/// Writes facts of a copied session, which has none with these keys in this namespace yet.
 pub(crate) fn restore(
     ctx: &mut Context<'_>,
-    session_id: &str,
+    session: &Session,
     namespace: &str,
     facts: Vec<NewMemory>,
 ) -> Result<(), Abort> {
     check_namespace(namespace)?;
-    let place = Place::of(ctx, namespace.to_owned(), None, Some(session_id.to_owned()))?;
+    let scope = texts(&session.scope.value());
+    let place = Place {
+        space: space_of(namespace, &scope, Some(&session.id)),
+        namespace: namespace.to_owned(),
+        session_id: Some(session.id.clone()),
+        scope: Json::from(serde_json::json!(scope)),
+    };
     check_room(ctx, &place.space, facts.len())?;
     for fact in facts {
         check_fact(ctx, &fact)?;

@@ -36,7 +36,9 @@ use end::{CANCELLED, end};
 pub(crate) use end::{mark_cancelled, stopped};
 use rows::not_from;
 pub use rows::{Session, SessionStatus};
-pub(crate) use rows::{find, made_for, next_made_for, open, to_status, touch};
+pub(crate) use rows::{
+    begin_copy, end_copy, fail_copy, find, made_for, next_made_for, open, to_status, touch,
+};
 pub use update::update_session;
 
 /// The module.

@@ -8,8 +8,8 @@
 //! The format is in `snapshot/format.rs`, what is read of a conversation in `snapshot/conversation.rs`; then follow
 //! [`mod@export`], [`mod@import`] and [`mod@fork`].
 
-use abide_schema::Module;
-use abide_schema::reducer::RowVisibility;
+use abide_schema::reducer::{Continuation, RowVisibility};
+use abide_schema::{Module, limits};
 
 pub mod export;
 pub mod fork;
@@ -27,12 +27,13 @@ pub use context::{
     SnapshotSummary,
 };
 pub use export::export_run;
+use fork::continue_fork;
 pub use fork::fork_session;
 pub use format::{
     RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage, SnapshotRun,
 };
 pub use import::import_run;
-pub use rows::{RunImport, RunMove, SessionFork};
+pub use rows::{RunImport, RunMove, SessionCopy, SessionFork};
 
 /// Version 2: snapshots and forks copy summaries, plans, facts and measurements. The tables do not change.
 const CONTEXT: &str = "SELECT 1";
@@ -55,10 +56,24 @@ pub fn module() -> Module {
         .step(AUTHORS)
         .step(HANDOFFS)
         .step(CONSUMED)
+        .step(rows::STEPS)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)
         .visible::<SessionFork>(RowVisibility::InScope)
+        .table::<SessionCopy>()
+        .paced_deadline::<SessionCopy>(
+            "due_at",
+            "due_at IS NOT NULL",
+            limits::FORK_STEPS_PER_COMMIT,
+            continue_fork::definition(),
+        )
+        .continuing(Continuation {
+            reducer: "fork_session",
+            subject: "session_id",
+            caller: "caller",
+            authority: "authority",
+        })
         .reducer(export_run::definition())
         .reducer(import_run::definition())
         .reducer(fork_session::definition())

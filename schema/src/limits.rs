@@ -393,7 +393,7 @@ pub const DENIAL_EVERY_MS: i64 = 10_000;
 pub const DENIED_CALLERS: usize = 4_096;
 
 /// Changed rows for which a call counts as one more in the caller's rate and quota. An ordinary call changes fewer than
-/// twenty; the fork of a session with 19,000 messages changes 20,000 rows, and counts as 200 calls.
+/// twenty; the fork of a session with 19,000 messages changes 20,000 rows in its steps, and counts as 200 calls.
 pub const ROWS_PER_CALL: u64 = 100;
 
 /// Callers with a rate limit or a quota that are tracked at a time.
@@ -453,11 +453,26 @@ pub const REASON_BYTES: usize = 4 << 10;
 /// Maximum size of a snapshot of a run in bytes: it is an argument of one call, with room for the other arguments.
 pub const SNAPSHOT_BYTES: usize = 7 << 20;
 
-/// Maximum number of messages and tool calls that a snapshot or a fork copies in one transaction.
+/// Maximum number of messages and tool calls that a snapshot copies in one transaction, and a fork in all its steps.
 pub const SNAPSHOT_ROWS: usize = 20_000;
 
-/// Maximum size of the messages and outcomes that a fork copies, in bytes: the writer copies them in one transaction.
+/// Maximum size of the messages and outcomes that a fork copies, in bytes: a request of some bytes writes as much.
 pub const FORK_BYTES: usize = 16 << 20;
+
+/// Rows that one step of a fork copies: some five milliseconds of work. The fork of a shorter session is one transaction.
+pub const FORK_STEP_ROWS: usize = 200;
+
+/// Bytes of messages and outcomes after which a step of a fork copies no further row: some ten milliseconds of work.
+pub const FORK_STEP_BYTES: usize = 1 << 20;
+
+/// Steps of forks in one transaction: each is as much work as many ordinary calls.
+pub const FORK_STEPS_PER_COMMIT: usize = 1;
+
+/// Calls that one message of a forked session can name: each step looks all of them up. A model requests a few.
+pub const FORK_CALLS_OF_A_MESSAGE: usize = 1_000;
+
+/// Spaces of facts that the messages of a forked session can name.
+pub const FORK_SPACES: usize = 100;
 
 /// Facts in a memory space. A search compares all of them, and a full space still takes milliseconds.
 pub const MEMORIES_OF_A_SPACE: i64 = 1_000;

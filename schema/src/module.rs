@@ -30,6 +30,22 @@ pub struct Deadline {
     pub reducer: Definition,
     /// Maximum number of rows that one transaction processes.
     pub per_commit: usize,
+    /// Set if the rows continue calls of other callers; see [`Module::continuing`].
+    pub continuation: Option<Continuation>,
+}
+
+/// The rows of a deadline that stand for the rest of a call, which works in steps: see [`Module::continuing`].
+#[derive(Clone, Copy, Debug)]
+pub struct Continuation {
+    /// The reducer that began the work.
+    pub reducer: &'static str,
+    /// The text column that names what the work is done for. The results of both reducers have a member with its name and
+    /// value.
+    pub subject: &'static str,
+    /// The text column with the id of the caller.
+    pub caller: &'static str,
+    /// The text column with the [`Caller::authority`] of the caller.
+    pub authority: &'static str,
 }
 
 impl Deadline {
@@ -55,15 +71,19 @@ impl Deadline {
         )
     }
 
-    /// The query whether the row with the due time `?1` and the key `?2` and so on is still due then: `scope`, or nothing.
+    /// The query whether the row with the due time `?1` and the key `?2` and so on is still due then: `scope`, or nothing. The
+    /// columns of the continuation follow, if there is one: the subject, the caller and its authority.
     #[must_use]
     pub fn row_query(&self, scope: &str) -> String {
-        let Deadline { table, column, condition, .. } = self;
+        let Deadline { table, column, condition, continuation, .. } = self;
+        let further = continuation.map_or_else(String::new, |it| {
+            format!(", r.{}, r.{}, r.{}", it.subject, it.caller, it.authority)
+        });
         let keys = self.keys().into_iter().enumerate();
         let keys: Vec<String> = keys.map(|(at, key)| format!("r.{key} = ?{}", at + 2)).collect();
         format!(
             // Without the plus, SQLite might read all rows with this due time.
-            "SELECT {scope} FROM {name} AS r WHERE {keys} AND +r.{column} = ?1 AND {condition}",
+            "SELECT {scope}{further} FROM {name} AS r WHERE {keys} AND +r.{column} = ?1 AND {condition}",
             name = table.name,
             keys = keys.join(" AND "),
         )
@@ -350,7 +370,37 @@ impl Module {
             T::SPEC.name
         );
         let table = T::SPEC;
-        self.deadlines.push(Deadline { table, column, condition, reducer, per_commit });
+        let continuation = None;
+        self.deadlines.push(Deadline {
+            table,
+            column,
+            condition,
+            reducer,
+            per_commit,
+            continuation,
+        });
+        self
+    }
+
+    /// Declares that the rows of the last deadline continue calls that are too much work for one transaction. Each step is
+    /// a call of the caller that began the work, with its present permissions for the first reducer, and its rows count
+    /// against the limits of that caller. The call that began the work is answered when no row with its subject is left,
+    /// with the result of the last step.
+    ///
+    /// A step that is refused is called once more, by [`Caller::SYSTEM`] and with the argument `error`: `{"code",
+    /// "message"}`. It must end the work. The call that began it is answered with the refusal.
+    ///
+    /// # Panics
+    /// There is no deadline, or its table does not have the columns.
+    #[must_use]
+    pub fn continuing(mut self, continuation: Continuation) -> Module {
+        let deadline = self.deadlines.last_mut().expect("a deadline was declared before");
+        for column in [continuation.subject, continuation.caller, continuation.authority] {
+            let found = deadline.table.column(column).map(|at| deadline.table.columns[at].kind);
+            let table = deadline.table.name;
+            assert_eq!(found, Some(Kind::Text), "{table}.{column} is not a text column");
+        }
+        deadline.continuation = Some(continuation);
         self
     }
 }

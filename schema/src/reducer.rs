@@ -19,8 +19,8 @@ pub use crate::caller::Caller;
 use crate::event::{Hash, Salt};
 use crate::id::{Micros, Seq, ulid};
 pub use crate::module::{
-    ColumnCopies, ColumnName, CredentialQueries, Deadline, Guard, MetricSeries, Module,
-    PolicyTables, RowVisibility, Step,
+    ColumnCopies, ColumnName, Continuation, CredentialQueries, Deadline, Guard, MetricSeries,
+    Module, PolicyTables, RowVisibility, Step,
 };
 pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
@@ -233,6 +233,16 @@ pub enum IdSource {
 
 const ID_TAG: &[u8] = b"abide.id.v1\n";
 const DIGEST_TAG: &[u8] = b"abide.digest.v1\n";
+const KEYED_TAG: &[u8] = b"abide.keyed.v1\n";
+
+/// A digest of a text under a key, in hexadecimal. Unlike [`Context::digest`] it is the same in several calls. The key must
+/// have a fixed length.
+#[must_use]
+pub fn keyed_digest(key: &str, text: &str) -> String {
+    let digest = Sha256::new().chain_update(KEYED_TAG).chain_update(key);
+    let digest: [u8; 32] = digest.chain_update(text).finalize().into();
+    hex::encode(digest)
+}
 
 /// A reducer's only access to the outside.
 pub struct Context<'a> {

@@ -12,6 +12,7 @@ mod costs;
 mod database;
 mod durability;
 mod explain;
+mod forks;
 mod former;
 mod guesses;
 mod journal;

@@ -7,12 +7,14 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use abide_schema::caller::{Caller, RateLimit};
+use abide_schema::caller::{CallLimits, Caller, RateLimit};
 use abide_schema::{Code, Micros, Refusal, limits};
 
 /// Usage of a caller.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallerUsage {
+    /// Its limits at its last call.
+    limits: CallLimits,
     /// When the calls so far would have been made at the allowed rate, in nanoseconds: the
     /// "theoretical arrival time" of the generic cell rate algorithm (ITU-T I.371).
     paced_to_ns: i128,
@@ -56,22 +58,24 @@ impl RateLimiter {
         allowed.rate.map_or(Ok(()), |rate| after.pace(rate, calls, now))?;
         allowed.quota.map_or(Ok(()), |quota| after.count(quota, calls, now))?;
         after.paced_to_ns = after.paced_to_ns.max(i128::from(now.0) * 1_000);
+        after.limits = allowed;
         *used = after;
         Ok(())
     }
 }
 
 impl RateLimiter {
-    /// Charges further calls for work that is done: the caller waits longer before its next call.
+    /// Charges further calls for work that is done: the caller waits longer before its next call. The limits are those of
+    /// its last call, since the log does not have them.
     pub(crate) fn add(&self, caller: &Caller, calls: usize, now: Micros) {
-        let allowed = caller.limits();
-        if calls == 0 || !allowed.is_limited() {
+        if calls == 0 {
             return;
         }
         let calls = i64::try_from(calls).unwrap_or(i64::MAX);
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The call itself was charged, so the caller is known, unless it was idle for a month since.
+        // A caller with limits is known since its call was charged, unless it was idle for a month since.
         let Some(used) = callers.get_mut(caller.quota_key()) else { return };
+        let allowed = used.limits;
         if let Some(RateLimit { calls: max, per_ms }) = allowed.rate {
             let taken_ns = i128::from(per_ms) * 1_000_000 * i128::from(calls) / i128::from(max);
             used.paced_to_ns = used.paced_to_ns.max(i128::from(now.0) * 1_000) + taken_ns;
@@ -138,8 +142,6 @@ fn too_many(calls: i64, allowed: RateLimit) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use abide_schema::caller::CallLimits;
-
     use super::*;
 
     fn caller(rate: Option<(i64, i64)>, quota: Option<(i64, i64)>) -> Caller {

@@ -17,6 +17,8 @@ pub(crate) struct ScopeRules {
     /// By table, the columns that name a row of another, and that table.
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
+    /// Reducers that continue calls, and the reducers of those calls.
+    continued: BTreeMap<&'static str, &'static str>,
     copies: Vec<ColumnCopies>,
     /// Reducers, and members of their results that are hidden from restricted callers.
     secrets: Vec<(&'static str, &'static str)>,
@@ -29,10 +31,14 @@ impl ScopeRules {
         let tables: Vec<&'static TableSpec> =
             modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
         let references_of = |table: &&'static TableSpec| (table.name, references(table, &tables));
+        let deadlines = modules.iter().flat_map(|module| &module.deadlines);
+        let continued = deadlines
+            .filter_map(|deadline| Some((deadline.reducer.name, deadline.continuation?.reducer)));
         ScopeRules {
             owners: RowOwners::new(&tables),
             references: tables.iter().map(references_of).collect(),
             guards: modules.iter().flat_map(|module| module.guards.iter().copied()).collect(),
+            continued: continued.collect(),
             copies: modules.iter().flat_map(|module| module.copies.clone()).collect(),
             secrets: modules.iter().flat_map(|module| module.secrets.clone()).collect(),
             policy_tables: modules.iter().find_map(|module| module.policy_tables),
@@ -43,6 +49,11 @@ impl ScopeRules {
     /// The columns of a table that name a row of another, and that table.
     pub(crate) fn references(&self, table: &TableSpec) -> &[(usize, &'static TableSpec)] {
         self.references.get(table.name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The reducer that a caller must be permitted to call: for a step of a call that of the call.
+    pub(crate) fn guarded_as<'a>(&self, reducer: &'a str) -> &'a str {
+        self.continued.get(reducer).copied().unwrap_or(reducer)
     }
 
     /// The result for a restricted caller: an empty text replaces each secret of the reducer, so that the

@@ -145,11 +145,12 @@ impl Executor {
         let seed = fault_points::id_source(seed, seq);
         let (rows, rules) = (&mut self.transaction, &self.scope_rules);
         let (reply, session_id) = if caller.is_unrestricted() {
-            run_in(Context::new(seq, at, caller, seed, rows).within(work_budget), call, &[])?
+            let context = Context::new(seq, at, caller, seed, rows).within(work_budget);
+            run_in(context, call, call.reducer, &[])?
         } else {
             let mut rows = ScopedTransaction::new(rows, rules, caller)?;
             let context = Context::new(seq, at, caller, seed, &mut rows).within(work_budget);
-            run_in(context, call, &rules.guards)?
+            run_in(context, call, rules.guarded_as(call.reducer), &rules.guards)?
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(
@@ -302,9 +303,10 @@ impl Executor {
 fn run_in(
     mut context: Context<'_>,
     call: &PreparedCall,
+    guarded_as: &str,
     guards: &[Guard],
 ) -> Result<(Reply, Option<String>), Abort> {
-    guarded(&mut context, call.reducer, guards)?;
+    guarded(&mut context, guarded_as, guards)?;
     let reply = call.call.run(&mut context)?;
     Ok((reply, context.session_id().map(str::to_owned)))
 }

@@ -12,18 +12,21 @@
 //! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant with many
 //! due rows delays only itself. A row in a lane can have changed since it was read, so it is looked up once more before
 //! its call.
+//!
+//! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call is one of
+//! the caller that began the work, and its lane is that of the scope in which the work is done.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_schema::caller::Scope;
+use abide_schema::caller::{Caller, Scope};
 use abide_schema::reducer::Deadline;
 use abide_schema::share::Tenants;
 use abide_schema::table::Kind;
 use abide_schema::{Code, Micros, Module, Refusal, Row, TableSpec, Value, limits};
 use abide_store::{StoreError, Writer};
-use serde_json::{Map, Value as JsonValue};
+use serde_json::{Map, Value as JsonValue, json};
 
 use crate::access::row_owners::RowOwners;
 use crate::commit::overlay::NetChange;
@@ -45,10 +48,32 @@ pub(crate) struct DueRow {
     pub(crate) reducer: &'static str,
     /// The row's key and due time, by name.
     pub(crate) arguments: JsonValue,
+    /// Who calls it.
+    pub(crate) caller: Caller,
+    /// The call that it continues.
+    pub(crate) continued: Option<ContinuedCall>,
     kind: usize,
     at: Micros,
     key: Vec<Value>,
     lane: Arc<str>,
+}
+
+/// A call whose work goes on in later transactions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ContinuedCall {
+    /// Its reducer.
+    pub(crate) reducer: &'static str,
+    /// What the work is done for.
+    pub(crate) subject: String,
+    /// Why the work must end, after a step was refused.
+    pub(crate) failure: Option<Refusal>,
+}
+
+/// A row that is still due.
+struct WaitingRow {
+    scope: String,
+    /// The subject of a continuation, and its caller.
+    continued: Option<(String, Caller)>,
 }
 
 /// One deadline: rows of one table with due times in one column.
@@ -70,6 +95,8 @@ struct DeadlineKind {
     running: Vec<(Micros, Vec<Value>)>,
     /// Rows whose call was refused or left them due: skipped while they still wait.
     skipped: Vec<(Micros, Vec<Value>)>,
+    /// Rows of continuations whose step was refused, and why: their work must end.
+    failed: Vec<((Micros, Vec<Value>), Refusal)>,
 }
 
 impl DeadlineKind {
@@ -87,6 +114,7 @@ impl DeadlineKind {
             changed: Vec::new(),
             running: Vec::new(),
             skipped: Vec::new(),
+            failed: Vec::new(),
         }
     }
 
@@ -99,18 +127,54 @@ impl DeadlineKind {
         JsonValue::Object(std::iter::once(at).chain(named).collect::<Map<_, _>>())
     }
 
-    /// The scope of a row; `None` if it is not due at this time any more.
-    fn scope_if_due(
+    /// Looks a row up; `None` if it is not due at this time any more.
+    fn find(
         &self,
         store: &Writer,
         at: Micros,
         key: &[Value],
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<Option<WaitingRow>, StoreError> {
         let params: Vec<Value> =
             std::iter::once(Value::Integer(at.0)).chain(key.iter().cloned()).collect();
-        let mut scope = None;
-        store.run(&self.one_row, &params, &mut |row| scope = Some(text(row.first())))?;
-        Ok(scope)
+        let mut found = None;
+        store.run(&self.one_row, &params, &mut |row| {
+            let continued = self.deadline.continuation.map(|_| {
+                let authority = match row.get(3) {
+                    Some(Value::Text(authority)) => Some(&**authority),
+                    _ => None,
+                };
+                (text(row.get(1)), Caller::recorded(&text(row.get(2)), authority))
+            });
+            found = Some(WaitingRow { scope: text(row.first()), continued });
+        })?;
+        Ok(found)
+    }
+
+    /// The call for a row that was looked up.
+    fn due_row(
+        &mut self,
+        found: WaitingRow,
+        lane: Arc<str>,
+        kind: usize,
+        (at, key): (Micros, Vec<Value>),
+    ) -> DueRow {
+        let mut arguments = self.arguments(at, &key);
+        let reducer = self.deadline.reducer.name;
+        let (mut caller, mut continued) = (Caller::system(), None);
+        if let (Some((subject, by)), Some(continuation)) =
+            (found.continued, self.deadline.continuation)
+        {
+            let failed = self.failed.iter().find(|((of, row), _)| *of == at && *row == key);
+            let failure = failed.map(|(_, refusal)| refusal.clone());
+            match &failure {
+                Some(Refusal { code, detail, .. }) => {
+                    arguments["error"] = json!({"code": code.as_str(), "message": detail});
+                }
+                None => caller = by,
+            }
+            continued = Some(ContinuedCall { reducer: continuation.reducer, subject, failure });
+        }
+        DueRow { reducer, arguments, caller, continued, kind, at, key, lane }
     }
 
     /// Reads at most `max` due rows behind those that were read, and records when to look again. Returns their number.
@@ -164,7 +228,7 @@ impl DeadlineKind {
     /// again for ever, with an event each time. (The same happens for a row that only the index of a damaged file contains.)
     fn check_last(&mut self, store: &Writer) -> Result<(), StoreError> {
         for (at, key) in std::mem::take(&mut self.running) {
-            if self.scope_if_due(store, at, &key)?.is_some() {
+            if self.find(store, at, &key)?.is_some() {
                 let why = Refusal::new(Code::Internal, "the reducer left its deadline due");
                 self.skip((at, key), &why);
             }
@@ -178,7 +242,7 @@ impl DeadlineKind {
             return Ok(false);
         }
         for (at, key) in std::mem::take(&mut self.skipped) {
-            if self.scope_if_due(store, at, &key)?.is_some() {
+            if self.find(store, at, &key)?.is_some() {
                 self.skipped.push((at, key));
             }
         }
@@ -215,6 +279,8 @@ struct Lanes {
     lanes: BTreeMap<Arc<str>, Lane>,
     /// The lanes, the next one first.
     turn: VecDeque<Arc<str>>,
+    /// The lanes before them for which the current transaction has no room.
+    passed_over: VecDeque<Arc<str>>,
     len: usize,
     /// Rows so far.
     added: u64,
@@ -252,7 +318,7 @@ impl Lanes {
 
     /// Takes the oldest row of the next lane that has one of a kind with room.
     fn take(&mut self, room: &[usize]) -> Option<(Arc<str>, usize, Micros, Vec<Value>)> {
-        for _ in 0..self.turn.len() {
+        loop {
             let lane = self.turn.pop_front()?;
             let rows = self.lanes.get_mut(&lane)?;
             let kinds = (0..room.len()).filter(|kind| room[*kind] > 0);
@@ -262,7 +328,8 @@ impl Lanes {
                 of_kind.next().map(|(place, _)| *place)
             });
             let Some(place) = first.min_by_key(|(kind, at, added)| (*at, *kind, *added)) else {
-                self.turn.push_back(lane);
+                // Its rows have no room later in this transaction either.
+                self.passed_over.push_back(lane);
                 continue;
             };
             let key = rows.remove(&place)?;
@@ -274,11 +341,14 @@ impl Lanes {
             }
             return Some((lane, place.0, place.1, key));
         }
-        // The kinds with few rows in a transaction begin with another lane next time.
-        if let Some(lane) = self.turn.pop_front() {
-            self.turn.push_back(lane);
+    }
+
+    /// Ends the turns of a transaction. The lanes without room are the first of the next one: for kinds with few rows in a
+    /// transaction, the lane that had its turn must come after those that had none.
+    fn end_turns(&mut self) {
+        while let Some(lane) = self.passed_over.pop_back() {
+            self.turn.push_front(lane);
         }
-        None
     }
 
     /// Drops the rows of a kind.
@@ -344,6 +414,7 @@ impl Timers {
         }
         let mut room: Vec<usize> = self.kinds.iter().map(|kind| kind.deadline.per_commit).collect();
         let mut due = Vec::new();
+        self.lanes.end_turns();
         for _ in 0..limits::DUE_PER_COMMIT * LOOKUPS_PER_ROW {
             if due.len() == limits::DUE_PER_COMMIT {
                 break;
@@ -352,14 +423,15 @@ impl Timers {
             let this = &mut self.kinds[kind];
             let row = (at, key);
             let is_known = this.skipped.contains(&row) || this.running.contains(&row);
-            if is_known || this.scope_if_due(store, at, &row.1)?.is_none() {
+            if is_known {
                 continue;
             }
+            let Some(found) = this.find(store, at, &row.1)? else { continue };
             room[kind] -= 1;
             this.running.push(row.clone());
-            let (reducer, arguments) = (this.deadline.reducer.name, this.arguments(at, &row.1));
-            due.push(DueRow { reducer, arguments, kind, at, key: row.1, lane });
+            due.push(this.due_row(found, lane, kind, row));
         }
+        self.lanes.end_turns();
         due.sort_by_key(|due| due.at);
         Ok(due)
     }
@@ -381,8 +453,8 @@ impl Timers {
             return Ok(());
         }
         while let Some((at, key)) = kind.changed.pop() {
-            if let Some(scope) = kind.scope_if_due(store, at, &key)? {
-                let lane = self.lanes.of_scope(&scope);
+            if let Some(found) = kind.find(store, at, &key)? {
+                let lane = self.lanes.of_scope(&found.scope);
                 self.lanes.add(lane, nth, at, key);
             }
         }
@@ -411,7 +483,7 @@ impl Timers {
     }
 
     /// Records that a row was not processed. After a transient storage error it is retried
-    /// later; after a refusal it is skipped, because the reducer would refuse again.
+    /// later; after a refusal it is skipped, because the reducer would refuse again. The work of a continuation is ended.
     pub(crate) fn refused(&mut self, due: &DueRow, refusal: &Refusal, now: Micros) {
         let kind = &mut self.kinds[due.kind];
         let row = (due.at, due.key.clone());
@@ -420,7 +492,53 @@ impl Timers {
             self.lanes.add(Arc::clone(&due.lane), due.kind, due.at, due.key.clone());
             return self.rest(now);
         }
+        if due.continued.as_ref().is_some_and(|continued| continued.failure.is_none()) {
+            kind.failed.push((row, refusal.clone()));
+            return self.lanes.add(Arc::clone(&due.lane), due.kind, due.at, due.key.clone());
+        }
         kind.skip(row, refusal);
+    }
+
+    /// Records that a row was processed.
+    pub(crate) fn done(&mut self, due: &DueRow) {
+        self.kinds[due.kind].failed.retain(|((at, key), _)| *at != due.at || *key != due.key);
+    }
+
+    /// The unfinished work of a call that has returned this result, if its reducer has continuations: what the work is done
+    /// for.
+    pub(crate) fn unfinished(
+        &self,
+        store: &Writer,
+        reducer: &str,
+        result: &str,
+    ) -> Result<Option<ContinuedCall>, StoreError> {
+        let continuations = self.kinds.iter().filter_map(|kind| kind.deadline.continuation);
+        let Some(continuation) = continuations.into_iter().find(|it| it.reducer == reducer) else {
+            return Ok(None);
+        };
+        let result: JsonValue = serde_json::from_str(result).unwrap_or_default();
+        let Some(subject) = result[continuation.subject].as_str() else { return Ok(None) };
+        let continued = ContinuedCall {
+            reducer: continuation.reducer,
+            subject: subject.to_owned(),
+            failure: None,
+        };
+        Ok(self.is_unfinished(store, &continued)?.then_some(continued))
+    }
+
+    /// Whether the work of a call goes on.
+    pub(crate) fn is_unfinished(
+        &self,
+        store: &Writer,
+        call: &ContinuedCall,
+    ) -> Result<bool, StoreError> {
+        let mut is_left = false;
+        for Deadline { table, continuation, .. } in self.kinds.iter().map(|kind| kind.deadline) {
+            let Some(it) = continuation.filter(|it| it.reducer == call.reducer) else { continue };
+            let sql = format!("SELECT 1 FROM {} WHERE {} = ?1 LIMIT 1", table.name, it.subject);
+            store.run(&sql, &[Value::from(call.subject.as_str())], &mut |_| is_left = true)?;
+        }
+        Ok(is_left)
     }
 
     /// Pauses all deadlines: the storage could not be read.

@@ -43,6 +43,14 @@ impl Unit {
         Unit { caller, calls, request, due, finished, deferrals, answer_at, rows_changed, reply }
     }
 
+    /// The call for a due row, without a reply.
+    pub(crate) fn of_due_row(call: PreparedCall, due: DueRow) -> Unit {
+        // Its rows count against the limits of the caller that began the work.
+        let rows_changed = due.continued.is_some().then(Arc::default);
+        let caller = due.caller.clone();
+        Unit { caller, rows_changed, ..Unit::of_engine(vec![call], Some(due)) }
+    }
+
     /// A call of the engine itself, without a reply.
     pub(crate) fn of_engine(calls: Vec<PreparedCall>, due: Option<DueRow>) -> Unit {
         Unit { due, ..Unit::new(Caller::system(), calls, None, oneshot::channel().0) }
@@ -54,7 +62,7 @@ impl Unit {
         call: usize,
         deferred: &'a RefCell<Vec<(usize, SharedWork)>>,
     ) -> Option<WorkBudget<'a>> {
-        let of_caller = self.caller.id() != Caller::SYSTEM;
+        let of_caller = self.caller.id() != Caller::SYSTEM && self.due.is_none();
         of_caller.then(|| WorkBudget {
             steps: limits::WRITER_STEPS,
             call,

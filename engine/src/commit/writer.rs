@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use abide_schema::share::Tenants;
@@ -23,6 +24,8 @@ use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
 use crate::access::denials::{self, Denial, Denials};
 use crate::access::policies::TransactionPolicies;
+use crate::access::rate_limiter::RateLimiter;
+use crate::commit::continued::{HeldAnswers, LastStep};
 use crate::commit::deferred::Deferred;
 use crate::commit::durable::{Commit, Deltas};
 use crate::commit::execute::{Executor, RollbackPoint};
@@ -35,8 +38,8 @@ use crate::commit::registry::Registry;
 use crate::commit::retention::ChangeLog;
 use crate::commit::run_unit::TransactionFailure;
 use crate::commit::table_watchers::TableWatchers;
-use crate::commit::timers::Timers;
-use crate::commit::unit::{AnswerAt, ReplyEnvelope, Unit, UnitOutcome};
+use crate::commit::timers::{ContinuedCall, Timers};
+use crate::commit::unit::{AnswerAt, ReplyEnvelope, Unit, UnitOutcome, UnitResult};
 use crate::commit::writer_pause::{self, WriterPause};
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
@@ -48,6 +51,9 @@ use crate::queries::readers::ReaderJob;
 pub(crate) struct WriterThread {
     pub(crate) executor: Executor,
     pub(crate) timers: Timers,
+    /// The answers to calls whose work goes on in later transactions.
+    pub(crate) continued: HeldAnswers,
+    pub(crate) rate_limiter: Arc<RateLimiter>,
     pub(crate) policies: TransactionPolicies,
     pub(crate) registry: Arc<Registry>,
     pub(crate) live: LiveQueries,
@@ -114,6 +120,14 @@ impl WriterThread {
             if !self.jobs.take_within(sleep, limits::COMMIT_BYTES, &mut jobs) {
                 break;
             }
+            if !self.continued.is_empty()
+                && let Err(refusal) = self.health.check()
+            {
+                // No step runs any more.
+                for answer in self.continued.release_all() {
+                    ReplyEnvelope { outcome: Err(refusal.clone()), ..answer }.send();
+                }
+            }
             let mut units = self.due();
             for job in jobs.drain(..) {
                 match job {
@@ -154,6 +168,11 @@ impl WriterThread {
             }
         }
         self.commit_rows();
+        let answers = self.continued.release_all();
+        if !answers.is_empty() {
+            let to = self.executor.chain.seq;
+            self.commits.push_wait(Commit { to, answers, deltas: Vec::new(), segment: None }, 1);
+        }
         self.commits.close();
     }
 
@@ -405,11 +424,14 @@ impl WriterThread {
     /// `denied` can already find it.
     fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
         let FinishedGroup { outcomes, deltas, segment } = finished;
-        self.settle_deadlines(&group.units, &outcomes);
+        let last_steps = self.settle_deadlines(&group.units, &outcomes);
         self.count(&outcomes, deltas.len());
         self.metrics.writer_steps_total.set(self.executor.transaction.store.steps());
         let weight = group.weight();
         let CommitGroup { units, held_answers: mut answers, .. } = group;
+        for step in &last_steps {
+            answers.extend(self.continued.release(step));
+        }
         let mut records = Vec::new();
         let mut held_answers = Vec::new();
         for (unit, outcome) in units.into_iter().zip(outcomes) {
@@ -426,8 +448,14 @@ impl WriterThread {
                 Ok(_) => None,
                 Err(refusal) => self.record_of(&unit, refusal),
             };
+            let unfinished =
+                outcome.as_ref().map_or_else(|_| Vec::new(), |done| self.unfinished(&unit, done));
             let to = if record.is_some() { &mut held_answers } else { &mut answers };
             let answered = ReplyEnvelope { reply: unit.reply, outcome };
+            if !unfinished.is_empty() {
+                self.continued.hold(answered, unfinished);
+                continue;
+            }
             match unit.answer_at == AnswerAt::Applied && answered.is_success() {
                 true => answered.send(),
                 false => to.push(answered),
@@ -462,7 +490,7 @@ impl WriterThread {
         let mut units = Vec::with_capacity(due.len());
         for due in due {
             match self.registry.ready_any(due.reducer, &due.arguments) {
-                Ok(call) => units.push(Unit::of_engine(vec![call], Some(due))),
+                Ok(call) => units.push(Unit::of_due_row(call, due)),
                 Err(refusal) => self.timers.refused(&due, &refusal, now),
             }
         }
@@ -503,17 +531,55 @@ impl WriterThread {
         }
     }
 
-    /// Reports the outcome of each unit that a deadline started to the timers.
-    fn settle_deadlines(&mut self, units: &[Unit], outcomes: &[UnitOutcome]) {
+    /// Reports the outcome of each unit that a deadline started to the timers. Returns the continued calls that have ended.
+    fn settle_deadlines(&mut self, units: &[Unit], outcomes: &[UnitOutcome]) -> Vec<LastStep> {
         let now = self.executor.now();
+        let mut ended = Vec::new();
         for (unit, outcome) in units.iter().zip(outcomes) {
             let Some(due) = &unit.due else { continue };
-            if let UnitOutcome::Refused(refusal) = outcome {
-                self.timers.refused(due, refusal, now);
-            } else {
-                self.metrics.deadline_calls_total.add(1);
+            if let Some(rows_changed) = &unit.rows_changed {
+                let calls = rows_changed.load(Ordering::Relaxed) / limits::ROWS_PER_CALL;
+                self.rate_limiter.add(&unit.caller, usize::try_from(calls).unwrap_or(0), now);
             }
+            match outcome {
+                UnitOutcome::Refused(refusal) => self.timers.refused(due, refusal, now),
+                _ => {
+                    self.timers.done(due);
+                    self.metrics.deadline_calls_total.add(1);
+                }
+            }
+            let Some(call) = due.continued.clone() else { continue };
+            let failure = call.failure.clone();
+            let outcome = match (failure, outcome) {
+                (Some(failure), _) => Err(failure),
+                (None, UnitOutcome::Done(done)) if !self.is_unfinished(&call) => {
+                    let Some(last) = done.calls.last() else { continue };
+                    Ok((last.seq, last.result.clone()))
+                }
+                (None, _) => continue,
+            };
+            ended.push(LastStep { call, outcome });
         }
+        ended
+    }
+
+    /// The calls of a unit whose work goes on, with their positions.
+    fn unfinished(&self, unit: &Unit, done: &UnitResult) -> Vec<(usize, ContinuedCall)> {
+        if unit.due.is_some() {
+            return Vec::new();
+        }
+        let store = &self.executor.transaction.store;
+        let calls = unit.calls.iter().zip(&done.calls).enumerate();
+        let unfinished = calls.filter_map(|(position, (call, done))| {
+            let found = self.timers.unfinished(store, call.reducer, &done.result);
+            Some((position, found.inspect_err(unreadable).ok().flatten()?))
+        });
+        unfinished.collect()
+    }
+
+    fn is_unfinished(&self, call: &ContinuedCall) -> bool {
+        let found = self.timers.is_unfinished(&self.executor.transaction.store, call);
+        found.inspect_err(unreadable).unwrap_or(false)
     }
 
     fn count(&self, outcomes: &[UnitOutcome], deltas: usize) {
@@ -533,4 +599,9 @@ impl WriterThread {
         }
         self.metrics.deltas_total.add(deltas as u64);
     }
+}
+
+/// Logs why the rows of a continued call could not be read. Its caller is answered early.
+fn unreadable(error: &StoreError) {
+    tracing::warn!(%error, "the rest of a call could not be read");
 }

@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoints: CheckpointThread,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) watchers: Arc<TableWatchers>,
-    pub(crate) rate_limiter: RateLimiter,
+    pub(crate) rate_limiter: Arc<RateLimiter>,
     pub(crate) buffers: Buffers,
     /// The bytes of large parameters, which are held as long as their live queries.
     pub(crate) live_parameters: Buffers,

@@ -19,6 +19,7 @@ use crate::access::policy_validator::PolicyValidator;
 use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
+use crate::commit::continued::HeldAnswers;
 use crate::commit::durable::{Publication, Syncer, publish, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
 use crate::commit::held_subscriptions::HeldSubscriptions;
@@ -121,9 +122,12 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let (modules, tables) = (&store.layout().modules, store.layout().tables().collect());
     let clock = Arc::clone(&config.sources.clock);
     let started = Instant::now();
+    let rate_limiter = Arc::<RateLimiter>::default();
     let writer = WriterThread {
         executor: executor(&shared, found.writer, found.former, log, config.sources),
         timers: Timers::new(if config.timers { modules } else { &[] }, threads.tenants.clone()),
+        continued: HeldAnswers::default(),
+        rate_limiter: Arc::clone(&rate_limiter),
         policies: TransactionPolicies::new(&found.policies),
         registry: Arc::new(Registry::new(modules)),
         live: live_queries(&shared, &queries, found.reader, config.live_budget),
@@ -163,7 +167,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         checkpoints,
         threads: Mutex::new(handles),
         watchers,
-        rate_limiter: RateLimiter::default(),
+        rate_limiter,
         buffers: threads.buffers.clone(),
         live_parameters: live_parameters(&threads.tenants),
         results: Arc::default(),

@@ -72,6 +72,20 @@ pub fn module() -> Module {
         .reducer(enable_identity::definition())
 }
 
+/// Refuses the caller of an earlier call if it is an identity that was disabled or has another role or scope since.
+pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
+    let caller = ctx.caller;
+    let scope = caller.own_scope().unwrap_or(caller.scope());
+    let changed = "WHERE id = ?1 AND (disabled_at IS NOT NULL OR role <> ?2 OR scope <> ?3)";
+    let params =
+        [caller.id().into(), caller.role().into(), Json::from(json!(scope)).as_str().into()];
+    if ctx.count_everywhere::<Identity>(changed, &params)? == 0 {
+        return Ok(());
+    }
+    let detail = format!("{} was disabled, or has other permissions since", caller.id());
+    Err(Refusal::new(Code::Denied, detail).into())
+}
+
 /// Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more
 /// permissions than its creator. An identical request changes nothing.
 #[reducer]

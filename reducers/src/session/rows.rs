@@ -111,7 +111,55 @@ pub struct Session {
     pub seq: Seq,
 }
 
-/// Loads a session; the event will name it.
+/// The reason of a session while its history is copied.
+const COPYING: &str = "the copy of the history is in progress";
+
+impl Session {
+    /// Whether its history is still being copied. No other call sets the reason of a new session.
+    pub(crate) fn is_being_copied(&self) -> bool {
+        self.status == SessionStatus::Created && self.reason.as_deref() == Some(COPYING)
+    }
+}
+
+/// Marks a new session: its history is copied in later transactions.
+pub(crate) fn begin_copy(ctx: &mut Context<'_>, session: &mut Session) -> Result<(), Abort> {
+    session.reason = Some(COPYING.to_owned());
+    ctx.without_policies(|ctx| ctx.update(session))
+}
+
+/// Ends the copy of a session's history.
+pub(crate) fn end_copy(
+    ctx: &mut Context<'_>,
+    mut session: Session,
+    has_messages: bool,
+) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| {
+        if has_messages {
+            return to_status(ctx, session, SessionStatus::Active, |_| {}).map(drop);
+        }
+        if session.reason.take().is_some() {
+            session.updated_at = ctx.now;
+            session.seq = ctx.seq;
+            ctx.update(&session)?;
+        }
+        Ok(())
+    })
+}
+
+/// Ends the copy of a session's history, because it could not be completed.
+pub(crate) fn fail_copy(
+    ctx: &mut Context<'_>,
+    session: Session,
+    code: String,
+    message: String,
+) -> Result<Session, Abort> {
+    to_status(ctx, session, SessionStatus::Failed, |session| {
+        session.error_code = Some(code);
+        session.error_message = Some(message);
+    })
+}
+
+/// Loads a session; the event will name it. Refused while its history is copied.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = ctx.get::<Session>(id)?;
     let session = session.ok_or_else(|| {
@@ -119,6 +167,12 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
             .hint_query("SELECT id, agent, status FROM sessions")
     })?;
     ctx.about(id);
+    if session.is_being_copied() {
+        let detail = format!("the history of session {id} is still being copied");
+        let hint =
+            "wait until the row of session_forks has ended_at: the answer to fork_session does";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
     Ok(session)
 }
 

@@ -133,8 +133,6 @@ pub(super) struct SessionContext {
     pub(super) context: SnapshotContext,
     /// The run that made the summary.
     pub(super) summary_run: Option<String>,
-    /// The run that wrote the plan.
-    pub(super) plan_run: Option<String>,
 }
 
 /// How many measurements a driver looks back.
@@ -163,7 +161,6 @@ pub(super) fn read(
     };
     let newest = "WHERE session_id = ?1 AND seq <= ?2 ORDER BY version DESC LIMIT 1";
     let row = ctx.find::<PlanVersion>(newest, &of_session)?.pop();
-    let plan_run = row.as_ref().map(|row| row.run_id.clone());
     let plan = row.map(|row| {
         count(row.steps.as_str().len())?;
         let steps = serde_json::from_str(row.steps.as_str());
@@ -177,7 +174,7 @@ pub(super) fn read(
         facts.push(SnapshotFact { namespace, key, value, confidence: fact.confidence });
     }
     let context = SnapshotContext { summary, plan: plan.transpose()?, facts, health: Vec::new() };
-    Ok(SessionContext { context, summary_run, plan_run })
+    Ok(SessionContext { context, summary_run })
 }
 
 /// The number of the last message of the copy before the first one that is newer than `id`.
@@ -424,7 +421,7 @@ impl Target<'_> {
             by_namespace.entry(&fact.namespace).or_default().push(new);
         }
         for (namespace, facts) in by_namespace {
-            memory::restore(ctx, &self.session.id, namespace, facts)?;
+            memory::restore(ctx, self.session, namespace, facts)?;
         }
         Ok(())
     }

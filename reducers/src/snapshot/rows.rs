@@ -57,9 +57,9 @@ pub struct SessionFork {
     pub origin_id: String,
     /// The last event of the log that the history includes.
     pub at: Seq,
-    /// Number of messages that were copied.
+    /// Number of messages that were copied so far.
     pub messages: i64,
-    /// Number of tool calls whose outcomes were copied.
+    /// Number of tool calls whose outcomes were copied so far.
     pub calls: i64,
     /// The caller that forked it.
     pub forked_by: String,
@@ -67,4 +67,42 @@ pub struct SessionFork {
     pub created_at: Micros,
     /// The event that forked it.
     pub seq: Seq,
+    /// When the copy ended; null while it is in progress. If it failed, the new session is `failed`.
+    pub ended_at: Option<Micros>,
 }
+
+/// A fork that is not complete: its next step.
+#[table(name = "session_copies", without_rowid, index(due_at), index(session_id))]
+pub struct SessionCopy {
+    /// Its id. Each step has a new one, so that no two deadline calls have the same key.
+    #[column(key)]
+    pub id: String,
+    /// The new session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The caller that forked the session, and makes the steps.
+    pub caller: String,
+    /// Its restrictions, as in the log; null if it has none.
+    pub authority: Option<String>,
+    /// The place that the steps have reached.
+    pub progress: Json,
+    /// When the next step is due: immediately.
+    pub due_at: Micros,
+    /// The event that wrote it.
+    pub seq: Seq,
+}
+
+/// Version 6: a fork copies in steps.
+pub(super) const STEPS: &str = "ALTER TABLE session_forks ADD COLUMN ended_at INTEGER;
+UPDATE session_forks SET ended_at = created_at;
+CREATE TABLE session_copies (
+  id TEXT PRIMARY KEY NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  caller TEXT NOT NULL,
+  authority TEXT,
+  progress TEXT NOT NULL,
+  due_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX session_copies_due_at ON session_copies (due_at);
+CREATE INDEX session_copies_session_id ON session_copies (session_id)";

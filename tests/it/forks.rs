@@ -1,0 +1,504 @@
+//! Forks of long sessions: they copy in steps that other callers do not notice, with the rights of their caller, and end
+//! with the history as it was.
+//!
+//! A request of sixty bytes copied a session with 20,000 messages in one transaction: the writes of all other tenants
+//! waited for half a second, again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_engine::replay;
+use abide_reducers::modules;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Refusal, Seq, limits};
+use serde_json::{Value as JsonValue, json};
+
+use crate::world::{World, run};
+
+fn to(reducer: &str, args: JsonValue) -> BatchCall {
+    BatchCall { reducer: reducer.to_owned(), args }
+}
+
+/// A caller of a tenant.
+fn of_tenant(tenant: &str, role: &str) -> Caller {
+    let scope = BTreeMap::from([("tenant".to_owned(), tenant.to_owned())]);
+    Caller::with(format!("{role}-{tenant}"), role, BTreeSet::new(), scope)
+}
+
+async fn number(world: &World, sql: &str) -> i64 {
+    world.rows(sql).await[0][0].to_json().as_i64().expect("a number")
+}
+
+async fn texts(world: &World, sql: &str) -> Vec<JsonValue> {
+    world
+        .rows(sql)
+        .await
+        .iter()
+        .map(|row| json!(row.iter().map(|it| it.to_json()).collect::<Vec<_>>()))
+        .collect()
+}
+
+async fn ask(
+    world: &World,
+    who: &Caller,
+    reducer: &str,
+    args: JsonValue,
+) -> Result<JsonValue, Refusal> {
+    let done = world.engine().call(who, reducer, &args, None).await?;
+    Ok(serde_json::from_str(&done.result).unwrap())
+}
+
+/// Rounds of a user's message, an answer with a call, and its result. More than two steps copy.
+const ROUNDS: usize = limits::FORK_STEP_ROWS * 3 / 4;
+
+/// Facts of the session: more than one step copies.
+const FACTS: usize = limits::FORK_STEP_ROWS * 5 / 4;
+
+/// A session `s` with calls and facts.
+async fn history(world: &World, who: &Caller) {
+    let local = Caller::local();
+    ask(world, &local, "register_tool", json!({"name": "look", "effect": "read_only"}))
+        .await
+        .unwrap();
+    ask(world, who, "create_session", json!({"agent": "clerk", "id": "s"})).await.unwrap();
+    let mut calls = Vec::new();
+    for nth in 0..ROUNDS {
+        let call_id = format!("{}c{nth}", who.namespace());
+        let answer = json!({"calls": [{"call_id": call_id, "name": "look"}]});
+        calls.extend([
+            to("append_message", json!({"session_id": "s", "role": "user", "content": nth.to_string()})),
+            to("request_tool_call", json!({"call_id": call_id, "session_id": "s", "tool_name": "look", "arguments": {}})),
+            to("append_message", json!({"session_id": "s", "role": "assistant", "content": "I look.", "data": answer})),
+            to("cancel_tool_call", json!({"call_id": call_id})),
+            to("append_message", json!({"session_id": "s", "role": "tool", "content": "none", "data": {"call_id": call_id}})),
+        ]);
+    }
+    let facts: Vec<JsonValue> =
+        (0..FACTS).map(|nth| json!({"key": format!("k{nth}"), "value": "v"})).collect();
+    for facts in facts.chunks(limits::MEMORIES_OF_A_CALL) {
+        let save = json!({"namespace": "clerk", "session_id": "s", "facts": facts});
+        calls.push(to("save_memories", save));
+    }
+    for calls in calls.chunks(100) {
+        world.engine().batch(who, calls, None).await.unwrap();
+    }
+}
+
+/// What a session has, without the ids that differ in a copy.
+async fn contents(world: &World, session: &str) -> Vec<Vec<JsonValue>> {
+    let mut all = Vec::new();
+    for sql in [
+        "SELECT e.role, e.kind, e.content, c.status FROM agent_state AS e LEFT JOIN tool_calls AS c
+         ON c.call_id = coalesce(e.data ->> '$.call_id', e.data ->> '$.calls[0].call_id') AND c.session_id = e.session_id
+         WHERE e.session_id = '{}' ORDER BY e.id",
+        "SELECT key, value FROM memories WHERE session_id = '{}' ORDER BY updated_at, id",
+        "SELECT count(*) FROM tool_calls WHERE session_id = '{}'",
+    ] {
+        all.push(texts(world, &sql.replace("{}", session)).await);
+    }
+    all
+}
+
+/// The same file, opened without timers: a fork stops after its first step, as if the process was killed.
+fn without_steps(world: &mut World) {
+    world.close();
+    let mut config = world.config(modules());
+    config.timers = false;
+    world.open_with(config);
+}
+
+fn with_steps(world: &mut World) {
+    world.drop_engine();
+    world.open();
+}
+
+/// Takes all steps that are left.
+async fn complete(world: &World) {
+    for _ in 0..1_000 {
+        world.engine().fire_due().await.unwrap();
+        if number(world, "SELECT count(*) FROM session_copies").await == 0 {
+            return;
+        }
+    }
+    panic!("the steps do not end");
+}
+
+fn check_replay(world: &mut World) {
+    world.close();
+    let into = world.path().with_extension("again");
+    replay(&world.path(), &into, modules(), None, &mut |_| {}).unwrap();
+    world.open();
+}
+
+#[test]
+fn a_long_fork_copies_in_bounded_steps() {
+    run(async {
+        let (mut world, local) = (World::new(), Caller::local());
+        history(&world, &local).await;
+        let before = world.engine().durable_seq().0;
+        let done = world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+        let fork: JsonValue = serde_json::from_str(&done.result).unwrap();
+        assert_eq!((&fork["messages"], &fork["calls"]), (&json!(3 * ROUNDS), &json!(ROUNDS)));
+        assert!(fork["ended_at"].is_i64(), "the answer waits for the last step: {fork}");
+        assert_eq!(done.seq, world.engine().durable_seq());
+        assert_eq!(contents(&world, "f").await, contents(&world, "s").await);
+        assert_eq!(
+            texts(&world, "SELECT status, reason FROM sessions WHERE id = 'f'").await,
+            [json!(["active", null])]
+        );
+        assert_eq!(number(&world, "SELECT count(*) FROM session_copies").await, 0);
+        let rows = format!(
+            "SELECT max(n), count(*) FROM (SELECT count(*) AS n FROM (SELECT seq FROM agent_state UNION ALL
+             SELECT seq FROM tool_calls UNION ALL SELECT seq FROM memories) WHERE seq > {before} GROUP BY seq)"
+        );
+        let rows = texts(&world, &rows).await;
+        let max = rows[0][0].as_i64().unwrap();
+        assert!(max <= limits::FORK_STEP_ROWS as i64 + 1, "{max} rows of one event");
+        assert!(rows[0][1].as_i64().unwrap() > 4, "{rows:?}");
+        // A fork of the fork, at an event that the fork's steps had not reached.
+        let early = json!({"session_id": "f", "id": "g", "at": before + 2});
+        let early = ask(&world, &local, "fork_session", early).await.unwrap();
+        assert!(early["messages"].as_i64().unwrap() < 3 * ROUNDS as i64, "{early}");
+        check_replay(&mut world);
+    });
+}
+
+/// A process that is killed after any step continues with the next one, and the copy is the same.
+#[test]
+fn a_fork_continues_after_a_crash_at_each_step() {
+    run(async {
+        let mut world = World::new();
+        let ann = of_tenant("acme", "app");
+        history(&world, &ann).await;
+        let before = world.engine().durable_seq();
+        ask(&world, &ann, "fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+        let end = world.engine().durable_seq();
+        let whole = contents(&world, "tenant=acme/f").await;
+        assert_eq!(whole, contents(&world, "tenant=acme/s").await);
+        world.close();
+        for seq in before.0 + 1..end.0 {
+            let mut crashed = World::new_without_engine(&world.clock);
+            replay(&world.path(), &crashed.path(), modules(), Some(Seq(seq)), &mut |_| {}).unwrap();
+            crashed.open();
+            complete(&crashed).await;
+            assert_eq!(contents(&crashed, "tenant=acme/f").await, whole, "after event {seq}");
+            let steps = "SELECT DISTINCT caller, authority IS NULL FROM events WHERE reducer = 'continue_fork'";
+            assert_eq!(
+                texts(&crashed, steps).await,
+                [json!(["app-acme", 0])],
+                "no step is one of the engine"
+            );
+            check_replay(&mut crashed);
+        }
+    });
+}
+
+#[test]
+fn the_session_refuses_calls_until_the_last_step() {
+    run(async {
+        let mut world = World::new();
+        history(&world, &Caller::local()).await;
+        without_steps(&mut world);
+        let begun =
+            ask(&world, &Caller::local(), "fork_session", json!({"session_id": "s", "id": "f"}))
+                .await
+                .unwrap();
+        assert_eq!(begun["ended_at"], JsonValue::Null);
+        let marks =
+            "SELECT status, reason, ended_at FROM sessions JOIN session_forks ON session_id = id";
+        assert_eq!(
+            texts(&world, marks).await,
+            [json!(["created", "the copy of the history is in progress", null])]
+        );
+        let before = world.state(None).await;
+        for (reducer, args) in [
+            ("append_message", json!({"session_id": "f", "role": "user", "content": "x"})),
+            ("append_message", json!({"session_id": "f", "role": "tool", "content": "x"})),
+            ("start_run", json!({"session_id": "f"})),
+            ("set_timer", json!({"session_id": "f", "in_ms": 5})),
+            (
+                "request_tool_call",
+                json!({"call_id": "x", "session_id": "f", "tool_name": "look", "arguments": {}}),
+            ),
+            ("create_session", json!({"agent": "x", "parent_id": "f"})),
+            ("update_session", json!({"session_id": "f", "title": "x"})),
+            ("suspend_session", json!({"session_id": "f"})),
+            ("complete_session", json!({"session_id": "f"})),
+            ("fail_session", json!({"session_id": "f", "code": "x", "message": "x"})),
+            ("cancel_session", json!({"session_id": "f"})),
+            ("fork_session", json!({"session_id": "f"})),
+            (
+                "save_memories",
+                json!({"namespace": "clerk", "session_id": "f", "facts": [{"key": "x", "value": "x"}]}),
+            ),
+            (
+                "request_supervisor_handoff",
+                json!({"session_id": "f", "reason": "x", "required_capability": "x"}),
+            ),
+        ] {
+            let refused = world.call(reducer, args).await.expect_err(reducer);
+            assert_eq!(refused.code, Code::Conflict, "{reducer}: {refused}");
+            assert!(refused.detail.contains("still being copied"), "{reducer}: {refused}");
+            assert!(
+                refused.hint.as_ref().is_some_and(|hint| hint.contains("wait")),
+                "{reducer}: {refused}"
+            );
+        }
+        assert!(before == world.state(None).await, "a refused call has no effect");
+        with_steps(&mut world);
+        complete(&world).await;
+        world.say("f", "Go on.").await.unwrap();
+        check_replay(&mut world);
+    });
+}
+
+/// The copy is what there was when the session was forked, although the origin changes and ends between the steps.
+#[test]
+fn changes_of_the_origin_between_the_steps_are_not_copied() {
+    run(async {
+        let mut world = World::new();
+        history(&world, &Caller::local()).await;
+        // It has no outcome, so it is not copied.
+        let call =
+            json!({"call_id": "late", "session_id": "s", "tool_name": "look", "arguments": {}});
+        world.call("request_tool_call", call).await.unwrap();
+        let answer = json!({"session_id": "s", "role": "assistant", "content": null,
+            "data": {"calls": [{"call_id": "late", "name": "look"}]}});
+        world.call("append_message", answer).await.unwrap();
+        let before = contents(&world, "s").await;
+        without_steps(&mut world);
+        world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+        world.call("cancel_tool_call", json!({"call_id": "late"})).await.unwrap();
+        world.say("s", "Later.").await.unwrap();
+        world.call("complete_session", json!({"session_id": "s"})).await.unwrap();
+        with_steps(&mut world);
+        complete(&world).await;
+        let after = contents(&world, "f").await;
+        assert_eq!(after[0].len(), before[0].len());
+        assert_eq!(after[0][..3 * ROUNDS], before[0][..3 * ROUNDS]);
+        assert_eq!(after[0].last(), Some(&json!(["assistant", "message", null, null])));
+        assert_eq!(after[1], before[1]);
+        assert_eq!(after[2], [json!([ROUNDS])]);
+        check_replay(&mut world);
+    });
+}
+
+/// The steps ran with the rights of the engine, had they been those of `system`.
+#[test]
+fn each_step_has_the_rights_of_its_caller() {
+    run(async {
+        let mut world = World::new();
+        let (local, clerk) = (Caller::local(), of_tenant("acme", "clerk"));
+        let role = json!({"name": "clerk", "reducers": ["fork_session"]});
+        ask(&world, &local, "set_role", role).await.unwrap();
+        for (table, condition) in [
+            ("sessions", "1"),
+            ("session_forks", "1"),
+            ("tool_calls", "1"),
+            ("memories", "1"),
+            ("agent_state", "content <> '7' AND content <> '140'"),
+        ] {
+            let policy =
+                json!({"table": table, "role": "clerk", "name": "p", "condition": condition});
+            ask(&world, &local, "set_policy", policy).await.unwrap();
+        }
+        history(&world, &of_tenant("acme", "app")).await;
+        let fork = ask(&world, &clerk, "fork_session", json!({"session_id": "s", "id": "f"}))
+            .await
+            .unwrap();
+        // Message 7 is copied by the first steps, 140 by the last one.
+        assert_eq!(fork["messages"], 3 * ROUNDS - 2);
+        let hidden = "SELECT count(*) FROM agent_state WHERE content IN ('7', '140') AND session_id LIKE '%/f'";
+        assert_eq!(number(&world, hidden).await, 0);
+        check_replay(&mut world);
+    });
+}
+
+/// Revoking what a caller may do, between two steps of its fork.
+#[test]
+fn a_fork_fails_when_its_caller_is_revoked() {
+    let cases = [
+        ("disable_identity", json!({"id": "ann"}), Code::Denied),
+        ("change_identity", json!({"id": "ann", "role": "auditor"}), Code::Denied),
+        ("set_role", json!({"name": "clerk", "reducers": ["append_message"]}), Code::Denied),
+        (
+            "set_policy",
+            json!({"table": "sessions", "role": "clerk", "name": "p", "condition": "0"}),
+            Code::NotFound,
+        ),
+        ("remove_role", json!({"name": "clerk"}), Code::Denied),
+    ];
+    for (reducer, args, code) in cases {
+        run(async {
+            let (mut world, local) = (World::new(), Caller::local());
+            let role = json!({"name": "clerk", "reducers": ["*"]});
+            ask(&world, &local, "set_role", role).await.unwrap();
+            let identity = json!({"id": "ann", "role": "clerk", "scope": {"tenant": "acme"}});
+            ask(&world, &local, "create_identity", identity).await.unwrap();
+            let scope = BTreeMap::from([("tenant".to_owned(), "acme".to_owned())]);
+            let ann = Caller::with("ann", "clerk", BTreeSet::new(), scope);
+            history(&world, &ann).await;
+            without_steps(&mut world);
+            ask(&world, &ann, "fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+            let copied = "SELECT count(*) FROM agent_state WHERE session_id = 'tenant=acme/f'";
+            let before = number(&world, copied).await;
+            ask(&world, &local, reducer, args).await.unwrap();
+            with_steps(&mut world);
+            complete(&world).await;
+            let ends = "SELECT s.status, s.error_code, f.ended_at IS NOT NULL FROM sessions AS s
+                JOIN session_forks AS f ON f.session_id = s.id";
+            assert_eq!(
+                texts(&world, ends).await,
+                [json!(["failed", code.as_str(), 1])],
+                "{reducer}"
+            );
+            assert_eq!(number(&world, copied).await, before, "{reducer}");
+            assert_eq!(number(&world, "SELECT count(*) FROM session_copies").await, 0);
+            check_replay(&mut world);
+        });
+    }
+}
+
+/// A limit that is exceeded after the first step: the caller gets the refusal, and the session is failed.
+#[test]
+fn a_fork_that_cannot_be_completed_is_refused() {
+    run(async {
+        let mut world = World::new();
+        history(&world, &Caller::local()).await;
+        let calls: Vec<JsonValue> = (0..=limits::FORK_CALLS_OF_A_MESSAGE)
+            .map(|nth| json!({"call_id": nth.to_string()}))
+            .collect();
+        let odd =
+            json!({"session_id": "s", "role": "user", "content": "x", "data": {"calls": calls}});
+        world.call("append_message", odd).await.unwrap();
+        let args = json!({"session_id": "s", "id": "f"});
+        let refused = world
+            .engine()
+            .call(&Caller::local(), "fork_session", &args, Some("once"))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code, Code::LimitExceeded, "{refused}");
+        assert!(refused.detail.contains("more than 1000 tool calls"), "{refused}");
+        let ends = "SELECT status, error_code, error_message FROM sessions WHERE id = 'f'";
+        let ends = texts(&world, ends).await;
+        assert_eq!((&ends[0][0], &ends[0][1]), (&json!("failed"), &json!("limit_exceeded")));
+        check_replay(&mut world);
+    });
+}
+
+/// Results that are missing come behind the answer, also if more messages follow it than one step copies.
+#[test]
+fn an_answer_with_many_messages_behind_it_is_copied() {
+    run(async {
+        let mut world = World::new();
+        let local = Caller::local();
+        ask(&world, &local, "register_tool", json!({"name": "look", "effect": "read_only"}))
+            .await
+            .unwrap();
+        for (session, behind) in [("few", 5), ("many", 2 * limits::FORK_STEP_ROWS + 5)] {
+            world.session(session).await;
+            let call_id = format!("of_{session}");
+            let call = json!({"call_id": call_id, "session_id": session, "tool_name": "look", "arguments": {}});
+            world.call("request_tool_call", call).await.unwrap();
+            world.call("cancel_tool_call", json!({"call_id": call_id})).await.unwrap();
+            let answer = json!({"session_id": session, "role": "assistant", "content": "I look.",
+                "data": {"calls": [{"call_id": call_id, "name": "look", "provider_call_id": "p"}]}});
+            world.call("append_message", answer).await.unwrap();
+            for nth in 0..behind {
+                world.say(session, &nth.to_string()).await.unwrap();
+            }
+            let id = format!("f_{session}");
+            let fork =
+                ask(&world, &local, "fork_session", json!({"session_id": session, "id": id}))
+                    .await
+                    .unwrap();
+            assert_eq!(fork["messages"], behind + 3);
+            let place = format!(
+                "SELECT (SELECT count(*) FROM agent_state AS b WHERE b.session_id = e.session_id AND b.id < e.id)
+                 FROM agent_state AS e WHERE session_id = '{id}' AND role = 'tool' AND data ->> '$.provider_call_id' = 'p'"
+            );
+            let expected = if session == "few" { 2 } else { behind as i64 + 2 };
+            assert_eq!(number(&world, &place).await, expected, "{session}");
+        }
+        check_replay(&mut world);
+    });
+}
+
+/// The forks of one tenant wait for their turn, and so do the steps of each.
+#[test]
+fn tenants_take_turns() {
+    run(async {
+        let mut world = World::new();
+        for tenant in ["acme", "zeta"] {
+            history_of(&world, tenant).await;
+        }
+        without_steps(&mut world);
+        for nth in 0..5 {
+            let args = json!({"session_id": "s", "id": format!("f{nth}")});
+            ask(&world, &of_tenant("zeta", "app"), "fork_session", args).await.unwrap();
+        }
+        ask(
+            &world,
+            &of_tenant("acme", "app"),
+            "fork_session",
+            json!({"session_id": "s", "id": "f"}),
+        )
+        .await
+        .unwrap();
+        with_steps(&mut world);
+        complete(&world).await;
+        let acme = "SELECT max(seq) FROM events WHERE reducer = 'continue_fork' AND session_id = 'tenant=acme/f'";
+        let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_fork'";
+        let own = number(&world, &format!("{steps} AND session_id = 'tenant=acme/f'")).await;
+        let before = number(
+            &world,
+            &format!("{steps} AND seq < ({acme}) AND session_id <> 'tenant=acme/f'"),
+        )
+        .await;
+        assert!(before <= own + 1, "{before} steps of others before {own}");
+    });
+}
+
+async fn history_of(world: &World, tenant: &str) {
+    let who = of_tenant(tenant, "app");
+    ask(world, &who, "create_session", json!({"agent": "clerk", "id": "s"})).await.unwrap();
+    let say = |nth: usize| {
+        to("append_message", json!({"session_id": "s", "role": "user", "content": nth.to_string()}))
+    };
+    let calls: Vec<BatchCall> = (0..3 * limits::FORK_STEP_ROWS).map(say).collect();
+    for calls in calls.chunks(100) {
+        world.engine().batch(&who, calls, None).await.unwrap();
+    }
+}
+
+/// A retry of a request waits for the same fork, and a batch for all of its forks.
+#[test]
+fn retries_and_batches_wait_for_the_end() {
+    run(async {
+        let mut world = World::new();
+        history(&world, &Caller::local()).await;
+        without_steps(&mut world);
+        let args = json!({"session_id": "s", "id": "f"});
+        let first = world
+            .engine()
+            .call(&Caller::local(), "fork_session", &args, Some("once"))
+            .await
+            .unwrap();
+        with_steps(&mut world);
+        let again = world
+            .engine()
+            .call(&Caller::local(), "fork_session", &args, Some("once"))
+            .await
+            .unwrap();
+        assert!(again.duplicate && !first.duplicate);
+        world.say("f", "It is complete.").await.unwrap();
+        let forks = ["g", "h"].map(|id| to("fork_session", json!({"session_id": "s", "id": id})));
+        let done = world.engine().batch(&Caller::local(), &forks, None).await.unwrap();
+        for result in done.results {
+            let fork: JsonValue = serde_json::from_str(&result.result).unwrap();
+            assert_eq!(fork["messages"], 3 * ROUNDS, "{fork}");
+        }
+        world.say("g", "It is complete.").await.unwrap();
+        world.say("h", "It is complete.").await.unwrap();
+        check_replay(&mut world);
+    });
+}
