@@ -49,10 +49,28 @@ pub struct Continuation {
 }
 
 impl Deadline {
-    /// The query for the rows due first, behind a place: at most `?1` rows of the alias `r`, in the order of their due times. A row
-    /// has its place ([`Deadline::place`]), then its key, then `scope`. The place is `?2` and so on.
+    /// The query for the rows due first, behind a place and up to a time: at most `?1` rows of the alias `r`, in the order of
+    /// their due times. A row has its place ([`Deadline::place`]), then its key, then `scope`. The place is `?2` and so on, and the
+    /// time is the last parameter.
     #[must_use]
     pub fn query(&self, scope: &str) -> String {
+        let (keys, place) = (self.keys().join(", "), self.place().join(", "));
+        let (from, parameter) = (self.behind_place(), self.place().len() + 2);
+        let column = self.column;
+        format!(
+            "SELECT {place}, {keys}, {scope}{from} AND {column} <= ?{parameter} ORDER BY {place} LIMIT ?1"
+        )
+    }
+
+    /// The query for the first due time behind a place. The place is `?2` and so on; `?1` is unused.
+    #[must_use]
+    pub fn next_query(&self) -> String {
+        let (from, column) = (self.behind_place(), self.column);
+        format!("SELECT {column}{from} ORDER BY {column} LIMIT 1")
+    }
+
+    /// FROM and WHERE of the rows behind a place.
+    fn behind_place(&self) -> String {
         let Deadline { table, column, condition, .. } = self;
         let own = table.indexes.iter().find(|index| index.columns == [*column]);
         // Even if the column has an index of its own, SQLite might prefer another one.
@@ -61,10 +79,8 @@ impl Deadline {
         let parameters: Vec<String> =
             (0..self.place().len()).map(|at| format!("?{}", at + 2)).collect();
         format!(
-            "SELECT {place}, {keys}, {scope} FROM {name} AS r{index} \
-             WHERE {condition} AND {column} IS NOT NULL AND ({place}) > ({parameters}) \
-             ORDER BY {place} LIMIT ?1",
-            keys = self.keys().join(", "),
+            " FROM {name} AS r{index} \
+             WHERE {condition} AND {column} IS NOT NULL AND ({place}) > ({parameters})",
             name = table.name,
             index = index.unwrap_or_default(),
             parameters = parameters.join(", "),

@@ -706,6 +706,20 @@ CREATE UNIQUE INDEX runs_session_id ON runs (session_id) WHERE status IN ('runni
 
 CREATE INDEX runs_session_id_created_at ON runs (session_id, created_at);
 
+CREATE TABLE session_copies (
+  id TEXT PRIMARY KEY NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  caller TEXT NOT NULL,
+  authority TEXT,
+  progress TEXT NOT NULL,
+  due_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX session_copies_due_at ON session_copies (due_at);
+
+CREATE INDEX session_copies_session_id ON session_copies (session_id);
+
 CREATE TABLE session_forks (
   session_id TEXT PRIMARY KEY NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   origin_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -714,7 +728,8 @@ CREATE TABLE session_forks (
   calls INTEGER NOT NULL,
   forked_by TEXT NOT NULL,
   created_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
+  seq INTEGER NOT NULL,
+  ended_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX session_forks_origin_id ON session_forks (origin_id);

@@ -548,6 +548,34 @@ fn batches_are_bounded_in_bytes_and_rows() {
     });
 }
 
+/// The rows of a batch are limited, not only the steps that they take: each of these calls changes few rows.
+#[test]
+fn a_batch_is_bounded_in_rows() {
+    let world = World::new();
+    run(async {
+        let put = |nth: usize, rows: usize| {
+            let puts = (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1}));
+            let puts: Vec<JsonValue> = puts.collect();
+            to("write_entries", json!({"collection_id": "box", "puts": puts}))
+        };
+        world.engine().batch(&Caller::local(), &[put(0, 1)], None).await.unwrap();
+        // A call changes its entries and the row of the collection.
+        let rows = 49;
+        let max = limits::BATCH_ROWS as usize / (rows + 1);
+        let before = world.engine().metrics().writer_steps_total.get();
+        let calls: Vec<BatchCall> = (1..=max + 1).map(|nth| put(nth, rows)).collect();
+        world.engine().batch(&Caller::local(), &calls, None).await.unwrap();
+        let steps = world.engine().metrics().writer_steps_total.get() - before;
+        assert!(steps < limits::batch_steps(max + 1), "{steps} steps");
+        let calls: Vec<BatchCall> = (2_000..2_000 + max + 2).map(|nth| put(nth, rows)).collect();
+        let refusal = world.engine().batch(&Caller::local(), &calls, None).await.unwrap_err();
+        assert_eq!(refusal.code.as_str(), "limit_exceeded");
+        assert!(refusal.detail.starts_with(&format!("the first {} of", max + 1)), "{refusal}");
+        let entries = "SELECT count(*) FROM entries";
+        assert_eq!(number(&world, entries).await, ((max + 1) * rows + 1) as i64);
+    });
+}
+
 /// Regression: 200 calls of 70 bytes that change a row of 4 MB blocked the writer for 42 s, and were answered with 780 MB.
 #[test]
 fn a_batch_is_bounded_in_bytes() {

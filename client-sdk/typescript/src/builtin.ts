@@ -787,15 +787,34 @@ export interface BuiltinTables {
     origin_id: string;
     /** The last event of the log that the history includes. */
     at: number;
-    /** Number of messages that were copied. */
+    /** Number of messages that were copied so far. */
     messages: number;
-    /** Number of tool calls whose outcomes were copied. */
+    /** Number of tool calls whose outcomes were copied so far. */
     calls: number;
     /** The caller that forked it. */
     forked_by: string;
     /** When it was forked. */
     created_at: number;
     /** The event that forked it. */
+    seq: number;
+    /** When the copy ended; null while it is in progress. If it failed, the new session is `failed`. */
+    ended_at: number | null;
+  };
+  /** A fork that is not complete: its next step. */
+  session_copies: {
+    /** Its id. Each step has a new one, so that no two deadline calls have the same key. */
+    id: string;
+    /** The new session. */
+    session_id: string;
+    /** The caller that forked the session, and makes the steps. */
+    caller: string;
+    /** Its restrictions, as in the log; null if it has none. */
+    authority: string | null;
+    /** The place that the steps have reached. */
+    progress: string;
+    /** When the next step is due: immediately. */
+    due_at: number;
+    /** The event that wrote it. */
     seq: number;
   };
   /** The trace of a run that has ended. */
@@ -1835,7 +1854,7 @@ export interface BuiltinReducers {
       more: boolean;
     };
   };
-  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call without an outcome at that event stays without one. The row of `session_forks` links both. */
+  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call without an outcome at that event stays without one. The row of `session_forks` links both. A long history is copied in several transactions; the answer waits for the last one. */
   fork_session: {
     args: {
       at?: number | bigint | null | undefined;

@@ -81,8 +81,10 @@ struct WaitingRow {
 struct DeadlineKind {
     deadline: Deadline,
     column: usize,
-    /// Reads the next rows in the order of their due times.
+    /// Reads the next rows that are due, in the order of their due times.
     next_rows: String,
+    /// Finds the due time of the next row.
+    next_time: String,
     /// Looks a row up.
     one_row: String,
     /// The place of the last row that was read.
@@ -108,6 +110,7 @@ impl DeadlineKind {
             deadline,
             column,
             next_rows: deadline.query(&scope),
+            next_time: deadline.next_query(),
             one_row: deadline.row_query(&scope),
             read_to: before_all(&deadline),
             next: Some(Micros(i64::MIN)),
@@ -186,28 +189,28 @@ impl DeadlineKind {
         mut each: impl FnMut(Micros, Vec<Value>, &str),
     ) -> Result<usize, StoreError> {
         let (place, keys) = (self.read_to.len(), self.deadline.table.key.len());
-        let rows = Value::Integer(max as i64 + 1);
-        let params: Vec<Value> =
-            std::iter::once(rows).chain(self.read_to.iter().cloned()).collect();
-        let (mut count, mut next, mut read_to) = (0, None, None);
+        let mut params = vec![Value::Integer(max as i64)];
+        params.extend(self.read_to.iter().cloned());
+        params.push(Value::Integer(now.0));
+        let (mut count, mut read_to) = (0, None);
         store.run(&self.next_rows, &params, &mut |row| {
             let Some(Value::Integer(at)) = row.first() else { return };
-            let at = Micros(*at);
-            if next.is_some() {
-                return;
-            }
-            if at > now || count == max {
-                next = Some(at);
-                return;
-            }
             count += 1;
             read_to = Some(row[..place].to_vec());
-            each(at, row[place..place + keys].to_vec(), &text(row.get(place + keys)));
+            each(Micros(*at), row[place..place + keys].to_vec(), &text(row.get(place + keys)));
         })?;
-        self.next = next;
         if let Some(read_to) = read_to {
             self.read_to = read_to;
         }
+        params.truncate(1);
+        params.extend(self.read_to.iter().cloned());
+        let mut next = None;
+        store.run(&self.next_time, &params, &mut |row| {
+            if let Some(Value::Integer(at)) = row.first() {
+                next = Some(Micros(*at));
+            }
+        })?;
+        self.next = next;
         Ok(count)
     }
 

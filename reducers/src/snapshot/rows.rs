@@ -72,7 +72,7 @@ pub struct SessionFork {
 }
 
 /// A fork that is not complete: its next step.
-#[table(name = "session_copies", without_rowid, index(due_at), index(session_id))]
+#[table(name = "session_copies", index(due_at), index(session_id))]
 pub struct SessionCopy {
     /// Its id. Each step has a new one, so that no two deadline calls have the same key.
     #[column(key)]
@@ -103,6 +103,6 @@ CREATE TABLE session_copies (
   progress TEXT NOT NULL,
   due_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 CREATE INDEX session_copies_due_at ON session_copies (due_at);
 CREATE INDEX session_copies_session_id ON session_copies (session_id)";

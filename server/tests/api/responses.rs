@@ -265,6 +265,43 @@ async fn a_foreign_response_is_not_found() {
     assert_eq!((own.status, &own.json()["status"]), (200, &json!("in_progress")));
 }
 
+/// A tenant's batch may have 1 MiB besides its largest call, and 1,000 calls. A client that sends its whole history with each
+/// request was refused with the hint to send several batches.
+#[tokio::test]
+async fn a_long_history_of_a_tenant_is_accepted() {
+    let home = TokenServer(with_clerk().await);
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    let bearer = format!("Bearer {}", token("acmeacmea"));
+    for (messages, bytes) in [(200, 15_000), (1_200, 10), (3, 3 << 20)] {
+        let text = |nth: usize| format!("{nth}{}", "x".repeat(bytes));
+        let input: Vec<JsonValue> =
+            (0..=messages).map(|nth| json!({"role": "user", "content": text(nth)})).collect();
+        let body = json!({"model": "clerk", "input": input, "background": true}).to_string();
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let request = home.0.request("POST", CREATE).header("authorization", &bearer);
+            let key = format!("of {messages}");
+            let created = request.header("idempotency-key", &key).body(&body).send().await;
+            assert_eq!(created.status, 200, "{messages}: {created:?}");
+            ids.push(created.json()["id"].clone());
+        }
+        assert_eq!(ids[0], ids[1], "a retry stores nothing again");
+        let run = run_of(&json!({"id": ids[0]}));
+        let sql = json!({"sql": "SELECT count(*), min(number = position), max(length(content)) FROM (
+            SELECT CAST(rtrim(content, 'x') AS INTEGER) AS number, content,
+                row_number() OVER (ORDER BY id) - 1 AS position
+            FROM agent_state WHERE session_id = (SELECT session_id FROM runs WHERE id = :run))",
+            "params": {"run": run}});
+        let found = home.0.request("POST", "/v1/sql").header("authorization", &bearer);
+        let found = found.body(sql.to_string()).send().await.json();
+        assert_eq!(
+            (&found["rows"][0][0], &found["rows"][0][1]),
+            (&json!(messages + 1), &json!(1)),
+            "{found}"
+        );
+    }
+}
+
 /// A retry with the request id of another tenant is another response.
 #[tokio::test]
 async fn request_ids_of_tenants_are_separate() {

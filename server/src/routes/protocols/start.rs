@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use abide_engine::Engine;
 use abide_schema::reducer::{Caller, DERIVED};
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Refusal, Value};
+use abide_schema::{Code, Refusal, Value, limits};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
@@ -209,7 +209,31 @@ impl NewRun {
 pub(super) const EVENTS: &str = "SELECT number, turn, kind, data, created_at FROM run_events \
     WHERE run_id = :run ORDER BY number";
 
-/// Begins a run: all or nothing. `bytes` is the size of the request, `key` its request id. The run does not begin if its
+/// Bytes of messages in one batch of a history: less than one batch may have, with room for the names of arguments.
+const HISTORY_BATCH_BYTES: usize = limits::BATCH_BYTES / 2;
+
+/// Messages in one batch of a history, with room for the calls that begin the run.
+const HISTORY_BATCH_CALLS: usize = limits::BATCH_CALLS / 2;
+
+/// Takes the first messages of a long history from the calls that begin a run, as batches that a restricted caller may send.
+fn split_history(calls: &mut Vec<BatchCall>, start: &mut usize) -> Vec<Vec<BatchCall>> {
+    let mut batches = Vec::new();
+    let (mut taken, mut bytes) = (0, 0);
+    for (position, call) in calls[..*start].iter().enumerate() {
+        let own_bytes = call.args["content"].as_str().map_or(0, str::len);
+        bytes += own_bytes;
+        let is_full = bytes > HISTORY_BATCH_BYTES || position - taken == HISTORY_BATCH_CALLS;
+        if is_full && position > taken {
+            batches.push(position - taken);
+            (taken, bytes) = (position, own_bytes);
+        }
+    }
+    *start -= taken;
+    batches.into_iter().map(|count| calls.drain(..count).collect()).collect()
+}
+
+/// Begins a run. A history that is longer than one batch may be is stored before, without effect until the run begins; all
+/// else is all or nothing. `bytes` is the size of the request, `key` its request id. The run does not begin if its
 /// events cannot be read: a client that repeats the refused request would begin another one each time.
 pub(super) async fn start(
     app: &AppState,
@@ -222,7 +246,13 @@ pub(super) async fn start(
     app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(hidden)?;
     let permit = app.read_limiter.permit(by.quota_key(), bytes).await;
     app.engine.check_room(by, bytes)?;
-    let (calls, start) = new.calls();
+    let (mut calls, mut start) = new.calls();
+    for (number, history) in split_history(&mut calls, &mut start).into_iter().enumerate() {
+        // Each has its own request id, so that a repeated request continues where it ended.
+        let key = key.map(|key| format!("{key} {number}"));
+        let stored = app.engine.batch(by, &history, key.as_deref()).await;
+        stored.map_err(Refusal::outside_batch)?;
+    }
     let begun = begin(permit, app.engine.batch(by, &calls, key)).await;
     let done = begun.map_err(Refusal::outside_batch)?;
     let result = done
