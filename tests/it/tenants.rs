@@ -313,10 +313,12 @@ fn a_fork_counts_by_the_rows_that_it_changes() {
         is_delayed(&refusal);
 
         // Work that is undone costs as much.
+        let rate = Some(RateLimit { calls: 3, per_ms: 3_000 });
         let bob = Caller::new("bob").limited(CallLimits { rate, ..CallLimits::default() });
         let call = |reducer: &str, args| BatchCall { reducer: reducer.to_owned(), args };
         let calls = [
             call("fork_session", json!({"session_id": "s", "id": "f3"})),
+            call("fork_session", json!({"session_id": "s", "id": "f4"})),
             call("append_message", json!({"session_id": "none", "role": "user", "content": "x"})),
         ];
         let refusal = world.engine().batch(&bob, &calls, None).await.unwrap_err();

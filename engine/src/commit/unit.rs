@@ -20,7 +20,7 @@ pub(crate) struct Unit {
     pub(crate) calls: Vec<PreparedCall>,
     pub(crate) request: Option<Request>,
     /// The due row, for a deadline call.
-    pub(crate) due: Option<DueRow>,
+    pub(crate) due: Option<Box<DueRow>>,
     /// Work that readers have done for it, and the number of deferrals.
     pub(crate) finished: Vec<FinishedWork>,
     pub(crate) deferrals: usize,
@@ -53,7 +53,10 @@ impl Unit {
 
     /// A call of the engine itself, without a reply.
     pub(crate) fn of_engine(calls: Vec<PreparedCall>, due: Option<DueRow>) -> Unit {
-        Unit { due, ..Unit::new(Caller::system(), calls, None, oneshot::channel().0) }
+        Unit {
+            due: due.map(Box::new),
+            ..Unit::new(Caller::system(), calls, None, oneshot::channel().0)
+        }
     }
 
     /// The work budget of one of its calls; unlimited for deadline calls, whose arguments are not from a caller.

@@ -553,8 +553,8 @@ fn a_fork_has_the_history_up_to_an_event() {
             let args = json!({"session_id": "s1", "id": id, "at": at});
             call(&world, &local, "fork_session", args).await.unwrap();
             for sql in [
-                "SELECT session_id, role, content, data ->> '$.call_id' FROM agent_state",
-                "SELECT session_id, call_id, status, result FROM tool_calls",
+                "SELECT session_id, role, content, rtrim(data ->> '$.call_id', '0123456789abcdef') FROM agent_state",
+                "SELECT session_id, rtrim(call_id, '0123456789abcdef'), status, result FROM tool_calls",
             ] {
                 let sql = format!("{sql} WHERE session_id = '{id}' ORDER BY rowid");
                 output.extend(world.rows(&sql).await.iter().map(line));
@@ -565,13 +565,13 @@ fn a_fork_has_the_history_up_to_an_event() {
             ["before","assistant","I look.",null]
             ["after","user","Pay it.",null]
             ["after","assistant","I look.",null]
-            ["after","tool","there","after~1"]
-            ["after","after~1","succeeded","{\"text\":\"there\"}"]
+            ["after","tool","there","after~"]
+            ["after","after~","succeeded","{\"text\":\"there\"}"]
             ["newest","user","Pay it.",null]
             ["newest","assistant","I look.",null]
-            ["newest","tool","there","newest~1"]
+            ["newest","tool","there","newest~"]
             ["newest","user","And now?",null]
-            ["newest","newest~1","succeeded","{\"text\":\"there\"}"]
+            ["newest","newest~","succeeded","{\"text\":\"there\"}"]
         "#]]
         .assert_eq(&output);
         assert_eq!(open, one(&world, pending).await, "nothing is requested again");
