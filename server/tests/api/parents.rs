@@ -7,13 +7,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use abide_schema::Caller;
+use abide_server::{AccessConfig, Services, WebhookFuture, WebhookRequest, WebhookSender};
 use expect_test::expect;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::http::{Request, Response};
 use crate::mcp::modern;
+use crate::test_server::TestServer;
 use crate::tokens::{TokenServer, token};
 
 /// Tenants, each with a token of the role `app`.
@@ -77,9 +80,25 @@ const SINGLE: [&str; 32] = [
 const OF_ROWS: [&str; 5] =
     ["/v1/sessions/{id}/messages", "/v1/sessions/{id}/state", "/v1/sql", "/v1/subscribe", "/v1/ws"];
 
+/// A receiver of push notifications that nobody reads.
+#[derive(Debug)]
+struct Silent;
+
+impl WebhookSender for Silent {
+    fn check(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn send(&self, _: WebhookRequest) -> WebhookFuture<'_> {
+        Box::pin(std::future::ready(Ok(200)))
+    }
+}
+
 /// Two sessions of acme whose runs wait for an approval, one of zeta, and prompts.
 async fn home() -> TokenServer {
-    let home = TokenServer(crate::agents::server().await);
+    let services = Services { webhooks: Some(Arc::new(Silent)), ..Services::default() };
+    let server = TestServer::with_services(AccessConfig::loopback(), services).await;
+    let home = TokenServer(server);
     home.with(ANN, json!({"scope": {"tenant": "acme"}})).await;
     home.with(ZED, json!({"scope": {"tenant": "zeta"}})).await;
     for name in ["clerk", "other"] {
@@ -94,6 +113,9 @@ async fn home() -> TokenServer {
         let run = json!({"session_id": format!("s-{name}"), "id": format!("r-{name}")});
         home.call(who, "start_run", run).await;
         wait_for_approval(&home, &format!("tenant={tenant}/"), name).await;
+        let hook = json!({"run_id": format!("r-{name}"), "name": format!("p-{name}"),
+            "url": "https://receiver.example"});
+        assert_eq!(home.call(who, "put_webhook", hook).await.status, 200);
     }
     for name in ["greeting", "farewell"] {
         let put = json!({"text": "Hello", "labels": ["live"]}).to_string();
@@ -124,7 +146,8 @@ async fn state(home: &TokenServer) -> String {
     let sql = "SELECT (SELECT json_group_array(json_array(id, status, turn)) FROM runs), \
                (SELECT json_group_array(json_array(call_id, status)) FROM tool_calls), \
                (SELECT json_group_array(json_array(call_id, status)) FROM approvals), \
-               (SELECT json_group_array(id) FROM sessions), (SELECT count(*) FROM webhooks), \
+               (SELECT json_group_array(id) FROM sessions), \
+               (SELECT json_group_array(json_array(run_id, name)) FROM webhooks), \
                (SELECT json_group_array(json_array(prompt, label, version)) FROM prompt_labels), \
                (SELECT count(*) FROM agent_state)";
     let found = home.0.engine.query(&Caller::local(), sql, &Map::new(), None).await;
@@ -143,14 +166,18 @@ struct Names<'a> {
 type Case = (&'static str, &'static str, fn(Names<'_>) -> JsonValue);
 
 fn decision(names: Names<'_>) -> JsonValue {
-    let part = json!({"type": "dynamic-tool", "toolName": "refund", "state": "approval-responded",
-        "approval": {"id": format!("r-{}~1.1", names.child), "approved": true}});
+    let parts = [names.child, names.parent].map(|name| {
+        json!({"type": "dynamic-tool", "toolName": "refund", "state": "approval-responded",
+            "approval": {"id": format!("r-{name}~1.1"), "approved": true}})
+    });
     json!({"id": format!("s-{}", names.parent), "trigger": "submit-message",
-        "messages": [{"id": "a", "role": "assistant", "parts": [part]}]})
+        "messages": [{"id": "a", "role": "assistant", "parts": parts}]})
 }
 
 fn resume(names: Names<'_>, payload: &JsonValue) -> JsonValue {
-    json!({"threadId": format!("s-{}", names.parent), "runId": "r", "resume": [
+    let own = json!({"interruptId": format!("r-{}~1.1", names.parent), "status": "resolved",
+        "payload": {"approved": true}});
+    json!({"threadId": format!("s-{}", names.parent), "runId": "r", "resume": [own,
         {"interruptId": format!("r-{}~1.1", names.child), "status": "resolved", "payload": payload}]})
 }
 
@@ -166,11 +193,13 @@ fn task(names: Names<'_>) -> JsonValue {
 }
 
 fn push(names: Names<'_>) -> JsonValue {
-    json!({"taskId": format!("r-{}", names.parent), "id": format!("p-{}", names.child)})
+    json!({"taskId": format!("r-{}", names.parent), "id": format!("p-{}", names.child),
+        "url": "https://attacker.example"})
 }
 
-/// A decision on a call whose run has another address.
-const CALLS: [Case; 5] = [
+/// A decision on a call whose run has another address, and a configuration of another task. The deletion of what does not exist is no
+/// error in A2A.
+const CALLS: [Case; 7] = [
     ("POST", "/v1/agents/AGENT/chat", decision),
     ("POST", "/v1/agents/AGENT/ag-ui", |names| resume(names, &json!({"approved": true}))),
     ("POST", "/v1/agents/AGENT/ag-ui", |names| resume(names, &json!({"outcome": "succeeded"}))),
@@ -182,6 +211,8 @@ const CALLS: [Case; 5] = [
                 "approval_request_id": format!("r-{}~1.1", names.parent)}]})
     }),
     ("SendMessage", "/a2a/AGENT", message),
+    ("GetTaskPushNotificationConfig", "/a2a/AGENT", push),
+    ("DeleteTaskPushNotificationConfig", "/a2a/AGENT", push),
 ];
 
 /// A run or a session through the address of another agent.
@@ -250,9 +281,9 @@ fn code(answer: &Response) -> String {
 }
 
 async fn check(cases: &[Case], names: Names<'_>, table: &mut String) {
+    let home = home().await;
+    let before = state(&home).await;
     for case in cases {
-        let home = home().await;
-        let before = state(&home).await;
         let answer = request(&home, *case, names).send().await;
         let Names { agent, parent, child } = names;
         let (method, path, _) = case;
@@ -269,9 +300,36 @@ async fn a_call_is_decided_through_its_own_run_only() {
         let mut table = format!("{child} through {parent}\n");
         check(&CALLS, Names { agent: "clerk", parent, child }, &mut table).await;
         match (parent, child) {
-            ("two", "one") => expect![[""]].assert_eq(&table),
-            ("two", _) => expect![[""]].assert_eq(&table),
-            _ => expect![[""]].assert_eq(&table),
+            ("two", "one") => expect![[r#"
+                one through two
+                POST /v1/agents/AGENT/chat: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/responses: 404 "not_found"
+                SendMessage /a2a/AGENT: 200 "NOT_FOUND"
+                GetTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                DeleteTaskPushNotificationConfig /a2a/AGENT: 200 {"id":7,"jsonrpc":"2.0","result":{}}
+            "#]].assert_eq(&table),
+            ("two", _) => expect![[r#"
+                zed through two
+                POST /v1/agents/AGENT/chat: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/responses: 404 "not_found"
+                SendMessage /a2a/AGENT: 200 "NOT_FOUND"
+                GetTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                DeleteTaskPushNotificationConfig /a2a/AGENT: 200 {"id":7,"jsonrpc":"2.0","result":{}}
+            "#]].assert_eq(&table),
+            _ => expect![[r#"
+                one through zed
+                POST /v1/agents/AGENT/chat: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/responses: 404 "not_found"
+                SendMessage /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                DeleteTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+            "#]].assert_eq(&table),
         }
     }
 }
@@ -282,9 +340,63 @@ async fn a_run_is_reached_through_its_own_agent_only() {
         let mut table = format!("{of} through {agent}\n");
         check(&AGENTS, Names { agent, parent: of, child: of }, &mut table).await;
         match (agent, of) {
-            ("other", "one") => expect![[""]].assert_eq(&table),
-            ("other", _) => expect![[""]].assert_eq(&table),
-            _ => expect![[""]].assert_eq(&table),
+            ("other", "one") => expect![[r#"
+                one through other
+                POST /v1/agents/AGENT/chat: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                GET /v1/agents/AGENT/chat/s-CHILD/stream: 204
+                POST /v1/agents/AGENT/runs: 409 "conflict"
+                POST /v1/agents/AGENT/invoke: 409 "conflict"
+                SendMessage /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                CancelTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                SubscribeToTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                CreateTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                ListTaskPushNotificationConfigs /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                DeleteTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                tools/call /mcp: 200 -32602
+            "#]]
+            .assert_eq(&table),
+            ("other", _) => expect![[r#"
+                zed through other
+                POST /v1/agents/AGENT/chat: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                GET /v1/agents/AGENT/chat/s-CHILD/stream: 204
+                POST /v1/agents/AGENT/runs: 404 "not_found"
+                POST /v1/agents/AGENT/invoke: 404 "not_found"
+                SendMessage /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                CancelTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                SubscribeToTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                CreateTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                ListTaskPushNotificationConfigs /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                DeleteTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                tools/call /mcp: 200 -32602
+            "#]]
+            .assert_eq(&table),
+            _ => expect![[r#"
+                zed through clerk
+                POST /v1/agents/AGENT/chat: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                POST /v1/agents/AGENT/ag-ui: 404 "not_found"
+                GET /v1/agents/AGENT/chat/s-CHILD/stream: 204
+                POST /v1/agents/AGENT/runs: 404 "not_found"
+                POST /v1/agents/AGENT/invoke: 404 "not_found"
+                SendMessage /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                CancelTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                SubscribeToTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                CreateTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                GetTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                ListTaskPushNotificationConfigs /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                DeleteTaskPushNotificationConfig /a2a/AGENT: 200 "TASK_NOT_FOUND"
+                tools/call /mcp: 200 -32602
+            "#]]
+            .assert_eq(&table),
         }
     }
 }
@@ -304,7 +416,14 @@ async fn a_part_is_reached_through_its_own_whole_only() {
         "inputResponses": {"r-one~1.1": {"action": "accept", "content": {"approve": true}}}});
     modern(&home.0, Some(&token(ANN)), "tasks/update", update).send().await;
     assert_eq!(state(&home).await, before);
-    expect![[""]].assert_eq(&table);
+    expect![[r#"
+        DELETE /v1/prompts/farewell/labels/next: 404 "not_found"
+        PUT /v1/prompts/farewell/labels/live: 404 "not_found"
+        GET /v1/prompts/farewell?at=next: 404 "not_found"
+        POST /v1/prompts/farewell/render: 404 "not_found"
+        POST /v1/sessions: 404 "not_found"
+    "#]]
+    .assert_eq(&table);
 }
 
 #[tokio::test]
