@@ -1,7 +1,7 @@
 """A plugin of pytest for the compatibility kit: every message that the kit sends has an id of its own.
 
-The kit names its messages by what the agent shall do, and sends different messages with the same id. A server that uses a
-`messageId` once, as the specification allows, refuses the second one.
+The kit names its messages by what the agent shall do, and sends the same message again when it wants another task. A server that
+detects repeated messages by `messageId`, as the specification allows, answers with the task of the first one.
 """
 
 from __future__ import annotations

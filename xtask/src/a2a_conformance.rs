@@ -1,5 +1,6 @@
-//! `cargo xtask a2a-conformance`: the compatibility kit of A2A against the A2A server, on its three bindings. Every failure must be
-//! in `tests/clients/a2a_tck_expected.txt` with its reason, and every test in that list must fail.
+//! `cargo xtask a2a-conformance`: the compatibility kit of A2A against the A2A server, on its three bindings: as it is published, and with
+//! an id of its own for each message. Every failure must be in `tests/clients/a2a_tck_expected.txt` with its reason, or for the first run
+//! in `a2a_tck_unmodified.txt`, and every test in these lists must fail.
 //!
 //! No registry has the kit, so a clone of this repository does not: then the command says so and does nothing.
 
