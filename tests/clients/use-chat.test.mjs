@@ -78,6 +78,7 @@ const shows = (page, text) =>
 const texts = (page) => page.$$eval(".part", (parts) => parts.map((part) => part.textContent));
 
 async function say(page, text) {
+  await page.bringToFront();
   await page.type("input", text);
   await page.click("#send");
 }
