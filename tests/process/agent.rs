@@ -432,6 +432,28 @@ fn a_server_says_what_it_has_read_again() {
     fs::write(agent_folder.path("project/agents/late.yaml"), "description: x\n").unwrap();
     assert_eq!(said("reloaded"), "reloaded  agents:  new late");
 
+    // A reload reports what `agent check` does.
+    let told = |part: &str| loop {
+        let line = server.line();
+        if line.contains(part) {
+            return line;
+        }
+    };
+    let missing =
+        "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }\n";
+    replace(&before.replace("programs:\n", &format!("programs:\n{missing}")));
+    let failed = told("there is no program \"nosuchprog\" for the tool lint");
+    assert!(failed.starts_with("failed    project/abide.yaml:"), "{failed}");
+    replace(&before);
+    assert_eq!(told("removed lint"), "reloaded  programs:  removed lint");
+    let remote = agent_folder.path("project/agents/remote.yaml");
+    fs::write(&remote, "a2a: { url: 'http://10.0.0.1/a2a/x' }\n").unwrap();
+    let warning = told("10.0.0.1 is not a public address");
+    assert!(warning.starts_with("warning   project/agents/remote.yaml:1:14: "), "{warning}");
+    fs::write(&remote, "subagents: [nobody]\n").unwrap();
+    let failed = told("unknown subagent nobody");
+    assert!(failed.starts_with("failed    project/agents/remote.yaml:1:13: "), "{failed}");
+
     let run = ["agent", "run", "clerk", INPUT, "--url", &url];
     agent_folder.run(&run).good();
     let (status, metrics) = request_to(address, "GET", "/metrics", "");

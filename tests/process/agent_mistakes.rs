@@ -105,6 +105,25 @@ fn a_run_of_a_broken_definition_is_explained() {
     );
 }
 
+/// Every command printed the problems of all agents of the folder, so that the one that mattered was overlooked. The class: a
+/// message about something that the command does not use.
+#[test]
+fn a_command_mentions_the_agents_that_it_concerns() {
+    let project = project("", "subagents: [helper]\n");
+    let write = |name: &str, text: &str| {
+        fs::write(project.path(&format!(".abide/agents/{name}.yaml")), text).unwrap();
+    };
+    write("helper", "mode: subagent\ntools: [fly]\n");
+    write("stranger", "tools: [swim]\n");
+    let ended = project.run_on_file(&["agent", "run", "clerk", "Hi"]);
+    assert!(ended.stderr.contains("helper.yaml:2:9: unknown tool fly"), "{ended:?}");
+    assert!(!ended.stderr.contains("stranger"), "{ended:?}");
+    let ended = project.run_on_file(&["agent", "run", "default", "Hi"]);
+    assert!(!ended.stderr.contains("unknown tool"), "{ended:?}");
+    let checked = project.run(&["agent", "check"]);
+    assert!(checked.stdout.contains("stranger.yaml:1:9: unknown tool swim"), "{checked:?}");
+}
+
 const PAYS: &str = "
 programs:
   - name: pay

@@ -474,6 +474,16 @@ impl AgentToolNames {
 /// File name extensions of definitions.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 
+/// The agent of a file that may be invalid: its top-level `name`, or the name of the file.
+pub(crate) fn name_in(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("name:"));
+    let named = named.map(|name| name.split(" #").next().unwrap_or_default().trim());
+    let named = named.map(|name| name.trim_matches(['"', '\'']));
+    let stem = || path.file_stem().and_then(|stem| stem.to_str());
+    named.filter(|name| !name.is_empty()).or_else(stem).map(str::to_owned)
+}
+
 /// The problems of files that define an agent of the same name.
 fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
     let of = |path: &&PathBuf| {

@@ -15,8 +15,8 @@ use abide_tools::{
     A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, Tools, ToolsError,
 };
 
-use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem};
-use crate::catalog::project::{self, AgentProject};
+use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem, name_in};
+use crate::catalog::project::{self, AgentProject, ProjectSource};
 
 impl Catalog {
     /// Everything in the folder that cannot work with these models and the environment of the programs: invalid
@@ -81,6 +81,37 @@ impl Catalog {
     }
 }
 
+impl Catalog {
+    /// The problems that concern runs of these agents: those of their files, of the files of the agents that they can delegate to,
+    /// and of `abide.yaml`.
+    #[must_use]
+    pub fn concerning(&self, agents: &[&str], problems: &[Problem]) -> Vec<Problem> {
+        let reading = self.reading();
+        let parsed = reading.definitions.iter().chain(reading.refused.iter().map(|(_, it)| it));
+        let parts: Vec<AgentDefinition> = parsed.flat_map(AgentDefinition::with_inline).collect();
+        let mut concerned: BTreeSet<String> = BTreeSet::new();
+        let mut next: Vec<String> = agents.iter().map(|name| (*name).to_owned()).collect();
+        while let Some(name) = next.pop() {
+            for part in parts.iter().filter(|part| part.name == name) {
+                next.extend(part.subagents.iter().map(|subagent| match subagent {
+                    Subagent::Named(name) => name.clone(),
+                    Subagent::Inline(part) => part.name.clone(),
+                }));
+            }
+            next.retain(|name| !concerned.contains(name));
+            concerned.insert(name);
+        }
+        let is_concerned = |path: &Path| {
+            let ready = reading.files.get(path).into_iter().flatten().cloned();
+            let refused = reading.refused.iter().filter(|(refused, _)| refused == path);
+            let refused = refused.map(|(_, definition)| definition.name.clone());
+            ready.chain(refused).chain(name_in(path)).any(|name| concerned.contains(&name))
+        };
+        let kept = problems.iter().filter(|it| it.path.ends_with(CONFIG) || is_concerned(&it.path));
+        kept.cloned().collect()
+    }
+}
+
 /// The errors of the definitions of a folder whose `abide.yaml` cannot be used: those that no model, tool or sandbox
 /// concerns.
 #[must_use]
@@ -115,29 +146,37 @@ impl AgentProject {
     /// The programs of `abide.yaml` that do not exist on this machine.
     #[must_use]
     pub fn missing_programs(&self) -> Vec<Problem> {
-        let backend = self.sandbox.as_ref().map(Sandbox::backend);
-        // The image has programs of its own.
-        if backend == Some(BackendName::Docker) {
-            return Vec::new();
-        }
-        let section = self.source.sections.get("programs").cloned().unwrap_or_default();
-        let programs: Vec<SubprocessToolConfig> =
-            serde_json::from_value(section).unwrap_or_default();
-        let is_missing = |it: &&SubprocessToolConfig| {
-            let name = it.command.first().map_or("", String::as_str);
-            // A relative path is one of the workspace.
-            let is_of_sandbox = backend.is_some() && name.contains('/') && !name.starts_with('/');
-            !is_of_sandbox && !exists(name, it.working_dir.as_deref(), &self.source.environment)
-        };
-        let problem = |it: &SubprocessToolConfig| {
-            let program = it.command.first().map_or("", String::as_str);
-            let why = format!("there is no program {program:?} for the tool {}", it.name);
-            let subject = program.to_owned();
-            let error = DefinitionError::Program { code: "program_not_found", why, subject };
-            self.catalog.problem_of_config(error)
-        };
-        programs.iter().filter(is_missing).map(problem).collect()
+        missing_programs(&self.source, self.sandbox.as_ref(), &self.catalog)
     }
+}
+
+/// The programs of a configuration that do not exist on this machine.
+pub(crate) fn missing_programs(
+    source: &ProjectSource,
+    sandbox: Option<&Sandbox>,
+    catalog: &Catalog,
+) -> Vec<Problem> {
+    let backend = sandbox.map(Sandbox::backend);
+    // The image has programs of its own.
+    if backend == Some(BackendName::Docker) {
+        return Vec::new();
+    }
+    let section = source.sections.get("programs").cloned().unwrap_or_default();
+    let programs: Vec<SubprocessToolConfig> = serde_json::from_value(section).unwrap_or_default();
+    let is_missing = |it: &&SubprocessToolConfig| {
+        let name = it.command.first().map_or("", String::as_str);
+        // A relative path is one of the workspace.
+        let is_of_sandbox = backend.is_some() && name.contains('/') && !name.starts_with('/');
+        !is_of_sandbox && !exists(name, it.working_dir.as_deref(), &source.environment)
+    };
+    let problem = |it: &SubprocessToolConfig| {
+        let program = it.command.first().map_or("", String::as_str);
+        let why = format!("there is no program {program:?} for the tool {}", it.name);
+        let subject = program.to_owned();
+        let error = DefinitionError::Program { code: "program_not_found", why, subject };
+        catalog.problem_of_config(error)
+    };
+    programs.iter().filter(is_missing).map(problem).collect()
 }
 
 /// One error for each unknown name, so that each has its place.

@@ -15,6 +15,7 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::agents::{CONFIG, Catalog, Problem};
+use crate::catalog::folder_check;
 use crate::catalog::project::{self, ProjectError, ProjectSource};
 use crate::catalog::shared_setting::SharedSetting;
 
@@ -162,6 +163,11 @@ impl ProjectReload {
                 FolderChanges { problems, ..FolderChanges::default() }
             }
         })
+    }
+
+    /// The programs of the configuration in effect that do not exist on this machine.
+    pub(crate) fn missing_programs(&self, catalog: &Catalog) -> Vec<Problem> {
+        folder_check::missing_programs(&self.source, self.sandbox.as_ref(), catalog)
     }
 
     /// # Errors

@@ -2,7 +2,7 @@
 //! After a crash, the next runtime with the same name continues its runs immediately.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem, Signature, names_of};
+use crate::catalog::agents::{
+    CONFIG, Catalog, CatalogSnapshot, Problem, Signature, name_in, names_of,
+};
 use crate::catalog::project::ProjectSource;
 use crate::catalog::project_reload::{FolderChange, FolderChanges, LiveProject, ProjectReload};
 use crate::catalog::shared_setting::SharedSetting;
@@ -457,10 +459,14 @@ impl Runtime {
         }
         let mut report = report.unwrap_or_default();
         match self.register_again().await {
-            Ok((problems, change)) => {
+            Ok((_, change)) => {
                 report.changes.extend(change);
-                let new = problems.into_iter().filter(|it| !report.problems.contains(it));
-                report.problems.extend(new.collect::<Vec<_>>());
+                let config = self.config_problem().clone();
+                for problem in config.into_iter().chain(self.check().await) {
+                    if !report.problems.contains(&problem) {
+                        report.problems.push(problem);
+                    }
+                }
             }
             Err(error) => tracing::warn!(%error, "definitions could not be registered"),
         }
@@ -478,8 +484,7 @@ impl Runtime {
         }
     }
 
-    /// Reads the configuration again; `None` if it has not changed. What it breaks in definitions that stay is a problem,
-    /// too.
+    /// Reads the configuration again; `None` if it has not changed.
     async fn reload_config(&self) -> Option<FolderChanges> {
         let mut project = self.project.lock().await;
         let project = project.as_mut()?;
@@ -490,17 +495,25 @@ impl Runtime {
             sandbox: shared.sandbox.clone(),
             catalog: Arc::clone(&self.catalog),
         };
-        let mut report = project.refresh(&live).await?;
+        let report = project.refresh(&live).await?;
         *self.config_problem() = report.problems.first().cloned();
-        if !report.is_empty() && report.problems.is_empty() {
-            let (catalog, models) = (Arc::clone(&self.catalog), shared.models.get());
-            let environment = shared.environment.clone();
-            // It reads files, and waits for stores of prompts.
-            let check = tokio::task::spawn_blocking(move || catalog.check(&models, &environment));
-            report.problems = check.await.unwrap_or_default();
-            report.problems.retain(|problem| !problem.error.is_warning());
-        }
         Some(report)
+    }
+
+    /// The problems that `abide agent check` reports, with the configuration that is in effect.
+    async fn check(&self) -> Vec<Problem> {
+        let project = self.project.lock().await;
+        let mut problems = match &*project {
+            Some(project) => project.missing_programs(&self.catalog),
+            None => Vec::new(),
+        };
+        drop(project);
+        let (catalog, models) = (Arc::clone(&self.catalog), self.shared.models.get());
+        let environment = self.shared.environment.clone();
+        // It reads files, and waits for stores of prompts.
+        let check = tokio::task::spawn_blocking(move || catalog.check(&models, &environment));
+        problems.extend(check.await.unwrap_or_default());
+        problems
     }
 }
 
@@ -532,16 +545,6 @@ struct CatalogChanges {
     files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The definitions that are registered now, by name.
     definitions: BTreeMap<String, AgentDefinition>,
-}
-
-/// The agent of a file that may be invalid: its top-level `name`, or the name of the file.
-fn name_in(path: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let named = text.lines().find_map(|line| line.strip_prefix("name:"));
-    let named = named.map(|name| name.split(" #").next().unwrap_or_default().trim());
-    let named = named.map(|name| name.trim_matches(['"', '\'']));
-    let stem = || path.file_stem().and_then(|stem| stem.to_str());
-    named.filter(|name| !name.is_empty()).or_else(stem).map(str::to_owned)
 }
 
 /// Starts to cancel tasks that are no longer needed, unless that is in progress.

@@ -91,7 +91,9 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
         of_locked(&options, folder, &command, failure)
     })?;
     let host = match project {
-        Some(project) => Some(AgentHost::over(&options, project, abide.clone()).await?),
+        Some(project) => {
+            Some(AgentHost::over(&options, project, abide.clone(), &[&args.name]).await?)
+        }
         None => None,
     };
     let definitions = Definitions { options: &options, folder, host: host.as_ref() };

@@ -139,6 +139,14 @@ pub(crate) struct LoadedProject {
     secrets: Vec<String>,
 }
 
+/// The agents whose problems a process mentions.
+enum Concern<'a> {
+    /// All agents of the folder: others than the command can start them.
+    All,
+    /// These, and those that they can delegate to.
+    Agents(&'a [&'a str]),
+}
+
 /// A function that receives what has changed in a folder.
 type OnChange = dyn Fn(&FolderChanges) + Send + Sync;
 
@@ -188,7 +196,7 @@ impl AgentHost {
         project: AgentProject,
         engine: &Engine,
     ) -> Result<AgentHost, Failure> {
-        AgentHost::over(options, project, Abide::embed(engine.clone())).await
+        AgentHost::with(options, project, Abide::embed(engine.clone()), Concern::All, None).await
     }
 
     /// Drives the runs of an engine in this process, and prints on stdout what it has read again because the folder has changed.
@@ -206,6 +214,7 @@ impl AgentHost {
             options,
             project,
             abide,
+            Concern::All,
             Some(Box::new(move |report: &FolderChanges| tell(json, report))),
         )
         .await
@@ -229,18 +238,24 @@ impl AgentHost {
         Arc::new(CatalogRegistry::new(catalog, tools, metrics.clone(), mcp, environment))
     }
 
+    /// Drives the runs of a command that concerns these agents. Problems of others are not mentioned.
+    ///
+    /// # Errors
+    /// The runtime cannot be registered.
     pub(super) async fn over(
         options: &Options,
         project: AgentProject,
         abide: Abide,
+        agents: &[&str],
     ) -> Result<AgentHost, Failure> {
-        AgentHost::with(options, project, abide, None).await
+        AgentHost::with(options, project, abide, Concern::Agents(agents), None).await
     }
 
     async fn with(
         options: &Options,
         mut project: AgentProject,
         abide: Abide,
+        concern: Concern<'_>,
         report: Option<Box<OnChange>>,
     ) -> Result<AgentHost, Failure> {
         project.catalog = project.catalog.prompts_of(&abide);
@@ -250,7 +265,13 @@ impl AgentHost {
             let file = database.display();
             tracing::warn!(%file, "{EXPOSED}");
         }
-        let loaded = LoadedProject::of(&project, options).await;
+        let (loaded, errors) = LoadedProject::of(&project, options).await;
+        let mentioned = match concern {
+            Concern::All => errors,
+            Concern::Agents(agents) => project.catalog.concerning(agents, &errors),
+        };
+        let folder_note =
+            no_config_note(project.catalog.folder()).filter(|_| !mentioned.is_empty());
         let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source } =
             project;
         let mcp_tools = match abide.engine() {
@@ -283,8 +304,9 @@ impl AgentHost {
         };
         runtime.register().await?;
         let unregistered = runtime.unregistered();
-        for problem in loaded.errors.iter().chain(&loaded.secrets) {
-            tracing::warn!("{problem}");
+        let mentioned = mentioned.iter().map(ToString::to_string);
+        for text in folder_note.into_iter().chain(mentioned).chain(loaded.secrets.iter().cloned()) {
+            tracing::warn!("{text}");
         }
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -334,16 +356,18 @@ fn tell(json: bool, report: &FolderChanges) {
                 json!({"part": part, "added": added, "changed": changed, "removed": removed})
             });
             let changes: Vec<_> = changes.collect();
-            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            print_json(
-                &json!({"reloaded": {"changes": changes, "notes": notes, "errors": problems}}),
-            )
+            let (warnings, errors): (Vec<&Problem>, Vec<&Problem>) =
+                problems.iter().partition(|problem| problem.error.is_warning());
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+            print_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": errors,
+                    "warnings": warnings}}))
         }
         false => print_line(lines_of(report)),
     };
 }
 
-/// One line for each part that has changed, and for each problem.
+/// One line for each part that has changed, and for each problem. Warnings are those of `agent check`.
 fn lines_of(FolderChanges { changes, notes, problems }: &FolderChanges) -> String {
     let named = |what: &str, names: &[String]| match names {
         [] => String::new(),
@@ -354,13 +378,17 @@ fn lines_of(FolderChanges { changes, notes, problems }: &FolderChanges) -> Strin
         format!("reloaded  {part}:{}", parts.concat())
     });
     let notes = notes.iter().map(|note| format!("note      {note}"));
-    let problems = problems.iter().map(|problem| format!("failed    {problem}"));
+    let problems = problems.iter().map(|problem| match problem.error.is_warning() {
+        true => format!("warning   {problem}"),
+        false => format!("failed    {problem}"),
+    });
     let lines = changes.chain(notes).chain(problems).map(|line| one_line(&line));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 impl LoadedProject {
-    async fn of(project: &AgentProject, options: &Options) -> LoadedProject {
+    /// The content of a folder, and the errors that `agent check` reports.
+    async fn of(project: &AgentProject, options: &Options) -> (LoadedProject, Vec<Problem>) {
         let AgentProject { models, tools, catalog, servers, sandbox, .. } = project;
         let mut mcp_servers = Vec::new();
         for server in servers {
@@ -382,7 +410,7 @@ impl LoadedProject {
         };
         let mut primary = agents.iter().filter(|it| !it.hidden && it.mode.is_primary());
         let no_config = no_config_note(catalog.folder()).filter(|_| !errors.is_empty());
-        LoadedProject {
+        let loaded = LoadedProject {
             first: primary.next().map(|it| it.name.clone()),
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
             tools: tools.names(),
@@ -399,7 +427,8 @@ impl LoadedProject {
                 })
                 .collect(),
             warnings: texts(&warnings),
-        }
+        };
+        (loaded, errors)
     }
 
     /// The lines of the greeting.

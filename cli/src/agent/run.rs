@@ -62,7 +62,9 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         not_served(options, folder, failure)
     })?;
     let host = match project {
-        Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
+        Some(project) => {
+            Some(AgentHost::over(options, project, abide.clone(), &[&args.name]).await?)
+        }
         None => None,
     };
     let definitions = Definitions { options, folder, host: host.as_ref() };

@@ -146,7 +146,10 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
     };
     let abide = connect(options, Access::Create).await?;
     let host = match project {
-        Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
+        Some(project) => {
+            let agents: Vec<&str> = snapshot.agents.iter().map(|agent| &*agent.name).collect();
+            Some(AgentHost::over(options, project, abide.clone(), &agents).await?)
+        }
         None => None,
     };
     let followed = follow(options, folder, &abide, args, snapshot);
