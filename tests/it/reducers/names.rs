@@ -36,7 +36,7 @@ const CALLS: [&str; 22] = [
     "set_role name=r reducers=[\"append_message\"] capabilities=[X]",
     "start_run session_id=s1 id=X agent=a",
     "fork_session session_id=s1 id=X",
-    "create_token id=abcabcabc identity_id=root hash=00 last_four=abcd label=X",
+    "create_token id=abcabcabc identity_id=root hash=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa last_four=abcd label=X",
 ];
 
 /// A JSON text with a character in its middle.
@@ -75,7 +75,7 @@ fn visible_ids_and_all_texts_are_accepted() {
     let script = r#"
         create_session agent="поддержка 2" id="注文-8 grüße 👩" title="a\u200bb ❤\ufe0f"
         append_message session_id="注文-8 grüße 👩" role=user content="\u202eabc 👩\u200d👧"
-        set_timer in_ms=1000 id="e\u0301" message="\u200b"
+        set_timer in_ms=1000 session_id="注文-8 grüße 👩" id="e\u0301" message="\u200b"
         sql SELECT count(*) FROM events
         "#;
     let output = play(script);
