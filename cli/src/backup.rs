@@ -1,8 +1,10 @@
 //! `abide backup`: copies a file in one consistent state, even while a server writes to it.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use abide_engine::verify_file;
+use abide_schema::Refusal;
 use clap::Args;
 use serde_json::json;
 
@@ -21,7 +23,7 @@ pub(crate) struct Backup {
 
 const EXAMPLES: &str = "\
 The copy is one consistent state, even while a server writes, and is verified before the
-command succeeds.
+command succeeds. A copy that does not verify is removed.
 
 Examples:
   abide backup monday.db                  # of abide.db
@@ -39,7 +41,11 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let (from, to) = (options.db_or_default(), args.to);
     let modules = abide_engine::Config::from(options.config()).modules;
     abide_store::backup(&from, &to, modules.clone()).map_err(|error| error.to_refusal())?;
-    let verified = verify_file(&to, modules, &mut |_| {})?;
+    let verified = verify_file(&to, modules, &mut |_| {}).map_err(|error| {
+        // Whoever finds a copy takes it for a good one.
+        let left = std::fs::remove_file(&to).err();
+        unverified(Failure::from(error), &from, left)
+    })?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
         print_json(&json!({
@@ -50,5 +56,21 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     } else {
         let (events, to) = (cells::counted(events, "event"), to.display());
         print_line(format!("{events} from {} to {to}  ·  chain ok", from.display()))
+    }
+}
+
+/// The failure of a copy that is as wrong as the original. `left` is why the copy could not be removed.
+fn unverified(failure: Failure, from: &Path, left: Option<io::Error>) -> Failure {
+    let add_hint = |refusal: Refusal| {
+        let copy = match &left {
+            None => "the copy is removed".to_owned(),
+            Some(why) => format!("delete the copy, which cannot be removed: {why}"),
+        };
+        refusal.hint(format!("{copy}; `abide verify {}` checks the original", from.display()))
+    };
+    match failure {
+        Failure::Unverified(refusal) => Failure::Unverified(add_hint(refusal)),
+        Failure::Refused(refusal) => Failure::Refused(add_hint(refusal)),
+        other => other,
     }
 }

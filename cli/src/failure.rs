@@ -7,7 +7,7 @@ use abide_engine::{OpenError, StoreError, VerifyError};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
-use crate::printable::Printable;
+use crate::printable::{Printable, shortened};
 
 /// The exit code of a command that Ctrl-C has ended, as of one that SIGINT kills.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -24,6 +24,12 @@ const COMMANDS: [&str; 6] = [
     "abide token ",
     "abide identity ",
 ];
+
+/// Maximum bytes of the sentence of a failure. With the hint it fills at most one screen, whatever a server answers.
+const DETAIL_BYTES: usize = 3 << 10;
+
+/// Maximum bytes of a hint.
+const HINT_BYTES: usize = 768;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -73,11 +79,16 @@ impl Failure {
     /// The message, as text or as a problem document. `None` if there is nothing to say.
     pub(crate) fn text(&self, as_json: bool) -> Option<Printable> {
         let refusal = self.refusal()?;
+        let refusal = &Refusal {
+            detail: shortened(&refusal.detail, DETAIL_BYTES).into_owned(),
+            hint: refusal.hint.as_deref().map(|hint| shortened(hint, HINT_BYTES).into_owned()),
+            ..refusal.clone()
+        };
         Some(if as_json {
             Printable::json(&self.problem(refusal).to_string())
         } else {
             let code = self.code(refusal);
-            let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {hint}"));
+            let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {}", indented(hint)));
             let (word, code) = match self {
                 Failure::Waits(_) => ("waits", String::new()),
                 _ => ("error", format!("   [{code}]")),
@@ -154,6 +165,21 @@ impl Failure {
     }
 }
 
+/// A hint whose further lines cannot be mistaken for a message of this program.
+fn indented(hint: &str) -> String {
+    let mut text = String::with_capacity(hint.len());
+    for (nth, line) in hint.split('\n').enumerate() {
+        if nth > 0 {
+            text.push('\n');
+            if !line.starts_with(' ') {
+                text.push_str("    ");
+            }
+        }
+        text.push_str(line);
+    }
+    text
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         Failure::Refused(refusal)
@@ -219,6 +245,30 @@ mod tests {
                 error: call refund-8812 was claimed by worker-3   [conflict]
                   hint: watch it"#]],
         );
+    }
+
+    /// A server could write a line that looks like another error of the program, and a message of any length.
+    #[test]
+    fn a_hostile_refusal_is_short_and_forges_no_line() {
+        let refusal = Refusal::new(Code::Denied, "no\nerror: a\u{1b}[2J").hint("b\nerror: c");
+        check(
+            Failure::Refused(refusal),
+            false,
+            expect![[r#"
+                error: no
+                  | error: a\u{1b}[2J   [denied]
+                  hint: b
+                    error: c"#]],
+        );
+        let long = |c: &str| c.repeat(50 << 20 >> 4);
+        for c in ["x", "\u{202e}", "\n"] {
+            let refusal = || Refusal::new(Code::Internal, long(c)).hint(long(c));
+            for as_json in [false, true] {
+                let text = Failure::Refused(refusal()).text(as_json).expect("there is a message");
+                assert!(text.as_str().len() <= 4 << 10, "{c:?} {as_json}: {}", text.as_str().len());
+                assert!(text.as_str().contains("more bytes"));
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod command_line;
 mod conformance;
 mod demo;
 mod docs;
+mod failures;
 mod files;
 mod handoff;
 mod kill;

@@ -234,6 +234,30 @@ async fn a_backup_under_load_is_complete() {
     assert!(!server.sibling("nowhere.db").exists() && !server.sibling("copy-4.db").exists());
 }
 
+/// The copy of a damaged file stayed where a good one would be, although the command had failed.
+#[test]
+fn a_copy_that_does_not_verify_is_removed() {
+    let made = DemoFile::new();
+    let event = made.event_from(made.events / 2);
+    let byte = (1..fields().len()).find_map(|field| event.byte_of(field)).unwrap();
+    flip(&made.db(), byte);
+    let copy = made.folder.path().join("copy.db");
+    let before = fs::read(made.db()).unwrap();
+    for _ in 0..2 {
+        let failed = run(["backup", path(&copy), "--db", path(&made.db())]);
+        assert_eq!(failed.code, Some(4), "{failed:?}");
+        let hint = format!(
+            "\n  hint: the copy is removed; `abide verify {}` checks the original\n",
+            made.db().display()
+        );
+        assert!(failed.stderr.ends_with(&hint), "{failed:?}");
+        let left: Vec<_> = fs::read_dir(made.folder.path()).unwrap().flatten().collect();
+        let left = left.iter().filter(|entry| entry.file_name().to_string_lossy().contains("copy"));
+        assert_eq!(left.count(), 0, "neither the copy nor a file beside it");
+    }
+    assert!(fs::read(made.db()).unwrap() == before, "the original is as it was");
+}
+
 fn backup(from: &Path, to: &Path) -> ExitedProcess {
     run(["backup", "--json", "--db", path(from), path(to)])
 }

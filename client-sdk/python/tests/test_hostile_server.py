@@ -95,6 +95,17 @@ async def test_a_malformed_refusal_is_a_refusal() -> None:
         assert isinstance(refused.value, AbideError)
 
 
+async def test_a_long_refusal_is_a_short_error() -> None:
+    """A server that is none decides how long its texts are, and programs print them."""
+    long = json.dumps("x" * 1_000_000)
+    answer = '{"op":"error","id":ID,"code":"bad_sql","detail":' + long + ',"hint":' + long + "}"
+    async with HostileServer(answer) as server, Abide.connect(server.url, deadline=10) as client:
+        with pytest.raises(BadRequest) as refused:
+            await client.sql("SELECT 1")
+        assert len(str(refused.value)) < 4_200
+        assert refused.value.detail.endswith("x … (998000 more characters)")
+
+
 async def test_a_malformed_batch_is_a_protocol_error() -> None:
     for results in ("[]", "[1]", "{}", '[{"result":1}]'):
         answer = '{"op":"result","id":ID,"seq":1,"duplicate":false,"results":' + results + "}"

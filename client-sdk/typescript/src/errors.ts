@@ -105,10 +105,19 @@ export interface Refusal {
 /** The longest pause that a server can ask for, in milliseconds. */
 const MOST_RETRY_MS = 3_600_000;
 
+/** The longest text of a server in an error, in UTF-16 units. */
+const MOST_TEXT = 2_000;
+
+/** A text of a server that fits in a message: a server decides how long its texts are. */
+function cut(text: string): string {
+  if (text.length <= MOST_TEXT) return text;
+  return `${text.slice(0, MOST_TEXT)} … (${text.length - MOST_TEXT} more characters)`;
+}
+
 /** The error of a refusal. Fields of another type than expected do not count. */
 export function refusalError(refusal: Refusal): AbideError {
   const { code, detail, hint, retry_after_ms: retry, batch_position: position } = refusal;
-  const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : undefined);
+  const text = (value: unknown) => (typeof value === "string" && value !== "" ? cut(value) : undefined);
   const isTime = typeof retry === "number" && retry >= 0;
   const place = typeof position === "number" ? `call ${position} of the batch: ` : "";
   return new AbideError(text(code) ?? "internal", place + (text(detail) ?? "the server gives no reason"), {

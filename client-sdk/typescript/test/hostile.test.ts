@@ -114,6 +114,15 @@ test("a refusal with fields of other types is still a refusal", async () => {
   assert.ok(isAbideError(unnamed, "internal"));
 });
 
+/** A server that is none decides how long its texts are, and programs print them. */
+test("a long refusal is a short error", async () => {
+  const long = "x".repeat(20_000);
+  const error = await against(`{"op":"error","id":"ID","code":"bad_sql","detail":"${long}","hint":"${long}"}`, SQL);
+  assert.ok(isAbideError(error, "bad_sql"), String(error));
+  assert.ok(error.message.endsWith("x … (18000 more characters)"), error.message);
+  assert.ok((error.hint ?? "").length < 2_100);
+});
+
 test("a value with too many levels is refused before it is sent", () => {
   let deep: unknown = 1;
   for (let level = 0; level < 20_000; level += 1) deep = [deep];

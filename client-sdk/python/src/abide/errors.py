@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _LONGEST_RETRY_MS = 3_600_000
+_LONGEST_TEXT = 2_000
 _SHORT = 200
 
 
@@ -204,10 +205,15 @@ _BY_CODE: dict[str, type[Refused]] = {
 }
 
 
+def _cut(text: str) -> str:
+    """A text of a server that fits in a message: a server decides how long its texts are."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} … ({len(text) - _LONGEST_TEXT} more characters)"
+
+
 def refusal(problem: dict[str, Any]) -> Refused:
     """The error of a problem document or of an `error` message. Members of another type than expected are omitted."""
-    code = str(problem.get("code") or "internal")
-    detail = str(problem.get("detail") or "the server gives no reason")
+    code = _cut(str(problem.get("code") or "internal"))
+    detail = _cut(str(problem.get("detail") or "the server gives no reason"))
     if type(position := problem.get("batch_position")) is int:
         detail = f"call {position} of the batch: {detail}"
     hint = problem.get("hint")
@@ -216,7 +222,7 @@ def refusal(problem: dict[str, Any]) -> Refused:
     return kind(
         detail,
         code=code,
-        hint=hint if isinstance(hint, str) else None,
+        hint=_cut(hint) if isinstance(hint, str) else None,
         retry_after_ms=min(max(retry, 0), _LONGEST_RETRY_MS) if type(retry) is int else None,
     )
 

@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::command::Command;
 use super::dial::{Dial, Dialing, Socket};
-use super::frame::{Frame, Op};
+use super::frame::{Frame, Op, cut};
 use super::shared::Shared;
 use super::socket_connection::SocketConnection;
 use super::subscriptions::Subscriptions;
@@ -226,8 +226,8 @@ impl Actor {
         connection: &mut SocketConnection<'_>,
     ) -> Result<(), Error> {
         let frame: Frame = serde_json::from_str(text).map_err(|why| {
-            tracing::error!(%why, "cannot parse a message from the server");
-            Error::Protocol { why: format!("cannot parse a message: {why}") }
+            // The reason quotes what was sent.
+            Error::Protocol { why: format!("cannot parse a message: {}", cut(&why.to_string())) }
         })?;
         self.backoff = Backoff::new();
         match frame.op {
@@ -286,8 +286,8 @@ impl Actor {
             // The server closes the connection; its answer to the next one counts.
             tracing::debug!(%refusal, "the credentials are no longer valid");
         } else if !self.subscriptions.refused(frame.id.as_deref(), refusal) {
-            let (id, detail) = (&frame.id, &frame.detail);
-            tracing::warn!(?id, ?detail, "the server refused an unknown or abandoned request");
+            let detail = frame.detail.as_deref().map(cut);
+            tracing::warn!(id = ?frame.id, ?detail, "the server refused an unknown or abandoned request");
         }
     }
 

@@ -22,6 +22,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, Response, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
+use super::frame::cut;
 use super::shared_file::{RunningEngine, SharedFile};
 use crate::Error;
 use crate::backend::Backoff;
@@ -305,7 +306,9 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     if let (Some(code), Some(detail)) = (text("code"), text("detail")) {
         let code = Code::parse(&code).unwrap_or(Code::Internal);
         let retry_after_ms = problem.get("retry_after_ms").and_then(JsonValue::as_u64);
-        return Refusal { hint: text("hint"), retry_after_ms, ..Refusal::new(code, detail) }.into();
+        let hint = text("hint").as_deref().map(cut);
+        let refusal = Refusal::new(code, cut(&detail));
+        return Refusal { hint, retry_after_ms, ..refusal }.into();
     }
     let refused = match status.as_u16() {
         401 => Refusal::new(Code::Unauthenticated, "the server requires a valid token"),

@@ -74,12 +74,27 @@ pub(crate) enum Op {
     Unknown,
 }
 
+/// Maximum bytes of a text of a server in an error.
+const TEXT_BYTES: usize = 2_000;
+
+/// Returns a text that fits in a message: a server decides how long its texts are.
+pub(crate) fn cut(text: &str) -> String {
+    if text.len() <= TEXT_BYTES {
+        return text.to_owned();
+    }
+    let kept = &text[..text.floor_char_boundary(TEXT_BYTES)];
+    format!("{kept} … ({} more bytes)", text.len() - kept.len())
+}
+
 impl Frame {
     pub(crate) fn refusal(&self) -> Refusal {
         Refusal {
             code: self.code.unwrap_or(Code::Internal),
-            detail: self.detail.clone().unwrap_or_else(|| "the server gives no reason".to_owned()),
-            hint: self.hint.clone(),
+            detail: self
+                .detail
+                .as_deref()
+                .map_or_else(|| "the server gives no reason".to_owned(), cut),
+            hint: self.hint.as_deref().map(cut),
             retry_after_ms: self.retry_after_ms,
             batch_position: self.batch_position,
         }
@@ -326,6 +341,16 @@ mod tests {
         let frame = read(&wire::ServerMessage::error(Some("q1".to_owned()), &refusal));
         assert_eq!(frame.refusal(), refusal);
         assert_eq!(read(&wire::ServerMessage::Pong).op, Op::Pong);
+    }
+
+    /// A server that is none could fill the log and the memory of a program with one error.
+    #[test]
+    fn the_texts_of_a_refusal_fit_in_a_message() {
+        let long = "é".repeat(1 << 20);
+        let refusal = Refusal::new(Code::BadSql, long.as_str()).hint(long.as_str());
+        let refusal = read(&wire::ServerMessage::error(None, &refusal)).refusal();
+        assert!(refusal.to_string().len() < 2 * TEXT_BYTES + 100, "{}", refusal.to_string().len());
+        assert!(refusal.detail.ends_with("é … (2095152 more bytes)"), "{refusal}");
     }
 
     #[test]
