@@ -605,6 +605,52 @@ impl AgentDefinition {
         }
     }
 
+    /// The names and patterns of tools in the definition and its inline subagents. Some stand for agents.
+    pub fn named_tools(&self) -> BTreeSet<String> {
+        let mut named = BTreeSet::new();
+        for part in self.with_inline() {
+            let lists = [&part.tools, &part.blocked_tools, &part.excluded_tools];
+            named.extend(lists.into_iter().flatten().cloned());
+            named.extend(part.interrupt_on.keys().cloned());
+            named.extend(part.pause.iter().flat_map(|rule| rule.tools.clone()));
+        }
+        named
+    }
+
+    /// Uses the recorded instructions of agents, by registered name, in place of prompts that only another server has.
+    /// Recorded instructions contain all texts of their agent.
+    #[must_use]
+    pub fn with_recorded_prompts(self, recorded: &BTreeMap<String, String>) -> AgentDefinition {
+        let name = self.name.clone();
+        self.with_recorded_prompts_as(&name, recorded)
+    }
+
+    fn with_recorded_prompts_as(
+        mut self,
+        name: &str,
+        recorded: &BTreeMap<String, String>,
+    ) -> AgentDefinition {
+        let is_remote = self.system_prompt.as_ref().is_some_and(PromptSource::is_remote);
+        if let Some(instructions) = recorded.get(name).filter(|_| is_remote) {
+            let own = instructions.strip_suffix(PLAN_RULES).unwrap_or(instructions);
+            self.system_prompt = Some(PromptSource::Inline(own.trim_end().to_owned()));
+            self.memory.clear();
+            self.skills.clear();
+        }
+        let subagents = std::mem::take(&mut self.subagents).into_iter();
+        let subagents = subagents.map(|subagent| {
+            let name = subagent.registered_name(name);
+            match subagent {
+                Subagent::Inline(inline) => {
+                    Subagent::Inline(Box::new(inline.with_recorded_prompts_as(&name, recorded)))
+                }
+                named @ Subagent::Named(_) => named,
+            }
+        });
+        self.subagents = subagents.collect();
+        self
+    }
+
     /// The arguments of `register_agent`.
     #[must_use]
     pub fn to_register(&self) -> RegisterAgent {

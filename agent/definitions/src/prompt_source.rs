@@ -89,6 +89,11 @@ impl PromptSource {
         matches!(self, PromptSource::Template { origin: PromptOrigin::Store(_), .. })
     }
 
+    /// Whether it is on another server.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, PromptSource::Template { origin: PromptOrigin::Mlflow(_), .. })
+    }
+
     /// The part that only the folder of the runtime may use, in words.
     pub fn reach(&self) -> Option<&'static str> {
         match self {

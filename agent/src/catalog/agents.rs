@@ -31,6 +31,8 @@ pub struct Catalog {
     folder: PathBuf,
     tools: Tools,
     stores: PromptStores,
+    /// The instructions of agents in a recording, for prompts that only another server has.
+    recorded_prompts: BTreeMap<String, String>,
     guardrails: GuardrailFunctions,
     middleware: RegisteredMiddleware,
     parsers: Parsers,
@@ -99,6 +101,7 @@ impl Catalog {
             folder: folder.into(),
             tools,
             stores: PromptStores::default(),
+            recorded_prompts: BTreeMap::new(),
             guardrails: GuardrailFunctions::default(),
             middleware: RegisteredMiddleware::default(),
             parsers: Parsers::default(),
@@ -168,6 +171,13 @@ impl Catalog {
     #[must_use]
     pub(crate) fn mlflow(mut self, store: Option<impl PromptStore + 'static>) -> Catalog {
         self.stores.mlflow = store.map(|store| Arc::new(store) as Arc<dyn PromptStore>);
+        self
+    }
+
+    /// Sets the instructions of agents for prompts `{mlflow: NAME}`, in place of a store.
+    #[must_use]
+    pub(crate) fn recorded_prompts(mut self, instructions: BTreeMap<String, String>) -> Catalog {
+        self.recorded_prompts = instructions;
         self
     }
 
@@ -348,6 +358,7 @@ impl Catalog {
         definition: AgentDefinition,
         of_agents: &BTreeSet<String>,
     ) -> Result<AgentDefinition, DefinitionError> {
+        let definition = definition.with_recorded_prompts(&self.recorded_prompts);
         let definition = definition.resolved(&self.folder, &self.stores)?;
         let definition = definition.with_deployment(&self.deployment.get());
         definition.check_tools_with(&self.tools, of_agents)?;

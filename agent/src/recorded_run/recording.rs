@@ -11,8 +11,9 @@ use abide_client::{
     Abide, AgentState, Approval, ApprovalStatus, DERIVED, Effect, Error, Json, Run, RunStatus,
     ToolCall,
 };
+use abide_definitions::agent::AgentDefinition;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::catalog;
 use crate::context::entry::{AssistantEntry, MEMORY, ToolEntry, data};
@@ -44,7 +45,7 @@ pub struct RecordedConversation {
     pub earlier: usize,
     /// The messages.
     pub messages: Vec<RecordedMessage>,
-    /// The tools that the run has called.
+    /// The tools that the run has called, and those that its agent names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<RecordedTool>,
     /// How it ended.
@@ -348,6 +349,7 @@ async fn conversation(
     let definition = catalog::revision::definition(abide, &run.agent, run.revision).await?;
     let last = entries.iter().rev().find(|entry| is_own(entry));
     let model = last.map(|entry| data::<AssistantEntry>(entry).model);
+    let tools = tools_of(abide, &run, &definition).await?;
     Ok(RecordedConversation {
         id,
         model: model.filter(|model| !model.is_empty()),
@@ -355,18 +357,38 @@ async fn conversation(
         instructions: definition.instructions,
         earlier: input.unwrap_or(first),
         messages,
-        tools: tools_of(abide, &run).await?,
+        tools,
         outcome: outcome_of(&run),
     })
 }
 
-/// The tools of the session's calls, without those that stand for agents.
-async fn tools_of(abide: &Abide, run: &Run) -> Result<Vec<RecordedTool>, RecordingError> {
-    let sql = "SELECT * FROM tools WHERE name IN \
-               (SELECT tool_name FROM tool_calls WHERE session_id = :sid) \
-               AND (annotations IS NULL OR annotations ->> '$.agent' IS NULL) ORDER BY name";
-    let tools: Vec<abide_client::Tool> =
-        abide.sql(sql).param("sid", &run.session_id).fetch().await?;
+/// The tools of the session's calls and those that the definition names, without those that stand for agents.
+async fn tools_of(
+    abide: &Abide,
+    run: &Run,
+    definition: &AgentDefinition,
+) -> Result<Vec<RecordedTool>, RecordingError> {
+    let sql = "SELECT * FROM tools WHERE (annotations IS NULL OR annotations ->> '$.agent' IS NULL) \
+               AND (name IN (SELECT tool_name FROM tool_calls WHERE session_id = :sid) \
+                    OR name IN (SELECT value FROM json_each(:names)) \
+                    OR EXISTS (SELECT 1 FROM json_each(:prefixes) \
+                               WHERE substr(name, 1, length(value)) = value)) ORDER BY name";
+    let named = definition.named_tools();
+    let (patterns, names): (Vec<&String>, Vec<&String>) =
+        named.iter().partition(|name| name.ends_with('*'));
+    // `*` alone selects what there is, also nothing.
+    let prefixes: Vec<&str> = patterns
+        .into_iter()
+        .filter_map(|pattern| pattern.strip_suffix('*'))
+        .filter(|prefix| !prefix.is_empty())
+        .collect();
+    let tools: Vec<abide_client::Tool> = abide
+        .sql(sql)
+        .param("sid", &run.session_id)
+        .param("names", json!(names).to_string())
+        .param("prefixes", json!(prefixes).to_string())
+        .fetch()
+        .await?;
     let recorded = tools.into_iter().map(|tool| RecordedTool {
         name: tool.name,
         description: tool.description.unwrap_or_default(),

@@ -61,7 +61,7 @@ impl RecordedRun {
             });
             ours.add(gives).map_err(|why| RecordingError::Malformed(why.to_string()))?;
         }
-        let catalog = catalog(ours.clone());
+        let catalog = catalog(ours.clone()).recorded_prompts(self.instructions());
         let (definitions, problems) = catalog.read();
         let first = self.conversations.first().map_or("", |first| &first.agent);
         if !definitions.iter().any(|it| it.name == first) {
@@ -200,6 +200,12 @@ impl RecordedRun {
         let decided =
             self.results().filter_map(|(id, message)| Some((id, message.approval.clone()?)));
         decided.collect()
+    }
+
+    /// The instructions of the agents.
+    fn instructions(&self) -> BTreeMap<String, String> {
+        let all = self.conversations.iter();
+        all.filter_map(|it| Some((it.agent.clone(), it.instructions.clone()?))).collect()
     }
 
     /// The declarations of the tools: the current ones, and those of the recording for tools that are not there, such

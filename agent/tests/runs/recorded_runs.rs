@@ -5,7 +5,9 @@ use std::path::Path;
 use abide_agent::{Catalog, RecordedRun, Tools};
 use abide_client::arguments::{AbortRun, SaveMemories};
 use abide_client::{Abide, NewMemory};
+use abide_tools::{Function, ToolDeclaration, ToolOutcome};
 use expect_test::{Expect, expect};
+use serde_json::json;
 
 use crate::fixture::{FixtureOptions, define, providers, temporary_folder, tools};
 use crate::pauses::{SCENARIOS, attend};
@@ -56,6 +58,35 @@ async fn check(definition: &str, expected: Expect) {
 #[tokio::test]
 async fn the_same_definitions_change_nothing() {
     check(CLERK, expect![[""]]).await;
+}
+
+/// Regression: an agent that names tools of an MCP server, or a prompt on an MLflow server, could only be repeated if the run
+/// had called all of them, and never with such a prompt: no server is asked.
+#[tokio::test]
+async fn tools_that_were_not_called_and_remote_prompts_come_from_the_recording() {
+    let definition = "tools: [look, files_read, 'mail_*']\nplanning: true\n";
+    let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, { text: So. }]";
+    let plan = FixtureOptions::of(definition, script);
+    for name in ["files_read", "mail_send"] {
+        let declaration = ToolDeclaration::new(name, "Of a server.", json!({"type": "object"}));
+        let refuses = |_| async { ToolOutcome::text("never") };
+        plan.tools.add(Function::of(declaration, refuses)).expect("the name is free");
+    }
+    let fixture = plan.open().await;
+    let run = fixture.begin("Look.").await;
+    fixture.output(&run.id, 0).await;
+    let mut recorded = RecordedRun::record(&fixture.abide, "r1", "look").await.expect("it ended");
+    fixture.close().await;
+    let names: Vec<&str> = recorded.conversations[0].tools.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["files_read", "look", "mail_send"]);
+    let folder = temporary_folder();
+    let prompt = "system_prompt: { mlflow: clerk@3, variables: { firm: us } }\nskills: [gone]\n";
+    define(folder.path(), "clerk.yaml", &format!("{prompt}{definition}"));
+    let instructions = recorded.conversations[0].instructions.get_or_insert_default();
+    *instructions = format!("You work for us.\n\n{instructions}");
+    let now = repeat(&recorded, folder.path()).await;
+    assert_eq!(recorded.changes(&now), []);
+    assert_eq!(now.conversations[0].instructions, recorded.conversations[0].instructions);
 }
 
 #[tokio::test]

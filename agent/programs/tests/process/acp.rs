@@ -304,21 +304,30 @@ async fn an_error_beside_a_good_reason_counts() {
                 runtime_crash: late, answer "It is 42."
             "#]],
         ),
-        (r#"{"id":2,"result":{"stopReason":""}}"#, expect![[r#"
+        (
+            r#"{"id":2,"result":{"stopReason":""}}"#,
+            expect![[r#"
             says "It is 42."
 
             bad_model_output: the turn ended with the unknown reason "", answer "It is 42."
-        "#]]),
-        (r#"{"id":2,"result":null,"error":"broke"}"#, expect![[r#"
+        "#]],
+        ),
+        (
+            r#"{"id":2,"result":null,"error":"broke"}"#,
+            expect![[r#"
             says "It is 42."
 
             runtime_crash: session/prompt failed: broke
-        "#]]),
-        (r#"{"id":2,"result":{"stopReason":"end_turn"},"error":{}}"#, expect![[r#"
+        "#]],
+        ),
+        (
+            r#"{"id":2,"result":{"stopReason":"end_turn"},"error":{}}"#,
+            expect![[r#"
             says "It is 42."
 
             final "It is 42.", exited with code 0
-        "#]]),
+        "#]],
+        ),
     ] {
         check(&["line", SAYS, "line", ended], expected).await;
     }

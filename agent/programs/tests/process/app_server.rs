@@ -136,7 +136,9 @@ async fn pieces_belong_to_the_message_with_their_id() {
         notification("turn/completed", json!({"turn": {"id": "u0", "status": "failed"}})),
         ENDED.to_owned(),
     ];
-    check(&lines, expect![[r#"
+    check(
+        &lines,
+        expect![[r#"
 
 
         says "Let me "
@@ -150,7 +152,9 @@ async fn pieces_belong_to_the_message_with_their_id() {
         status
 
         final "It is 42.", exited with code 0
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 /// The class: what was announced and arrives in the last message only.
@@ -181,18 +185,24 @@ async fn an_error_beside_a_good_status_counts() {
                 runtime_crash: late, answer "It is 42."
             "#]],
         ),
-        (json!({"id": "u1", "status": "completed", "error": "late"}), expect![[r#"
+        (
+            json!({"id": "u1", "status": "completed", "error": "late"}),
+            expect![[r#"
 
             says "It is 42."
 
             runtime_crash: late, answer "It is 42."
-        "#]]),
-        (json!({"id": "u1", "status": ""}), expect![[r#"
+        "#]],
+        ),
+        (
+            json!({"id": "u1", "status": ""}),
+            expect![[r#"
 
             says "It is 42."
 
             runtime_crash: the turn failed, answer "It is 42."
-        "#]]),
+        "#]],
+        ),
     ] {
         let ended = notification("turn/completed", json!({"turn": turn}));
         check(&[SAYS.to_owned(), ended], expected).await;
