@@ -11,7 +11,7 @@ use abide_json_integers as integers;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::{
-    ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use rmcp::model::{
@@ -85,12 +85,11 @@ impl Post<'_> {
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
-        for (name, value) in self.headers {
-            if RESERVED.contains(&name.as_str()) {
-                return Err(StreamableHttpError::ReservedHeaderConflict(name.to_string()));
-            }
-            request = request.header(name, value);
+        if let Some(name) = self.headers.keys().find(|name| RESERVED.contains(&name.as_str())) {
+            return Err(StreamableHttpError::ReservedHeaderConflict(name.to_string()));
         }
+        let headers = self.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
+        request = request.headers(headers.collect::<HeaderMap>());
         if let Some(session_id) = self.session_id {
             request = request.header(SESSION, session_id);
         }
@@ -113,12 +112,11 @@ impl Post<'_> {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
         let content_type = header(&response, CONTENT_TYPE);
-        let is_of = |kind: &str| content_type.as_ref().is_some_and(|it| it.starts_with(kind));
-        if is_of(EVENTS) {
+        if content_type.as_ref().is_some_and(|it| it.starts_with(EVENTS)) {
             let events = decodable(events(response, self.max));
             return Ok(StreamableHttpPostResponse::Sse(events, session_id));
         }
-        if !is_of(JSON) {
+        if !content_type.as_ref().is_some_and(|it| it.starts_with(JSON)) {
             return Err(StreamableHttpError::UnexpectedContentType(content_type));
         }
         let body = body(response, self.max).await?;
