@@ -7,95 +7,17 @@
 use std::collections::BTreeMap;
 
 use abide_schema::reducer::{ReducerResult, RowVisibility};
-use abide_schema::{
-    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, nearest,
-    reducer, table,
-};
+use abide_schema::{Abort, Caller, Code, Context, Json, Micros, Module, Refusal, limits, reducer};
 use serde_json::Value as JsonValue;
 
 use crate::check;
 
 pub(crate) mod allow;
+mod rows;
 
 pub use allow::AgentAllow;
-
-/// How an agent can be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TextEnum)]
-pub enum AgentMode {
-    /// It can own a session.
-    #[default]
-    Primary,
-    /// Another agent can delegate a task to it.
-    Subagent,
-    /// Both.
-    All,
-}
-
-impl AgentMode {
-    /// Whether it can own a session.
-    #[must_use]
-    pub fn is_primary(self) -> bool {
-        self != AgentMode::Subagent
-    }
-
-    /// Whether another agent can delegate a task to it.
-    #[must_use]
-    pub fn is_subagent(self) -> bool {
-        self != AgentMode::Primary
-    }
-}
-
-/// An agent, in its newest revision.
-#[table(name = "agents", without_rowid)]
-pub struct Agent {
-    /// Its name.
-    #[column(key)]
-    pub name: String,
-    /// Starts at 1; every change increments it.
-    pub revision: i64,
-    /// A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be
-    /// computed from the definition.
-    pub digest: String,
-    /// How it can be used.
-    pub mode: AgentMode,
-    /// Its purpose.
-    pub description: Option<String>,
-    /// Whether lists omit it.
-    pub hidden: bool,
-    /// Whether it comes with the runtime, as opposed to a user's file.
-    pub native: bool,
-    /// When it was retired: it starts no more runs.
-    pub retired_at: Option<Micros>,
-    /// When it was first registered.
-    pub created_at: Micros,
-    /// When it last changed.
-    pub updated_at: Micros,
-    /// The event of the last change.
-    pub seq: Seq,
-}
-
-/// One revision of an agent, kept for the runs that started with it.
-#[table(name = "agent_revisions")]
-pub struct AgentRevision {
-    /// The agent.
-    #[column(key, references = "agents(name)")]
-    pub agent: String,
-    /// The revision.
-    #[column(key)]
-    pub revision: i64,
-    /// A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be
-    /// computed from the definition.
-    pub digest: String,
-    /// The complete definition.
-    pub definition: Json,
-    /// When it was registered.
-    pub created_at: Micros,
-    /// The event that registered it.
-    pub seq: Seq,
-}
-
-/// The name of the module.
-const MODULE: &str = "agent";
+use rows::MODULE;
+pub use rows::{Agent, AgentMode, AgentRevision};
 
 /// Version 2: definitions say who may start runs. The tables do not change.
 const ALLOW: &str = "SELECT 1";
@@ -310,23 +232,47 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
     let by = ctx.caller.clone();
     match ctx.get::<Agent>(name)? {
         Some(agent) if allow::may_know(ctx, &agent, &by)? => Ok(agent),
-        _ => Err(unknown(ctx, name, &by)?.into()),
+        _ => Err(allow::unknown(ctx, name, &by)?.into()),
     }
 }
 
-/// The refusal of a name that no agent has, or none that the caller may know.
-fn unknown(ctx: &mut Context<'_>, name: &str, by: &Caller) -> Result<Refusal, Abort> {
-    let mut known = Vec::new();
-    for agent in ctx.find::<Agent>("WHERE retired_at IS NULL ORDER BY name LIMIT 100", &[])? {
-        if allow::may_know(ctx, &agent, by)? {
-            known.push(agent);
+/// Refuses a name whose agent only works for other agents. Any other name is a label, and so is that of an agent that the caller
+/// may not know.
+pub(crate) fn check_owns_sessions(ctx: &mut Context<'_>, name: &str) -> Result<(), Abort> {
+    let by = ctx.caller.clone();
+    match ctx.get::<Agent>(name)? {
+        Some(agent) if allow::may_know(ctx, &agent, &by)? => {
+            check_mode(&agent, RunPurpose::Session)
         }
+        _ => Ok(()),
     }
-    let refusal = Refusal::new(Code::NotFound, format!("there is no agent {name}"));
-    Ok(match nearest(name, known.iter().map(|agent| &*agent.name)) {
-        Some(name) => refusal.hint(format!("did you mean {name}?")),
-        None => refusal.hint_query("SELECT name FROM agents"),
-    })
+}
+
+/// Whether the caller may know the agent for which a tool stands. A caller with a scope cannot tell a hidden agent from none.
+pub(crate) fn is_known(ctx: &mut Context<'_>, name: &str) -> Result<bool, Abort> {
+    let by = ctx.caller.clone();
+    match ctx.without_policies(|ctx| ctx.get::<Agent>(name))? {
+        Some(agent) => allow::may_know(ctx, &agent, &by),
+        None => Ok(by.scope().is_empty()),
+    }
+}
+
+/// Refuses an agent whose mode does not permit a use.
+fn check_mode(agent: &Agent, purpose: RunPurpose) -> Result<(), Abort> {
+    let (fits, what, hint) = match purpose {
+        RunPurpose::Delegation => {
+            let hint = "set mode to subagent or all";
+            (agent.mode.is_subagent(), "be given tasks by another agent", hint)
+        }
+        RunPurpose::Session => {
+            (agent.mode.is_primary(), "own a session", "set mode to primary or all")
+        }
+    };
+    if fits {
+        return Ok(());
+    }
+    let detail = format!("agent {} is {} and cannot {what}", agent.name, agent.mode);
+    Err(Refusal::new(Code::BadTransition, detail).hint(hint).into())
 }
 
 /// When a run of a revision that began then must have ended, if its agent has such a limit.
@@ -367,24 +313,12 @@ pub(crate) fn ready(
     session_scope: &Json,
 ) -> Result<Agent, Abort> {
     let Some(agent) = ctx.get::<Agent>(name)? else {
-        return Err(unknown(ctx, name, starter)?.into());
+        return Err(allow::unknown(ctx, name, starter)?.into());
     };
     allow::check(ctx, &agent, starter, session_scope)?;
     if agent.retired_at.is_some() {
         return Err(retired(name).into());
     }
-    let (fits, what, hint) = match purpose {
-        RunPurpose::Delegation => {
-            let hint = "set mode to subagent or all";
-            (agent.mode.is_subagent(), "be given tasks by another agent", hint)
-        }
-        RunPurpose::Session => {
-            (agent.mode.is_primary(), "own a session", "set mode to primary or all")
-        }
-    };
-    if !fits {
-        let detail = format!("agent {name} is {} and cannot {what}", agent.mode);
-        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
-    }
+    check_mode(&agent, purpose)?;
     Ok(agent)
 }

@@ -17,7 +17,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::tool::{self, ApprovalPolicy};
 use crate::tool_call::{self, RequestedCall, ToolCall, ToolCallStatus};
-use crate::{approval, check, lease};
+use crate::{approval, check, lease, run};
 
 pub(crate) mod answer;
 pub(crate) mod rows;
@@ -111,7 +111,9 @@ pub fn suspend_tool_call(
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     }
-    tool_call::save(ctx, call)
+    let call = tool_call::save(ctx, call)?;
+    run::rest(ctx, &call.session_id)?;
+    Ok(call)
 }
 
 /// Records that the tasks of a call have ended, or were cancelled. The holder of the call closes them with the outcome; without

@@ -7,6 +7,9 @@
 //!
 //! Deadlines apply to unclaimed handoffs: a pending handoff is escalated or expires, even if
 //! it becomes pending again after the deadline.
+//!
+//! A handoff can belong to a tool call, as that of the tool `request_supervisor`. The call waits for it, and the answer is its
+//! result.
 
 use abide_schema::reducer::RowVisibility;
 use abide_schema::{
@@ -16,6 +19,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, SessionStatus};
+use crate::tool_call::{self, ToolCall, ToolCallStatus};
 use crate::{check, run};
 
 /// Default lease of a claim, in milliseconds: a supervisor may be a person.
@@ -50,6 +54,7 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the handoff was claimed by another'); END"
 #[table(
     name = "handoff_requests",
     unique(session_id, where = "status = 'pending' OR status = 'claimed'"),
+    unique(call_id, where = "call_id IS NOT NULL"),
     index(session_id, status),
     index(status),
     index(lease_expires_at, where = "status = 'claimed'"),
@@ -97,6 +102,8 @@ pub struct HandoffRequest {
     pub updated_at: Micros,
     /// The event of the last change.
     pub seq: Seq,
+    /// The tool call whose result is the answer.
+    pub call_id: Option<String>,
 }
 
 /// The name of the module.
@@ -105,11 +112,16 @@ const MODULE: &str = "handoff";
 /// Version 2: another resolution of a handoff that has expired. The tables do not change.
 const PLAIN_RESOLUTION: &str = "SELECT 1";
 
+/// Version 3: a tool call can wait for a handoff.
+const OF_CALLS: &str = "ALTER TABLE handoff_requests ADD COLUMN call_id TEXT;
+CREATE UNIQUE INDEX handoff_requests_call_id ON handoff_requests (call_id) WHERE call_id IS NOT NULL";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(MODULE)
         .step(PLAIN_RESOLUTION)
+        .step(OF_CALLS)
         .visible::<HandoffRequest>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
@@ -136,7 +148,8 @@ pub fn module() -> Module {
 
 /// Hands a session off to a supervisor. It is `handed_off` until there is an answer. If the handoff is unclaimed
 /// after `escalate_after_ms`, it requires the capability `escalate_to` instead; if it is unclaimed after
-/// `expires_after_ms`, the session continues without an answer.
+/// `expires_after_ms`, the session continues without an answer. With `call_id` and `call_fencing_token` the answer is the result
+/// of that tool call, which waits for it without a lease.
 #[reducer]
 pub fn request_supervisor_handoff(
     ctx: &mut Context<'_>,
@@ -153,6 +166,11 @@ pub fn request_supervisor_handoff(
     escalate_to: Option<String>,
     /// Returns the session unanswered if it is still unclaimed after this time.
     expires_after_ms: Option<i64>,
+    /// The tool call whose result is the answer. Otherwise the answer is a message.
+    #[id(ToolCall)]
+    call_id: Option<String>,
+    /// The fencing token of the claim of the call.
+    call_fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     check::name("required_capability", &required_capability)?;
     escalate_to.as_deref().map_or(Ok(()), |name| check::name("escalate_to", name))?;
@@ -171,6 +189,9 @@ pub fn request_supervisor_handoff(
         let detail = format!("session {session_id} is already handed off, by {which}");
         let hint = "a session has one handoff at a time; wait for the answer of the supervisor";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    if let Some(call) = claimed_call(ctx, &session_id, call_id.as_deref(), call_fencing_token)? {
+        wait_for_answer(ctx, call)?;
     }
     session::to_status(ctx, session, SessionStatus::HandedOff, |_| {})?;
     let (id, now, seq) = (ctx.new_id("ho"), ctx.now, ctx.seq);
@@ -192,7 +213,45 @@ pub fn request_supervisor_handoff(
         created_at: now,
         updated_at: now,
         seq,
+        call_id,
     })
+}
+
+/// Returns the call that the caller holds and that a handoff is for, if it names one.
+fn claimed_call(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    call_id: Option<&str>,
+    fencing_token: Option<i64>,
+) -> Result<Option<ToolCall>, Abort> {
+    let (call_id, fencing_token) = match (call_id, fencing_token) {
+        (Some(call_id), Some(fencing_token)) => (call_id, fencing_token),
+        (None, None) => return Ok(None),
+        _ => {
+            let detail = "the call has only one of call_id and call_fencing_token";
+            let hint = "the worker of the tool call gives both; other callers omit both";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+        }
+    };
+    let call = tool_call::held(ctx, call_id, fencing_token)?;
+    if call.session_id != session_id {
+        let detail = format!("call {call_id} belongs to another session");
+        let hint = format!("hand off its session, {}", call.session_id);
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+    }
+    if call.cancel_requested_at.is_some() {
+        let detail = format!("call {call_id} is being cancelled");
+        let hint = "end it with acknowledge_cancel, complete_tool_call or fail_tool_call";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    Ok(Some(call))
+}
+
+/// Lets a claimed call wait for a supervisor. No worker can claim it meanwhile.
+fn wait_for_answer(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<(), Abort> {
+    call.status = ToolCallStatus::AwaitingApproval;
+    call.lease_expires_at = None;
+    tool_call::save(ctx, call).map(drop)
 }
 
 /// Claims a pending handoff. Exactly one supervisor wins. Requires the capability that the
@@ -245,20 +304,24 @@ pub fn release_handoff(
     put_back(ctx, handoff)
 }
 
-/// Resolves a claimed handoff. The resolution becomes a message of the session, which is active again.
+/// Resolves a claimed handoff. The resolution becomes a message of the session, or the result of the tool call that waits for it,
+/// and the session is active again. Refused while the caller that started the run of the session may not start runs of its
+/// agents.
 #[reducer]
 pub fn resolve_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
-    /// The answer; it becomes a message of the session.
+    /// The answer.
     resolution: String,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let handoff = still_capable(ctx, &id, fencing_token)?;
+    run::starter::check_continues(ctx, &handoff.session_id)?;
     give_back(ctx, handoff, HandoffStatus::Resolved, resolution)
 }
 
-/// Rejects a claimed handoff. The reason becomes a message of the session, which is active again.
+/// Rejects a claimed handoff. The reason becomes a message of the session, or the error of the tool call that waits for it, and
+/// the session is active again.
 #[reducer]
 pub fn reject_handoff(
     ctx: &mut Context<'_>,
@@ -335,7 +398,7 @@ pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Resu
     Ok(())
 }
 
-/// Returns the session to its agent, with the answer as a message.
+/// Returns the session to its agent, with the answer as the result of the call that waits for it, or as a message.
 fn give_back(
     ctx: &mut Context<'_>,
     mut handoff: HandoffRequest,
@@ -347,13 +410,46 @@ fn give_back(
     let entry = NewEntry::new(role, "handoff", Some(text.clone()), Some(data));
     ctx.without_policies(|ctx| {
         let session = session::open(ctx, &handoff.session_id)?;
-        append(ctx, &session, entry)?;
+        if !answer_call(ctx, &handoff, status, &text)? {
+            append(ctx, &session, entry)?;
+        }
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
         run::wake(ctx, &handoff.session_id)
     })?;
     handoff.status = status;
     handoff.resolution = Some(text);
     save(ctx, handoff)
+}
+
+/// Ends the call that waits for a handoff. Returns `false` if no call waits for it any more.
+fn answer_call(
+    ctx: &mut Context<'_>,
+    handoff: &HandoffRequest,
+    status: HandoffStatus,
+    text: &str,
+) -> Result<bool, Abort> {
+    let Some(call_id) = &handoff.call_id else { return Ok(false) };
+    let call = ctx.get::<ToolCall>(call_id)?;
+    let waits = |call: &ToolCall| call.status == ToolCallStatus::AwaitingApproval;
+    let Some(mut call) = call.filter(waits) else { return Ok(false) };
+    match status {
+        HandoffStatus::Resolved => {
+            let content = json!({"handoff_id": handoff.id, "status": status.as_str()});
+            let result = json!({"text": text, "content": content, "exit_code": 0});
+            call.status = ToolCallStatus::Succeeded;
+            call.result = Some(Json::from(result));
+        }
+        HandoffStatus::Rejected => {
+            call.status = ToolCallStatus::Rejected;
+            call.error = Some(text.to_owned());
+        }
+        _ => {
+            call.status = ToolCallStatus::Failed;
+            call.error = Some(text.to_owned());
+        }
+    }
+    tool_call::save(ctx, call)?;
+    Ok(true)
 }
 
 fn put_back(ctx: &mut Context<'_>, mut handoff: HandoffRequest) -> Result<HandoffRequest, Abort> {

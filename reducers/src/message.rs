@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
-use crate::run::Run;
 use crate::run::drive::held;
+use crate::run::{Run, active_agent};
 use crate::session::{self, Session, SessionStatus};
 
 pub(crate) mod rows;
@@ -69,6 +69,9 @@ pub fn append_message(
         "user" => session::wanted(ctx, &session_id)?,
         _ => session::open(ctx, &session_id)?,
     };
+    if let (Some(run_id), Some(data), "tool") = (&run_id, &data, role.as_str()) {
+        active_agent::apply(ctx, run_id, data)?;
+    }
     let data = data.map(Json::from);
     let entry = append(ctx, &session, NewEntry { role, kind, content: content.0, data, run_id })?;
     if session.status == SessionStatus::Created {

@@ -22,6 +22,8 @@ use abide_schema::reducer::RowVisibility;
 
 use crate::waiting;
 
+pub(crate) mod active_agent;
+pub(crate) mod delegated_session;
 pub mod drive;
 pub mod end;
 pub mod list;
@@ -33,18 +35,19 @@ pub(crate) mod wait;
 
 mod rows;
 
+pub use active_agent::ActiveAgent;
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
 pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run};
 pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
+use rows::status;
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
 pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
-use rows::{status, tell_all};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use starter::RunStarter;
 pub use wait::wait_run;
-pub(crate) use wait::{go_on_after_pause, limit_wait, wake};
+pub(crate) use wait::{go_on_after_pause, is_resting, limit_wait, rest, wake};
 
 /// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
 const DELEGATIONS_REPORT: &str = "SELECT 1";
@@ -74,10 +77,13 @@ pub fn module() -> Module {
         .step(WAIT_LIMITS)
         .step(list::FILL)
         .step(starter::STARTERS)
+        .step(active_agent::OWNERS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.
         .visible::<RunStarter>(RowVisibility::Closed)
+        // It names agents that the caller may not know.
+        .visible::<ActiveAgent>(RowVisibility::Closed)
         .visible::<RunListEntry>(RowVisibility::InScope)
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])

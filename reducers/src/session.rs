@@ -57,14 +57,22 @@ pub fn module() -> Module {
         .reducer(cancel_session::definition())
 }
 
-/// Suspends a session until something arrives for it.
+/// Suspends a session until something arrives for it. One that is suspended because a call of it waits for a decision is not
+/// continued by the decision.
 #[reducer]
 pub fn suspend_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
     reason: Option<String>,
 ) -> Result<Session, Abort> {
-    let session = find(ctx, &session_id)?;
+    let mut session = find(ctx, &session_id)?;
+    if run::is_resting(&session) {
+        session.reason = reason;
+        session.updated_at = ctx.now;
+        session.seq = ctx.seq;
+        ctx.update(&session)?;
+        return Ok(session);
+    }
     to_status(ctx, session, SessionStatus::Suspended, |session| session.reason = reason)
 }
 

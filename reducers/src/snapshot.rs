@@ -48,6 +48,9 @@ const HANDOFFS: &str = "SELECT 1";
 /// change.
 const CONSUMED: &str = "SELECT 1";
 
+/// Version 6: an import limits the deadline of a run and the number of its answers of unknown usage. The tables do not change.
+const CLAMPED: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -57,6 +60,7 @@ pub fn module() -> Module {
         .step(HANDOFFS)
         .step(CONSUMED)
         .step(rows::STEPS)
+        .step(CLAMPED)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

@@ -220,6 +220,17 @@ pub(crate) fn cancel_some_of_session(
     Ok(found)
 }
 
+/// Whether a session has a timer with this status.
+pub(crate) fn any(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    status: TimerStatus,
+) -> Result<bool, Abort> {
+    let first = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = ?2 LIMIT 1";
+    let params = [session_id.into(), status.as_str().into()];
+    Ok(!ctx.find::<Timer>(first, &params)?.is_empty())
+}
+
 /// Delivers a timer to its session. Returns whether the session still accepts it.
 fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, Abort> {
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(false) };

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
+use crate::agent::{self, allow};
 use crate::check;
 
 mod arguments;
@@ -280,8 +281,8 @@ const TERMS_STAY: &str = "SELECT 1";
 pub fn module() -> Module {
     Module::new("tool")
         .step(TERMS_STAY)
-        .visible::<Tool>(RowVisibility::Open)
-        .visible::<ToolVersion>(RowVisibility::Open)
+        .visible::<Tool>(RowVisibility::Where(allow::VISIBLE_TOOLS, &[]))
+        .visible::<ToolVersion>(RowVisibility::Where(allow::VISIBLE_TOOL_VERSIONS, &[]))
         .reducer(register_tool::definition())
 }
 
@@ -372,9 +373,16 @@ fn check_policies(
     check::within("expires_after_ms", expires_after_ms, &limits::AHEAD_MS)
 }
 
-/// Loads a tool.
+/// Loads a tool that the caller may know: not one that stands for a hidden agent.
 pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
-    let tool = ctx.get::<Tool>(name)?;
+    let mut tool = ctx.get::<Tool>(name)?;
+    let annotations = tool.as_ref().and_then(|tool| tool.annotations.as_ref()).map(Json::value);
+    if let Some(agent) = annotations.as_ref().and_then(|it| it["agent"].as_str())
+        && !ctx.is_replay()
+        && !agent::is_known(ctx, agent)?
+    {
+        tool = None;
+    }
     Ok(tool.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
             .hint("register it with `abide call register_tool`")

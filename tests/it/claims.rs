@@ -110,6 +110,7 @@ fn an_older_file_is_migrated() {
              DROP TABLE wait_limits;
              DROP TABLE run_lists;
              DROP TABLE run_starters;
+             DROP TABLE active_agents;
              UPDATE meta SET value = '3' WHERE name = 'module.tool_call';
              UPDATE meta SET value = '1' WHERE name = 'module.run'",
         )

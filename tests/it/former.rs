@@ -112,9 +112,10 @@ fn check_replay(world: &World, name: &str) {
     replay(&world.path(), &into, modules(), None, &mut |_| {}).unwrap();
 }
 
-/// The final status of each session, run and call.
+/// The final status of each session, run and call. By the former rules the session of a delegated run did not end with the run.
 async fn ends(world: &World) -> Vec<abide_schema::Row> {
     let sql = "SELECT id, status, error_code FROM sessions
+          WHERE id NOT IN (SELECT session_id FROM runs WHERE parent_id IS NOT NULL)
         UNION ALL SELECT id, status, error_code FROM runs
         UNION ALL SELECT call_id, status, cancel_requested_at IS NULL FROM tool_calls
         UNION ALL SELECT 'cleanups', count(*), NULL FROM cleanups ORDER BY 1";

@@ -169,6 +169,11 @@ fn uses_of_exchanges(call: i64) -> [(&'static str, JsonValue); 3] {
             "entries": [{"kind": "task", "data": {"task_id": "forged"}}]}),
         ),
         ("suspend_tool_call", json!({"call_id": "c1", "fencing_token": call, "retry_ms": 5})),
+        (
+            "request_supervisor_handoff",
+            json!({"session_id": "s1", "reason": "forged", "required_capability": "forged",
+                "call_id": "c1", "call_fencing_token": call}),
+        ),
         ("close_exchange", json!({"call_id": "c1", "fencing_token": call})),
     ]
 }

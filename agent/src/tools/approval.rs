@@ -1,10 +1,16 @@
-//! What an approval adds to a call: the question for the approver, and the arguments that the approver has changed.
+//! Whether a call needs an approval, and what one adds to it: the question for the approver, and the arguments that the approver has changed.
 
 use abide_client::{Error, Json, ToolCall, ToolCallStatus};
 use serde_json::{Value, json};
 
 use crate::run::driver::Driver;
-use crate::tools::calls::needs_approval;
+
+/// Whether calls of a tool need an approval: by the tool, or by the definition of the agent.
+pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
+    let by_tool =
+        driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
+    by_tool || driver.definition.asks_for(name)
+}
 
 /// Adds `prompt` and `defaults` of the approvals to the calls of an interrupt.
 ///

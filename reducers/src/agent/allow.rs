@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_schema::{Abort, Caller, Code, Context, Json, Refusal, Scope};
+use abide_schema::{Abort, Caller, Code, Context, Json, Refusal, Scope, nearest};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as JsonValue;
 
-use super::{Agent, AgentRevision, unknown};
+use super::rows::{Agent, AgentRevision, MODULE};
 
 /// Who may start runs of an agent: a caller that matches one entry of each list that is given. An unrestricted caller
 /// (role `admin`, capability `*`, no scope) always may.
@@ -52,8 +52,10 @@ impl<'de> Deserialize<'de> for AgentAllow {
     }
 }
 
-/// The rows of `agents` that a caller sees: the rule of [`AgentAllow::shows`] in SQL.
-pub(super) const VISIBLE: &str = ":caller_scope = '{}' OR EXISTS (
+/// The rule of [`Rule::shows_agent_to`] in SQL, for a row of `agents`. A macro, so that it can be a part of another condition.
+macro_rules! shows_agent {
+    () => {
+        ":caller_scope = '{}' OR EXISTS (
   SELECT 1 FROM agent_revisions AS r
   WHERE r.agent = agents.name AND r.revision = agents.revision AND CASE
     WHEN r.definition ->> '$.allow' IS NULL THEN agents.native = 0
@@ -62,7 +64,28 @@ pub(super) const VISIBLE: &str = ":caller_scope = '{}' OR EXISTS (
       SELECT 1 FROM json_each(r.definition, '$.allow.scopes') AS s WHERE NOT EXISTS (
         SELECT 1 FROM json_each(s.value) AS k WHERE NOT EXISTS (
           SELECT 1 FROM json_each(:caller_scope) AS c WHERE c.key = k.key AND c.value = k.value)))
-  END)";
+  END)"
+    };
+}
+
+/// The rows of `agents` that a caller sees.
+pub(super) const VISIBLE: &str = shows_agent!();
+
+/// The rows of `tools` that a caller sees: a tool that stands for an agent has the name of the agent.
+pub(crate) const VISIBLE_TOOLS: &str = concat!(
+    "annotations ->> '$.agent' IS NULL OR EXISTS (
+  SELECT 1 FROM agents WHERE agents.name = tools.annotations ->> '$.agent' AND (",
+    shows_agent!(),
+    "))"
+);
+
+/// The rows of `tool_versions` that a caller sees.
+pub(crate) const VISIBLE_TOOL_VERSIONS: &str = concat!(
+    "manifest ->> '$.annotations.agent' IS NULL OR EXISTS (
+  SELECT 1 FROM agents WHERE agents.name = tool_versions.manifest ->> '$.annotations.agent' AND (",
+    shows_agent!(),
+    "))"
+);
 
 impl AgentAllow {
     /// Reads the rule of a definition; `None` if it has none.
@@ -120,7 +143,7 @@ pub(crate) fn check(
     starter: &Caller,
     session_scope: &Json,
 ) -> Result<(), Abort> {
-    if starter.is_unrestricted() || ctx.is_before(super::MODULE, 2) {
+    if starter.is_unrestricted() || ctx.is_before(MODULE, 2) {
         return Ok(());
     }
     let rule = Rule::of(ctx, agent)?;
@@ -148,8 +171,23 @@ pub(super) fn may_know(
     agent: &Agent,
     caller: &Caller,
 ) -> Result<bool, Abort> {
-    let is_free = caller.is_unrestricted() || ctx.is_before(super::MODULE, 2);
+    let is_free = caller.is_unrestricted() || ctx.is_before(MODULE, 2);
     Ok(is_free || Rule::of(ctx, agent)?.shows_agent_to(caller))
+}
+
+/// The refusal of a name that no agent has, or none that the caller may know.
+pub(super) fn unknown(ctx: &mut Context<'_>, name: &str, by: &Caller) -> Result<Refusal, Abort> {
+    let mut known = Vec::new();
+    for agent in ctx.find::<Agent>("WHERE retired_at IS NULL ORDER BY name LIMIT 100", &[])? {
+        if may_know(ctx, &agent, by)? {
+            known.push(agent);
+        }
+    }
+    let refusal = Refusal::new(Code::NotFound, format!("there is no agent {name}"));
+    Ok(match nearest(name, known.iter().map(|agent| &*agent.name)) {
+        Some(name) => refusal.hint(format!("did you mean {name}?")),
+        None => refusal.hint_query("SELECT name FROM agents"),
+    })
 }
 
 /// The rule that applies to an agent.

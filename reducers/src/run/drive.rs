@@ -1,10 +1,12 @@
 //! Driving a run: under a lease, so that one driver at a time advances it.
 
-use abide_schema::{Abort, Code, Context, Micros, Refusal, Seq, reducer};
+use abide_schema::{Abort, Code, Context, Micros, Refusal, Seq, limits, reducer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value as JsonValue;
 
-use super::{NewRunEvent, Run, RunStatus, find, missing, save, tell_all};
+use super::rows::add_event;
+use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
 use crate::pause::rows::Pause;
 use crate::session::Session;
 use crate::waiting;
@@ -169,6 +171,37 @@ pub fn record_run(
     }
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
     save(ctx, run)
+}
+
+/// Adds a driver's events; the events that end a turn are not allowed here. A handoff is refused if the caller on whose behalf the
+/// run works may not use the other agent.
+pub(super) fn tell_all(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    events: Vec<NewRunEvent>,
+) -> Result<(), Abort> {
+    if events.len() > limits::RUN_EVENTS {
+        let detail =
+            format!("the call has {} events; the limit is {}", events.len(), limits::RUN_EVENTS);
+        let hint = "record them with several calls of record_run";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
+    }
+    for NewRunEvent { kind, data } in events {
+        use RunEventKind::{Done, Error, Interrupt};
+        if matches!(kind, Done | Error | Interrupt) {
+            let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
+            let hint = "omit it, and end the turn with one of these calls";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+        }
+        if kind == RunEventKind::Delegation
+            && data.get("handoff").is_some_and(|it| *it == true)
+            && let Some(to) = data.get("to_agent").and_then(JsonValue::as_str)
+        {
+            starter::check_handoff(ctx, run, to)?;
+        }
+        add_event(ctx, run, kind, JsonValue::Object(data))?;
+    }
+    Ok(())
 }
 
 /// Checks that neither the session of a run nor its pause has changed after an event. Each message changes its session.

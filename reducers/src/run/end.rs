@@ -4,12 +4,14 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::drive::held;
+use super::delegated_session::LeftCalls;
+use super::drive::{held, tell_all};
 use super::stop::{
     ABORTED, aborted_message, end_overdue, fail, stop_alone, stop_delegated_at_once,
 };
 use super::{
-    NewRunEvent, Run, RunEventKind, RunStatus, WaitLimit, find, save, status, tell, tell_all,
+    NewRunEvent, Run, RunEventKind, RunStatus, WaitLimit, delegated_session, find, save, status,
+    tell,
 };
 use crate::cleanup::{self, Task};
 use crate::{budget, check, delegation, lease};
@@ -50,7 +52,7 @@ pub fn finish_run(
             run.output = Some(Json::from(JsonValue::Object(output.clone())));
             status(ctx, &mut run, "idle")?;
             tell(ctx, &mut run, RunEventKind::Done, json!({"assistant_data": output}))?;
-            run.close(ctx.now);
+            run.close(ctx.now, None);
         }
         (RunEnd::Failed, Some(code)) => {
             check::name("code", &code)?;
@@ -79,6 +81,7 @@ pub fn finish_run(
     }
     // Saved first: the runs that it delegated report to active runs only.
     let run = save(ctx, run)?;
+    delegated_session::end(ctx, &run, LeftCalls::Stay)?;
     stop_delegated(ctx, &run)?;
     Ok(ReducerResult::Fresh(run))
 }

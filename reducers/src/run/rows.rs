@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
-use super::{list, starter};
+use super::list;
 use crate::waiting;
 
 /// Status of a run.
@@ -249,7 +249,7 @@ pub(crate) fn tell(
     ctx.without_policies(|ctx| add_event(ctx, run, kind, data))
 }
 
-fn add_event(
+pub(super) fn add_event(
     ctx: &mut Context<'_>,
     run: &mut Run,
     kind: RunEventKind,
@@ -323,37 +323,6 @@ pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("run", 4)
 }
 
-/// Adds a driver's events; the events that end a turn are not allowed here. A handoff is refused if the caller on whose behalf the
-/// run works may not use the other agent.
-pub(crate) fn tell_all(
-    ctx: &mut Context<'_>,
-    run: &mut Run,
-    events: Vec<NewRunEvent>,
-) -> Result<(), Abort> {
-    if events.len() > limits::RUN_EVENTS {
-        let detail =
-            format!("the call has {} events; the limit is {}", events.len(), limits::RUN_EVENTS);
-        let hint = "record them with several calls of record_run";
-        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
-    }
-    for NewRunEvent { kind, data } in events {
-        use RunEventKind::{Done, Error, Interrupt};
-        if matches!(kind, Done | Error | Interrupt) {
-            let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
-            let hint = "omit it, and end the turn with one of these calls";
-            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
-        }
-        if kind == RunEventKind::Delegation
-            && data.get("handoff").is_some_and(|it| *it == true)
-            && let Some(to) = data.get("to_agent").and_then(JsonValue::as_str)
-        {
-            starter::check_handoff(ctx, run, to)?;
-        }
-        add_event(ctx, run, kind, JsonValue::Object(data))?;
-    }
-    Ok(())
-}
-
 pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.updated_at = ctx.now;
     run.seq = ctx.seq;
@@ -375,10 +344,10 @@ impl Run {
         self.status == RunStatus::Running && self.driver.is_none()
     }
 
-    /// Marks it as ended; the caller saves it.
-    pub(super) fn close(&mut self, now: Micros) {
+    /// Marks it as ended; the caller saves it. `reason` is why it was aborted, if it was.
+    pub(super) fn close(&mut self, now: Micros, reason: Option<String>) {
         self.ended_at = Some(now);
-        self.reason = None;
+        self.reason = reason;
         self.let_go();
     }
 

@@ -3,14 +3,15 @@
 use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, reducer};
 
+use super::active_agent::{is_before_owners, last_of_session};
 use super::{Run, RunStatus, active, list, save, starter, status};
 use crate::agent::RunPurpose;
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
 use crate::{agent, check, lease, waiting};
 
-/// Starts a run of a session's agent, or of the named one. `input` is the user's
-/// message. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its
+/// Starts a run of a session's agent. `input` is the user's message. Another agent is accepted only if it took over the turn of
+/// the last run in the session by a handoff. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its
 /// runs: `allow`.
 /// A session has one run at a time. The same `id` for the same session is the same run.
 #[reducer]
@@ -19,7 +20,7 @@ pub fn start_run(
     /// The session.
     #[id(Session)]
     session_id: String,
-    /// The agent, if it is not the session's own.
+    /// The agent; the session's own if omitted.
     agent: Option<String>,
     /// The user's message.
     input: Option<String>,
@@ -64,6 +65,9 @@ pub(crate) fn begin(
 ) -> Result<Run, Abort> {
     let session_id = session.id.clone();
     let agent = agent::ready(ctx, &agent, purpose, &starter, &session.scope)?;
+    if purpose == RunPurpose::Session {
+        check_owner(ctx, &session, &agent.name)?;
+    }
     if let Some(active) = ctx.without_policies(|ctx| active(ctx, &session_id))? {
         return Err(taken(ctx, &session_id, &active)?.into());
     }
@@ -105,6 +109,20 @@ pub(crate) fn begin(
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)
+}
+
+/// Refuses a run of an agent to which neither the session belongs nor the conversation was handed over.
+fn check_owner(ctx: &mut Context<'_>, session: &Session, agent: &str) -> Result<(), Abort> {
+    let Session { id, agent: owner, .. } = session;
+    if owner == agent
+        || is_before_owners(ctx)
+        || last_of_session(ctx, id)?.is_some_and(|active| active == agent)
+    {
+        return Ok(());
+    }
+    let detail = format!("session {id} belongs to agent {owner}, not to agent {agent}");
+    let hint = format!("create a session of agent {agent}, or start a run of agent {owner}");
+    Err(Refusal::new(Code::BadTransition, detail).hint(hint).into())
 }
 
 /// When a run must have ended: at the given time, or earlier by the limit of its agent.

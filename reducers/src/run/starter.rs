@@ -4,7 +4,7 @@
 use abide_schema::{Abort, Caller, Context, Json, Seq, table};
 use serde_json::Value as JsonValue;
 
-use super::{Run, active};
+use super::{Run, active, active_agent};
 use crate::agent::{Agent, allow};
 use crate::session::Session;
 
@@ -61,18 +61,24 @@ pub(crate) fn insert(ctx: &mut Context<'_>, run: &Run, starter: &Caller) -> Resu
     ctx.without_policies(|ctx| ctx.insert(row)).map(drop)
 }
 
-/// Refuses to continue a run whose starter, or `by`, may no longer start runs of its agent.
+/// Refuses to continue a run whose starter, or `by`, may no longer start runs of its agent, or of an agent that has taken over its
+/// turn.
 pub(crate) fn check_allowed(
     ctx: &mut Context<'_>,
     run: &Run,
     by: Option<&Caller>,
 ) -> Result<(), Abort> {
     let starter = starter(ctx, &run.id)?;
-    check_agent(ctx, run, &run.agent, &starter)?;
-    by.map_or(Ok(()), |by| check_agent(ctx, run, &run.agent, by))
+    let mut agents = active_agent::of_run(ctx, &run.id)?;
+    agents.insert(0, run.agent.clone());
+    for agent in &agents {
+        check_agent(ctx, run, agent, &starter)?;
+        by.map_or(Ok(()), |by| check_agent(ctx, run, agent, by))?;
+    }
+    Ok(())
 }
 
-/// Refuses to continue the run of a session, if it has one and its starter may no longer start runs of its agent.
+/// Refuses to continue the run of a session, if it has one and its starter may no longer start runs of its agents.
 pub(crate) fn check_continues(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let run = ctx.without_policies(|ctx| active(ctx, session_id))?;
     run.map_or(Ok(()), |run| check_allowed(ctx, &run, None))

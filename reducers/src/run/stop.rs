@@ -4,7 +4,9 @@
 use abide_schema::{Abort, Context};
 use serde_json::json;
 
-use super::{Run, RunEventKind, RunStatus, active, save, status, tell, wait};
+use super::active_agent::is_before_owners;
+use super::delegated_session::LeftCalls;
+use super::{Run, RunEventKind, RunStatus, active, delegated_session, save, status, tell, wait};
 use crate::cleanup::{self, Task};
 use crate::session::{self, Session, SessionStatus};
 use crate::{budget, delegation};
@@ -103,6 +105,7 @@ pub(crate) fn stop(
     let has_ended = run.status.is_terminal();
     let run = save(ctx, run)?;
     if has_ended {
+        delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
         wait::wake_above(ctx, &run)?;
     }
     Ok(run)
@@ -119,6 +122,7 @@ pub(crate) fn end_moved(ctx: &mut Context<'_>, mut run: Run, why: &str) -> Resul
     run.turn += 1;
     fail(ctx, &mut run, RunStatus::Aborted, MOVED, why)?;
     let run = save(ctx, run)?;
+    delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
     wake_session(ctx, &run)
 }
 
@@ -133,6 +137,7 @@ pub(super) fn end_overdue(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Ab
     run.turn += 1;
     fail(ctx, &mut run, RunStatus::Failed, OVERDUE, OVERDUE_MESSAGE)?;
     let run = save(ctx, run)?;
+    delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
     wake_session(ctx, &run)?;
     wait::wake_above(ctx, &run)?;
     Ok(run)
@@ -151,7 +156,9 @@ pub(super) fn fail(
     run.error_message = Some(message.to_owned());
     status(ctx, run, "idle")?;
     tell(ctx, run, RunEventKind::Error, json!({"message": message, "code": code}))?;
-    run.close(ctx.now);
+    // Before, the row of an aborted run did not say why.
+    let says_why = to == RunStatus::Aborted && !is_before_owners(ctx);
+    run.close(ctx.now, says_why.then(|| message.to_owned()));
     Ok(())
 }
 

@@ -3,8 +3,11 @@
 use abide_schema::{Abort, Context, Micros, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
+use super::active_agent::is_before_owners;
 use super::drive::held;
-use super::{PAUSED, Run, RunEventKind, RunStatus, WaitLimit, is_former, save, status, tell};
+use super::{
+    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, is_former, save, status, tell,
+};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
 
@@ -62,6 +65,10 @@ const RESUME: &str = "resume";
 /// The reason for which a session's run has to wait before it can continue, if any.
 fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
+    // A call that waits for a supervisor waits for no approval.
+    if session.status == SessionStatus::HandedOff && !is_before_owners(ctx) {
+        return Ok(Some("handoff".to_owned()));
+    }
     for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
         if tool_call::any(ctx, &session.id, status)? {
             return Ok(Some(what.to_owned()));
@@ -104,9 +111,51 @@ pub(super) fn wake_above(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> 
 }
 
 /// Continues a session's run if the last thing that it waited for has arrived, whether
-/// the caller can see the run or not.
+/// the caller can see the run or not. A session without a run that rested for it is active again.
 pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    ctx.without_policies(|ctx| go_on(ctx, session_id))
+    ctx.without_policies(|ctx| {
+        go_on(ctx, session_id)?;
+        if active(ctx, session_id)?.is_none() {
+            wake_alone(ctx, session_id)?;
+        }
+        Ok(())
+    })
+}
+
+/// The beginning of the reason of a session that rests without a run.
+const RESTS: &str = "a call waits for ";
+
+/// Suspends a session without a run while a call of it waits for a decision, as `wait_run` does for a run.
+pub(crate) fn rest(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    if is_before_owners(ctx) {
+        return Ok(());
+    }
+    ctx.without_policies(|ctx| {
+        let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+        if !matches!(session.status, SessionStatus::Created | SessionStatus::Active)
+            || active(ctx, session_id)?.is_some()
+        {
+            return Ok(());
+        }
+        let Some(what) = awaited(ctx, &session)? else { return Ok(()) };
+        let reason = format!("{RESTS}{what}");
+        session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(reason))
+            .map(drop)
+    })
+}
+
+/// Whether a session is suspended only because a call of it waits for a decision.
+pub(crate) fn is_resting(session: &Session) -> bool {
+    session.status == SessionStatus::Suspended
+        && session.reason.as_deref().is_some_and(|reason| reason.starts_with(RESTS))
+}
+
+fn wake_alone(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+    if !is_resting(&session) || awaited(ctx, &session)?.is_some() {
+        return Ok(());
+    }
+    session::to_status(ctx, session, SessionStatus::Active, |_| {}).map(drop)
 }
 
 fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {

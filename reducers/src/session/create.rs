@@ -6,9 +6,11 @@ use serde_json::Value as JsonValue;
 
 use super::ancestors::check_depth;
 use super::{Session, SessionStatus, scope, wanted};
-use crate::check;
+use crate::run::active_agent::is_before_owners;
+use crate::{agent, check};
 
-/// Creates a session. It gets the scope of the caller and of its parent session; `scope`
+/// Creates a session. `agent` can be any name; an agent that is registered as a `subagent` is refused, because no run of it could
+/// start in the session. The session gets the scope of the caller and of its parent session; `scope`
 /// can add keys, but not remove these.
 #[reducer]
 pub fn create_session(
@@ -80,6 +82,9 @@ pub fn open_session(
 
 /// Creates a session that a caller asked for, within its parent.
 fn make(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
+    if !is_before_owners(ctx) {
+        agent::check_owns_sessions(ctx, &new.agent)?;
+    }
     if let Some(parent) = &new.parent_id {
         let parent = wanted(ctx, parent)?;
         check_depth(ctx, &parent)?;

@@ -21,13 +21,14 @@ pub(crate) fn mark_cancelled(
     if !tool_call::any(ctx, &session.id, ToolCallStatus::Claimed)? {
         return end_cancelled(ctx, session);
     }
+    // Marked first: the end of its run must not end it before its workers have stopped.
+    session.updated_at = ctx.now;
+    session.seq = ctx.seq;
+    ctx.update(&session)?;
     release(ctx, &session)?;
     if session.status == SessionStatus::HandedOff {
         return to_status(ctx, session, SessionStatus::Active, |_| {});
     }
-    session.updated_at = ctx.now;
-    session.seq = ctx.seq;
-    ctx.update(&session)?;
     Ok(session)
 }
 

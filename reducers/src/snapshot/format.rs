@@ -309,8 +309,8 @@ impl SnapshotRun {
         ] {
             check::within(name, number, &sums)?;
         }
-        if self.began_at > ctx.now && !ctx.is_replay() {
-            return Err(wrong("began_at is in the future".to_owned()));
+        if !ctx.is_replay() {
+            self.check_times(ctx.now)?;
         }
         self.context.check(self.messages.len())?;
         let mut ids = BTreeSet::new();
@@ -337,6 +337,18 @@ impl SnapshotRun {
                 Err(wrong("the first run has parent_id: export the run that delegated it".into()))
             }
             (None, false) => Err(wrong("only the first run has no parent_id".to_owned())),
+        }
+    }
+
+    fn check_times(&self, now: Micros) -> Result<(), Refusal> {
+        if self.began_at > now {
+            return Err(wrong("began_at is in the future".to_owned()));
+        }
+        // An older run is claimed before younger ones.
+        let times = [("began_at", Some(self.began_at)), ("deadline_at", self.deadline_at)];
+        match times.into_iter().find(|(_, time)| time.is_some_and(|time| time < Micros(0))) {
+            Some((name, _)) => Err(wrong(format!("{name} is before 1970"))),
+            None => Ok(()),
         }
     }
 

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::{DERIVED, IdArgumentKind, ReducerResult, check_chosen};
-use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
+use abide_schema::{Abort, Code, Context, Json, Refusal, Value, limits, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{SnapshotContext, Target};
@@ -244,6 +244,20 @@ impl Consumed {
     }
 }
 
+/// Checks the numbers in a message of a driver, with which later answers count.
+fn check_numbers(message: &SnapshotMessage) -> Result<(), Refusal> {
+    const NUMBERS: [&str; 4] = ["past_limit", "input_tokens", "estimated_tokens", "cut_results"];
+    let Some(data) = &message.data else { return Ok(()) };
+    for name in NUMBERS {
+        let counts = 0..=i64::from(u32::MAX);
+        let number = data.get(name).map_or(Some(0), JsonValue::as_i64);
+        if !number.is_some_and(|number| counts.contains(&number)) {
+            return Err(wrong(format!("{name} of a message is not between 0 and {}", u32::MAX)));
+        }
+    }
+    Ok(())
+}
+
 /// An import in progress.
 struct Import<'a> {
     snapshot: &'a RunSnapshot,
@@ -321,6 +335,13 @@ impl Import<'_> {
             self.add_call(ctx, &session, call, &ids)?;
         }
         let run = self.add_run(ctx, source, id, &session, parent)?;
+        for message in source.messages.iter().filter(|it| it.role == "tool" && self.is_of_run(it)) {
+            let mut data = message.data.clone().unwrap_or_default();
+            ids.apply(&mut data);
+            if rows::named_run(&data).as_ref() == Some(&run.id) {
+                run::active_agent::apply(ctx, &run.id, &data)?;
+            }
+        }
         if let (Some(stage), Some(iteration)) = (source.stage, source.stage_iteration) {
             // A forged place must not skip the pauses of later answers.
             pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
@@ -440,6 +461,7 @@ impl Import<'_> {
             handoffs::check(ctx, source, messages, (&self.revisions, counters))?;
         }
         if !ctx.is_replay() {
+            written.clone().try_for_each(check_numbers)?;
             handoffs::check_order(source, &written.collect::<Vec<_>>(), counters)?;
         }
         Ok(counters)
@@ -459,6 +481,12 @@ impl Import<'_> {
         // Neither must a forged time, or the limit of another definition.
         let defined = (source.agent.as_str(), revision);
         let deadline_at = run::must_end(ctx, defined, source.began_at, source.deadline_at)?;
+        let (deadline_at, usage_missing) = if ctx.is_before("snapshot", 6) {
+            (deadline_at, source.usage_missing)
+        } else {
+            let last = now.plus_ms(*limits::AHEAD_MS.end());
+            (deadline_at.map(|at| at.min(last)), source.usage_missing.min(iterations))
+        };
         let mut run = Run {
             id,
             session_id: session.id.clone(),
@@ -475,7 +503,7 @@ impl Import<'_> {
             tool_calls,
             input_tokens: source.input_tokens,
             output_tokens: source.output_tokens,
-            usage_missing: source.usage_missing,
+            usage_missing,
             cost_micros: source.cost_micros,
             events: 0,
             deadline_at,

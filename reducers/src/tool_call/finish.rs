@@ -91,7 +91,7 @@ pub fn fail_tool_call(
 }
 
 /// Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one
-/// changes nothing. Requires the capability that the tool requires.
+/// changes nothing. Refused while the caller that started the run of the call may not start runs of its agents. Requires the capability that the tool requires.
 #[reducer]
 pub fn settle_tool_call(
     ctx: &mut Context<'_>,
@@ -146,6 +146,7 @@ pub fn settle_tool_call(
             }
         };
     }
+    run::starter::check_continues(ctx, &call.session_id)?;
     call.status = match report.outcome {
         Outcome::Succeeded => ToolCallStatus::Succeeded,
         Outcome::Failed => ToolCallStatus::Failed,
@@ -229,6 +230,9 @@ pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abo
     let call = save(ctx, call)?;
     if call.cancel_requested_at.is_some() {
         session::stopped(ctx, &call.session_id)?;
+    }
+    if call.status == ToolCallStatus::Unknown {
+        run::rest(ctx, &call.session_id)?;
     }
     Ok(call)
 }

@@ -79,6 +79,9 @@ pub fn request_tool_call(
         ctx.without_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
     session::touch(ctx, session)?;
+    if asks {
+        run::rest(ctx, &call.session_id)?;
+    }
     Ok(ReducerResult::Fresh(call))
 }
 

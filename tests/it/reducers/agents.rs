@@ -59,12 +59,14 @@ fn an_inline_subagent_is_not_the_agent_of_its_name() {
 fn a_mode_restricts_the_use_of_an_agent() {
     check(
         r#"
+        create_session agent=clerk id=s2
         register_agent name=lead definition={}
         register_agent name=clerk definition={} mode=subagent
         register_agent name=both definition={} mode=all
         register_agent name=odd definition={} mode=sometimes
         create_session agent=lead id=s1
-        create_session agent=clerk id=s2
+        create_session agent=clerk id=s0
+        open_session agent=clerk id=s0
         create_session agent=both id=s3
         create_session agent=noname id=s4
         start_run session_id=s2 id=r2
@@ -76,12 +78,14 @@ fn a_mode_restricts_the_use_of_an_agent() {
         start_run session_id=s5 id=r8 agent=clerk
         "#,
         expect![[r#"
-            seq 1 {name: lead, revision: 1, mode: primary}
-            seq 2 {name: clerk, revision: 1, mode: subagent}
-            seq 3 {name: both, revision: 1, mode: all}
+            seq 1 {id: s2, status: created}
+            seq 2 {name: lead, revision: 1, mode: primary}
+            seq 3 {name: clerk, revision: 1, mode: subagent}
+            seq 4 {name: both, revision: 1, mode: all}
             refused bad_arguments: register_agent: argument mode: "sometimes" is not one of primary, subagent, all (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
-            seq 4 {id: s1, status: created}
-            seq 5 {id: s2, status: created}
+            seq 5 {id: s1, status: created}
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: set mode to primary or all)
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: set mode to primary or all)
             seq 6 {id: s3, status: created}
             seq 7 {id: s4, status: created}
             refused bad_transition: agent clerk is subagent and cannot own a session (hint: set mode to primary or all)

@@ -6,9 +6,13 @@
 
 use std::fmt::Write as _;
 
-use expect_test::expect;
+use abide_schema::Code;
+use abide_schema::reducer::Caller;
+use expect_test::{Expect, expect};
+use serde_json::{Map, Value as JsonValue, json};
 
 use crate::script::{check, play};
+use crate::world::{World, run};
 
 /// Callers of several roles and scopes, and agents with every kind of rule. `bob` and `eve` have no scope.
 const WORLD: &str = r#"
@@ -39,6 +43,13 @@ fn outcomes(script: &str, count: usize) -> Vec<String> {
     lines[lines.len() - count..].iter().map(short).collect()
 }
 
+/// Plays a script after [`WORLD`], and compares its own answers.
+fn check_in_world(script: &str, expected: Expect) {
+    let output = play(&format!("{WORLD}{script}"));
+    let answers: Vec<&str> = output.lines().skip(AGENTS.len()).collect();
+    expected.assert_eq(&format!("{}\n", answers.join("\n")));
+}
+
 #[test]
 fn each_caller_starts_the_agents_that_admit_it() {
     let mut table = String::new();
@@ -46,7 +57,7 @@ fn each_caller_starts_the_agents_that_admit_it() {
         let by = if caller == "local" { String::new() } else { format!(" as={caller}") };
         let mut script = WORLD.to_owned();
         for agent in AGENTS {
-            writeln!(script, "create_session agent=open id={agent}{by}").unwrap();
+            writeln!(script, "create_session agent={agent} id={agent}{by}").unwrap();
         }
         for agent in AGENTS {
             writeln!(script, "start_run session_id={agent} agent={agent}{by}").unwrap();
@@ -70,26 +81,16 @@ fn each_caller_starts_the_agents_that_admit_it() {
 /// choosing more keys for a session.
 #[test]
 fn the_scope_of_a_session_counts_only_for_a_caller_without_one() {
-    check(
-        &format!(
-            "{WORLD}{}",
-            r#"
-        create_session agent=open id=a scope={"tenant":"acme"} as=bob
-        create_session agent=open id=z scope={"tenant":"zeta"} as=bob
-        create_session agent=open id=b scope={"team":"blue"} as=ann
+    check_in_world(
+        r#"
+        create_session agent=acme id=a scope={"tenant":"acme"} as=bob
+        create_session agent=acme id=z scope={"tenant":"zeta"} as=bob
+        create_session agent=blue id=b scope={"team":"blue"} as=ann
         start_run session_id=a agent=acme id=r as=bob
         start_run session_id=z agent=acme as=bob
         start_run session_id=b agent=blue as=ann
-        "#
-        ),
+        "#,
         expect![[r#"
-            seq 1 {name: builtin, revision: 1, mode: primary}
-            seq 2 {name: open, revision: 1, mode: primary}
-            seq 3 {name: acme, revision: 1, mode: primary}
-            seq 4 {name: blue, revision: 1, mode: primary}
-            seq 5 {name: apps, revision: 1, mode: primary}
-            seq 6 {name: able, revision: 1, mode: primary}
-            seq 7 {name: nobody, revision: 1, mode: primary}
             seq 8 {id: a, status: created, scope: {"tenant":"acme"}}
             seq 9 {id: z, status: created, scope: {"tenant":"zeta"}}
             seq 10 {id: tenant=acme/b, status: created, scope: {"team":"blue","tenant":"acme"}}
@@ -103,25 +104,15 @@ fn the_scope_of_a_session_counts_only_for_a_caller_without_one() {
 /// An agent that a caller may not know is answered as one that does not exist, also in a hint.
 #[test]
 fn a_hidden_agent_is_like_no_agent() {
-    check(
-        &format!(
-            "{WORLD}{}",
-            r#"
+    check_in_world(
+        r#"
         create_session agent=open id=s as=zoe
         start_run session_id=s agent=acme as=zoe
         start_run session_id=s agent=builtin as=zoe
         start_run session_id=s agent=acmes as=zoe
         start_run session_id=s agent=opem as=zoe
-        "#
-        ),
+        "#,
         expect![[r#"
-            seq 1 {name: builtin, revision: 1, mode: primary}
-            seq 2 {name: open, revision: 1, mode: primary}
-            seq 3 {name: acme, revision: 1, mode: primary}
-            seq 4 {name: blue, revision: 1, mode: primary}
-            seq 5 {name: apps, revision: 1, mode: primary}
-            seq 6 {name: able, revision: 1, mode: primary}
-            seq 7 {name: nobody, revision: 1, mode: primary}
             seq 8 {id: tenant=zeta/s, status: created, scope: {"tenant":"zeta"}}
             refused not_found: there is no agent acme (hint: the query `SELECT name FROM agents` lists them)
             refused not_found: there is no agent builtin (hint: the query `SELECT name FROM agents` lists them)
@@ -271,4 +262,206 @@ fn a_retired_agent_of_the_runtime_stays_retired() {
             seq 6 {id: r, revision: 3, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
         "#]],
     );
+}
+
+/// The ways to continue a run after the rule has changed, each with a supervisor who may do everything. Regression: the resolution
+/// of a handoff and a settlement continued a run whose starter was no longer admitted, and only the run's own agent was checked, not
+/// the agent that had taken over.
+#[test]
+fn each_way_to_continue_a_run_checks_the_rule() {
+    const RUN: &str = r#"
+        who ann agent tenant=acme
+        register_tool name=pay effect=at_most_once needs_approval=true
+        register_tool name=send effect=at_most_once
+        register_agent name=desk definition={"subagents":["clerk"]}
+        register_agent name=clerk mode=all definition={}
+        create_session agent=desk id=s as=ann
+        start_run session_id=s id=r as=ann
+        claim_run id=tenant=acme/r driver=d lease_ms=60000
+    "#;
+    const TAKEN_OVER: &str = r#"
+        append_message session_id=tenant=acme/s role=tool content=ok run_id=tenant=acme/r run_fencing_token=7 data={"call_id":"tenant=acme/r~1","handoff":{"run_id":"tenant=acme/r","agent":"clerk"}}
+    "#;
+    const WAYS: [(&str, &str, &str); 5] = [
+        (
+            "approval",
+            r#"request_tool_call call_id=tenant=acme/r~2 session_id=tenant=acme/s tool_name=pay arguments={} run_id=tenant=acme/r run_fencing_token=7
+            wait_run id=tenant=acme/r fencing_token=7 interrupt={}"#,
+            "decide_approval call_id=tenant=acme/r~2 decision=approve",
+        ),
+        (
+            "settlement",
+            r#"request_tool_call call_id=tenant=acme/r~2 session_id=tenant=acme/s tool_name=send arguments={} run_id=tenant=acme/r run_fencing_token=7 claim_lease_ms=1000
+            +1s
+            wait_run id=tenant=acme/r fencing_token=7 interrupt={}"#,
+            "settle_tool_call call_id=tenant=acme/r~2 outcome=succeeded",
+        ),
+        (
+            "handoff",
+            r#"request_supervisor_handoff session_id=tenant=acme/s reason=x required_capability=y
+            wait_run id=tenant=acme/r fencing_token=7 interrupt={}
+            claim_handoff id=ho#1"#,
+            "resolve_handoff id=ho#1 resolution=x",
+        ),
+        (
+            "suspension",
+            r#"suspend_session session_id=tenant=acme/s
+            wait_run id=tenant=acme/r fencing_token=7 interrupt={}"#,
+            "resume_session session_id=tenant=acme/s",
+        ),
+        (
+            "pause",
+            r#"pause_run id=tenant=acme/r
+            record_pause id=tenant=acme/r fencing_token=7 stage=after_agent"#,
+            "resume_run id=tenant=acme/r",
+        ),
+    ];
+    let deny = |agent: &str| {
+        let subagents = if agent == "desk" { r#""subagents":["clerk"],"# } else { "" };
+        format!(
+            "register_agent name={agent} mode=all definition={{{subagents}\"allow\":{{\"roles\":[\"app\"]}}}}\n"
+        )
+    };
+    let mut table = String::new();
+    for (name, waits, continues) in WAYS {
+        for (agent, taken_over) in [("desk", ""), ("clerk", TAKEN_OVER), ("desk", TAKEN_OVER)] {
+            let script = format!("{RUN}{taken_over}{waits}\n{}{continues}\n", deny(agent));
+            let answer = play(&script);
+            let last = answer.lines().last().unwrap_or_default();
+            let of_active = if taken_over.is_empty() { "" } else { ", clerk is active" };
+            writeln!(table, "{name}, {agent} denied{of_active}: {last}").unwrap();
+        }
+    }
+    expect![[r#"
+        approval, desk denied: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        approval, clerk denied, clerk is active: refused denied: the role agent may not start runs of agent clerk (hint: an operator can extend `allow` in the definition of the agent)
+        approval, desk denied, clerk is active: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        settlement, desk denied: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        settlement, clerk denied, clerk is active: refused denied: the role agent may not start runs of agent clerk (hint: an operator can extend `allow` in the definition of the agent)
+        settlement, desk denied, clerk is active: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        handoff, desk denied: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        handoff, clerk denied, clerk is active: refused denied: the role agent may not start runs of agent clerk (hint: an operator can extend `allow` in the definition of the agent)
+        handoff, desk denied, clerk is active: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        suspension, desk denied: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        suspension, clerk denied, clerk is active: refused denied: the role agent may not start runs of agent clerk (hint: an operator can extend `allow` in the definition of the agent)
+        suspension, desk denied, clerk is active: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        pause, desk denied: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+        pause, clerk denied, clerk is active: refused denied: the role agent may not start runs of agent clerk (hint: an operator can extend `allow` in the definition of the agent)
+        pause, desk denied, clerk is active: refused denied: the role agent may not start runs of agent desk (hint: an operator can extend `allow` in the definition of the agent)
+    "#]].assert_eq(&table);
+}
+
+fn of_tenant(tenant: &str) -> Caller {
+    let scope = [("tenant".to_owned(), tenant.to_owned())];
+    Caller::with(tenant, "app", [].into(), scope.into())
+}
+
+/// An import starts a run for the caller that imports, so the rule of each agent in the snapshot is checked for that caller: of the
+/// run, of a run that it delegated, and of an agent that took over.
+#[test]
+fn an_import_is_for_callers_that_the_agents_admit() {
+    run(async {
+        let admits = |tenant: &str| json!({"allow": {"scopes": [{"tenant": tenant}]}});
+        let snapshot = json!({"format": "abide-run", "version": 3, "id": "snap", "created_at": 0,
+            "is_copy": false, "tools": ["task"], "runs": [
+                run_of("r", "desk", None),
+                run_of("r~1~run", "helper", Some("r")),
+            ], "agents": [
+                {"name": "desk", "revision": 1}, {"name": "helper", "revision": 1},
+                {"name": "clerk", "revision": 1}]});
+        let mut output = String::new();
+        for denies in ["nothing", "desk", "helper", "clerk"] {
+            let world = World::new();
+            world.call("register_tool", json!({"name": "task"})).await.unwrap();
+            for (agent, mode) in [("desk", "primary"), ("helper", "subagent"), ("clerk", "all")] {
+                let mut definition = if agent == denies { admits("zeta") } else { admits("acme") };
+                definition["subagents"] = match agent {
+                    "desk" => json!(["helper", "clerk"]),
+                    _ => json!([]),
+                };
+                let agent = json!({"name": agent, "mode": mode, "definition": definition});
+                world.call("register_agent", agent).await.unwrap();
+            }
+            let before = world.state(None).await;
+            let args = json!({"snapshot": snapshot, "any_definition": true});
+            let answer = world.engine().call(&of_tenant("acme"), "import_run", &args, None).await;
+            match answer {
+                Ok(_) => writeln!(output, "{denies}: imported").unwrap(),
+                Err(refusal) => {
+                    writeln!(output, "{denies}: {}: {refusal}", refusal.code).unwrap();
+                    assert_eq!(before, world.state(None).await, "{denies}");
+                }
+            }
+        }
+        expect![[r#"
+            nothing: imported
+            desk: not_found: there is no agent desk
+            helper: not_found: there is no agent helper
+            clerk: not_found: there is no agent clerk
+        "#]]
+        .assert_eq(&output);
+    });
+}
+
+/// A run of a snapshot. The first one has delegated a run, and has handed its turn over to `clerk`.
+fn run_of(id: &str, agent: &str, parent: Option<&str>) -> JsonValue {
+    let is_first = parent.is_none();
+    let session_id = id.strip_suffix("~run").unwrap_or("s");
+    let calls = json!([{"call_id": "r~1", "tool_name": "task", "arguments": {},
+        "status": "delegated", "attempt": 1}]);
+    let messages = json!([{"role": "tool", "kind": "message", "content": "ok", "is_of_run": true,
+        "data": {"call_id": "r~2", "handoff": {"run_id": "r", "agent": "clerk"}}}]);
+    let (calls, messages) = if is_first { (calls, messages) } else { (json!([]), json!([])) };
+    let mut run = json!({"id": id, "session_id": session_id, "agent": agent, "revision": 1,
+        "scope": {}, "metadata": {}, "iterations": 0, "tool_calls": 0, "input_tokens": 0,
+        "output_tokens": 0, "usage_missing": 0, "budget_tokens": 0, "budget_cost_micros": 0,
+        "began_at": 0, "messages": messages, "calls": calls});
+    if let Some(parent) = parent {
+        run["parent_id"] = json!(parent);
+    }
+    run
+}
+
+/// Regression: the name of an agent that a tenant may not know was in the list of tools, as the tool that stands for it.
+#[test]
+fn a_tool_of_a_hidden_agent_is_hidden() {
+    run(async {
+        let world = World::new();
+        for (name, allow) in [("ours", "acme"), ("theirs", "zeta")] {
+            let definition = json!({"allow": {"scopes": [{"tenant": allow}]}});
+            let agent = json!({"name": name, "mode": "subagent", "definition": definition});
+            world.call("register_agent", agent).await.unwrap();
+            let tool = json!({"name": format!("ask_{name}"), "annotations": {"agent": name}});
+            world.call("register_tool", tool).await.unwrap();
+        }
+        world.call("register_tool", json!({"name": "pay"})).await.unwrap();
+        let mut output = String::new();
+        for (who, caller) in [("acme", of_tenant("acme")), ("local", Caller::local())] {
+            for table in ["tools", "tool_versions"] {
+                let sql = format!("SELECT name FROM {table} ORDER BY name");
+                let rows =
+                    world.engine().query(&caller, &sql, &Map::new(), None).await.unwrap().rows;
+                let names: Vec<JsonValue> = rows.iter().map(|row| row[0].to_json()).collect();
+                writeln!(output, "{who} {table}: {}", json!(names)).unwrap();
+            }
+        }
+        expect![[r#"
+            acme tools: ["ask_ours","pay"]
+            acme tool_versions: ["ask_ours","ask_theirs","pay"]
+            local tools: ["ask_ours","ask_theirs","pay"]
+            local tool_versions: ["ask_ours","ask_theirs","pay"]
+        "#]]
+        .assert_eq(&output);
+        let acme = of_tenant("acme");
+        let session = json!({"agent": "desk", "id": "s"});
+        world.engine().call(&acme, "create_session", &session, None).await.unwrap();
+        for (tool, call_id) in [("ask_theirs", "c1"), ("missing", "c2")] {
+            let request =
+                json!({"call_id": call_id, "session_id": "s", "tool_name": tool, "arguments": {}});
+            let refused = world.engine().call(&acme, "request_tool_call", &request, None).await;
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code, Code::NotFound);
+            assert_eq!(refused.detail, format!("there is no tool {tool}"));
+        }
+    });
 }

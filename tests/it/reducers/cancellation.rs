@@ -289,7 +289,7 @@ fn one_call_is_cancelled() {
             refused conflict: call pay1 cannot be cancelled: its worker disappeared, and it may have run (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
             refused not_found: there is no tool call noname (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             ("put1", "succeeded") ("pay1", "unknown") ("put2", "cancelled")
-            ("created")
+            ("suspended")
         "#]],
     );
 }

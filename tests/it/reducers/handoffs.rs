@@ -242,7 +242,7 @@ fn invalid_handoffs_are_refused() {
             refused conflict: session s1 is already handed off, by ho#1 (hint: a session has one handoff at a time; wait for the answer of the supervisor)
             refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: required_capability is empty
-            refused bad_arguments: request_supervisor_handoff: argument required_capability is missing (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
+            refused bad_arguments: request_supervisor_handoff: argument required_capability is missing (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?, call_id?, call_fencing_token?)
             refused bad_arguments: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
             refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
             refused bad_arguments: escalate_to is empty

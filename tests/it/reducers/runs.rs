@@ -273,8 +273,8 @@ fn aborted_at_once_without_a_driver() {
             seq 6 {call_id: c2, status: awaiting_approval, attempt: 0}
             seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
             seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
-            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
-            seq 9 again {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
+            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, reason: changed my mind, error_code: aborted, error_message: changed my mind}
+            seq 9 again {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, reason: changed my mind, error_code: aborted, error_message: changed my mind}
             ("active", null)
             ("c1", "cancelled") ("c2", "cancelled")
             (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{\"tool_call_id\":\"c1\"}") (2, "status", "{\"status\":\"idle\"}") (2, "error", "{\"code\":\"aborted\",\"message\":\"changed my mind\"}")
@@ -326,7 +326,7 @@ fn aborted_by_its_driver() {
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01, reason: changed my mind}
             seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01, reason: changed my mind}
-            seq 7 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, error_code: aborted, error_message: changed my mind}
+            seq 7 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, reason: changed my mind, error_code: aborted, error_message: changed my mind}
             (1, "status", "{\"status\":\"thinking\"}") (1, "status", "{\"status\":\"idle\"}") (1, "error", "{\"code\":\"aborted\",\"message\":\"changed my mind\"}")
         "#]],
     );
@@ -357,7 +357,7 @@ fn a_run_ends_with_its_session() {
             seq 7 {id: r2, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
             seq 8 {id: s2, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
             seq 9 {id: r2, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01, reason: the session has ended}
-            seq 10 {id: r2, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 7, error_code: aborted, error_message: the session has ended}
+            seq 10 {id: r2, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 7, reason: the session has ended, error_code: aborted, error_message: the session has ended}
             ("r1", "aborted", "aborted") ("r2", "aborted", "aborted")
         "#]],
     );
@@ -765,20 +765,76 @@ fn a_delegated_run_that_waits_ends_at_its_limit() {
     check(
         &script("{}"),
         expect![[r#"
-        seq 1 {name: task, version: 1, effect: idempotent}
-        seq 2 {name: lead, revision: 1, mode: primary}
-        seq 3 {name: clerk, revision: 1, mode: subagent}
-        seq 4 {id: s1, status: created}
-        seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-        seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
-        seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
-        seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
-        seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
-        seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
-        seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
-        ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
-        ("r1", "failed", null, "execution_timeout") ("r1~1~run", "aborted", null, "aborted")
-        the same up to 13
-    "#]],
+            seq 1 {name: task, version: 1, effect: idempotent}
+            seq 2 {name: lead, revision: 1, mode: primary}
+            seq 3 {name: clerk, revision: 1, mode: subagent}
+            seq 4 {id: s1, status: created}
+            seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+            seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+            seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+            seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
+            seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
+            ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
+            ("r1", "failed", null, "execution_timeout") ("r1~1~run", "aborted", "the run that delegated it has ended", "aborted")
+            the same up to 13
+        "#]],
     );
+}
+
+/// Regression: the row of a run that was aborted without a driver had no `reason`, and neither had one after its driver had stopped,
+/// although the column says why a run was aborted. A run that waited has the reason of the abort, not what it waited for.
+#[test]
+fn an_aborted_run_says_why() {
+    let begin = r#"
+        register_agent name=a definition={}
+        register_tool name=pay needs_approval=true
+        create_session agent=a id=s
+        start_run session_id=s id=r
+    "#;
+    let mut output = String::new();
+    for (what, script) in [
+        ("without a driver", "abort_run id=r reason=enough"),
+        ("without a reason", "abort_run id=r"),
+        (
+            "by its driver",
+            "claim_run id=r driver=d lease_ms=60000
+             abort_run id=r reason=enough
+             finish_run id=r fencing_token=5 end=aborted",
+        ),
+        (
+            "while it waits",
+            "claim_run id=r driver=d lease_ms=60000
+             request_tool_call call_id=r~1 session_id=s tool_name=pay arguments={} run_id=r run_fencing_token=5
+             wait_run id=r fencing_token=5 interrupt={}
+             abort_run id=r reason=enough",
+        ),
+        (
+            "moved",
+            "claim_run id=r driver=d lease_ms=60000
+             record_pause id=r fencing_token=5 stage=after_agent reason=x
+             export_run id=r",
+        ),
+        ("with its session", "cancel_session session_id=s reason=enough"),
+        (
+            "not at all",
+            "claim_run id=r driver=d lease_ms=60000
+             finish_run id=r fencing_token=5 end=failed code=x",
+        ),
+    ] {
+        let row = "sql SELECT status, substr(reason, 1, 20), error_code, reason = error_message FROM runs";
+        let answers = crate::script::play(&format!("{begin}{script}\n{row}\nreplay\n"));
+        let last: Vec<&str> = answers.lines().rev().take(2).collect();
+        output.push_str(&format!("{what}: {}, {}\n", last[1], last[0]));
+    }
+    expect![[r#"
+        without a driver: ("aborted", "enough", "aborted", "enough"), the same up to 5
+        without a reason: ("aborted", null, "aborted", "the run was aborted"), the same up to 5
+        by its driver: ("aborted", "enough", "aborted", "enough"), the same up to 7
+        while it waits: ("aborted", "enough", "aborted", "enough"), the same up to 8
+        moved: ("aborted", "the run was exported as snap_01M7Z6G8R0MVQWM4W93PN9JTR2 and continues elsewhere", "moved", "the run was exported as snap_01M7Z6G8R0MVQWM4W93PN9JTR2 and continues elsewhere"), the same up to 7
+        with its session: ("aborted", "the session has ended", "aborted", "the session has ended"), the same up to 5
+        not at all: ("failed", null, "x", "x"), the same up to 6
+    "#]].assert_eq(&output);
 }

@@ -11,12 +11,12 @@ use crate::script::check;
 use crate::world::{World, run};
 
 /// A caller of a tenant.
-fn of_tenant(tenant: &str, role: &str) -> Caller {
+pub(super) fn of_tenant(tenant: &str, role: &str) -> Caller {
     let scope = BTreeMap::from([("tenant".to_owned(), tenant.to_owned())]);
     Caller::with(format!("{role}-{tenant}"), role, BTreeSet::new(), scope)
 }
 
-async fn call(
+pub(super) async fn call(
     world: &World,
     who: &Caller,
     reducer: &str,
@@ -27,7 +27,7 @@ async fn call(
 }
 
 /// A file with the tools and the agent, and no sessions.
-async fn file() -> World {
+pub(super) async fn file() -> World {
     let world = World::new();
     for (reducer, args) in [
         ("register_tool", json!({"name": "pay"})),
@@ -48,7 +48,7 @@ async fn file() -> World {
 }
 
 /// A paused run of a caller: one of its calls has succeeded, the other is requested.
-async fn paused(world: &World, who: &Caller) {
+pub(super) async fn paused(world: &World, who: &Caller) {
     let session = json!({"agent": "clerk", "id": "s1", "title": "A parcel"});
     call(world, who, "create_session", session).await.unwrap();
     let start = json!({"session_id": "s1", "id": "r1", "input": "Pay it."});
