@@ -2,6 +2,15 @@ PRAGMA application_id = 1094863172;
 PRAGMA user_version = 4;
 PRAGMA page_size = 4096;
 
+CREATE TABLE active_agents (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  agents TEXT NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX active_agents_session_id ON active_agents (session_id);
+
 CREATE TABLE agent_revisions (
   agent TEXT NOT NULL REFERENCES agents(name) DEFERRABLE INITIALLY DEFERRED,
   revision INTEGER NOT NULL,
@@ -249,9 +258,12 @@ CREATE TABLE handoff_requests (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
+  call_id TEXT,
   CHECK (status <> 'claimed' OR (claimed_by IS NOT NULL
     AND fencing_token IS NOT NULL AND lease_expires_at IS NOT NULL))
 ) STRICT;
+
+CREATE UNIQUE INDEX handoff_requests_call_id ON handoff_requests (call_id) WHERE call_id IS NOT NULL;
 
 CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'

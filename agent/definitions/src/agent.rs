@@ -20,7 +20,9 @@ use serde_json::{Map, Value};
 
 pub use crate::chosen_model::ModelChoice;
 
-use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESERVED, RESPONSE, TASK};
+use crate::agent_tool::{
+    AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, REQUEST_SUPERVISOR, RESERVED, RESPONSE, TASK,
+};
 use crate::error::{self, DefinitionError, InvalidSetting, Position};
 use crate::folder_texts;
 use crate::guardrail::GuardrailFunctions;
@@ -28,6 +30,7 @@ use crate::middleware::Middleware;
 use crate::pause_rule::PauseRule;
 use crate::profile::{Profile, ProfileSettings};
 use crate::prompt_source::{PromptSource, PromptStores};
+use crate::supervisor::Supervisor;
 
 /// The part of the instructions about plans.
 const PLAN_RULES: &str = "\
@@ -116,6 +119,9 @@ pub struct AgentDefinition {
     /// the profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planning: Option<bool>,
+    /// The supervisor that the agent can ask. With one, it has the tool `request_supervisor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supervisor: Option<Supervisor>,
     /// Limits of one run.
     pub limits: Limits,
     /// The sandbox that the agent needs. It is refused where another one, or none, is configured.
@@ -544,14 +550,24 @@ impl AgentDefinition {
             );
             return Err(DefinitionError::Contradiction(why));
         }
+        if self.supervisor.is_some() && tools.get(REQUEST_SUPERVISOR).is_some() {
+            let why = format!(
+                "the tool {REQUEST_SUPERVISOR} belongs to the supervisor of the agent: rename your \
+                 tool, or remove supervisor"
+            );
+            return Err(DefinitionError::Contradiction(why));
+        }
         let inline = self.subagents.iter().flat_map(|subagent| match subagent {
             Subagent::Inline(inline) => inline.agent_tools(),
             Subagent::Named(_) => Vec::new(),
         });
         let own: BTreeSet<String> = inline.map(|tool| tool.name).collect();
         let is_agent = |name: &&String| own.contains(*name) || of_agents.contains(*name);
-        let is_own =
-            |name: &&String| *name == TASK || (has_memory && MEMORY_TOOLS.contains(&name.as_str()));
+        let is_own = |name: &&String| {
+            *name == TASK
+                || (has_memory && MEMORY_TOOLS.contains(&name.as_str()))
+                || (self.supervisor.is_some() && *name == REQUEST_SUPERVISOR)
+        };
         let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && !is_own(name));
         let is_runtime = |name: &&String| RESERVED.contains(&name.as_str());
         let pausing = self.pause.iter().flat_map(|rule| &rule.tools);

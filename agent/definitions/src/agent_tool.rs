@@ -36,13 +36,14 @@ pub struct AsHandoff {
 }
 
 /// Names that belong to the runtime.
-pub const RESERVED: [&str; 10] = [
+pub const RESERVED: [&str; 11] = [
     TASK,
     MANAGE_TODO_LIST,
     GET_TOOL_RESPONSE,
     "program_call",
     "remote_agent_input",
     HAND_BACK,
+    REQUEST_SUPERVISOR,
     RESPONSE,
     SAVE_MEMORY,
     SEARCH_MEMORIES,
@@ -75,6 +76,9 @@ pub const MEMORY_TOOLS: [&str; 3] = [SAVE_MEMORY, SEARCH_MEMORIES, FORGET_MEMORY
 
 /// The tool that ends a handoff.
 pub const HAND_BACK: &str = "hand_back";
+
+/// The tool that asks for a supervisor.
+pub const REQUEST_SUPERVISOR: &str = "request_supervisor";
 
 /// A tool that stands for an agent.
 #[derive(Clone, Debug, PartialEq)]

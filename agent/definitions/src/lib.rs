@@ -5,7 +5,8 @@
 //! `agent` an agent · `agent_tool` tools that stand for agents · `chosen_model` the choice of a model · `error` why a
 //! definition is refused · `folder_texts` the files of a folder · `guardrail` rules for texts · `literal_secret` secrets in plain text · `middleware` what
 //! surrounds requests and calls · `pause_rule` where a run pauses · `place` the place of an error in its file · `profile` named sets of numbers ·
-//! `profile_settings` the numbers · `project_config` `abide.yaml` · `prompt_source` where the system prompt is · `reduction_rules` what a summary replaces.
+//! `profile_settings` the numbers · `project_config` `abide.yaml` · `prompt_source` where the system prompt is · `reduction_rules` what a summary replaces ·
+//! `supervisor` whom an agent can ask.
 
 pub mod agent;
 pub mod agent_tool;
@@ -22,3 +23,4 @@ pub mod profile_settings;
 pub mod project_config;
 pub mod prompt_source;
 pub mod reduction_rules;
+pub mod supervisor;

@@ -118,6 +118,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
     own.chain(delegation::task::spec(driver))
         .chain(driver.composition.tools.iter().map(AgentTool::spec))
         .chain(delegation::handoff::spec(driver))
+        .chain(delegation::supervisor::spec(driver))
         .chain(plan::todo_list::spec(driver.definition.keeps_plan()))
         .chain(tools::response::spec(driver))
         .chain(memory::tools::specs(driver))

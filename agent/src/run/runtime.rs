@@ -234,7 +234,11 @@ impl Runtime {
         for declaration in declared.into_iter().chain(own).chain(of_memory) {
             abide.call(declaration.manifest()).await?;
         }
-        for declaration in [delegation::task::declaration(), delegation::handoff::declaration()] {
+        // Only an agent with a supervisor has this one.
+        let of_supervisor = delegation::supervisor::declaration();
+        let is_free = self.shared.tools.get(&of_supervisor.name).is_none();
+        let own = [delegation::task::declaration(), delegation::handoff::declaration()];
+        for declaration in own.into_iter().chain(is_free.then_some(of_supervisor)) {
             abide.call(abide_definitions::agent_tool::registration(declaration)).await?;
         }
         let catalog = Arc::clone(&self.catalog);

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::entry::{CallResult, CallStatus, RequestedCall};
 use crate::context::truncation::Truncation;
+use crate::delegation::supervisor;
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
 use crate::plan::todo_list::{self, PlanUpdate};
@@ -24,6 +25,7 @@ use crate::run::lease::{fencing_token, millis, run_event};
 use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::run::step_batch::{RecordedStep, StepBatch};
+use crate::tools::approval::needs_approval;
 use crate::tools::claimed::{ClaimedCall, result_of};
 use crate::tools::exchange::CallLog;
 use crate::{delegation, memory, middleware, run, tools};
@@ -53,6 +55,7 @@ pub(crate) fn to_request(
         name if memory::tools::is_one(driver, name) => {
             memory::tools::admit(name, &asked.arguments)?
         }
+        name if supervisor::is_one(driver, name) => supervisor::admit(&asked.arguments)?,
         GET_TOOL_RESPONSE => tools::response::admit(driver, &asked.arguments)?,
         MANAGE_TODO_LIST => todo_list::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
@@ -95,6 +98,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
         [MANAGE_TODO_LIST, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
             || memory::tools::changes(driver, call)
             || delegation::handoff::changes_agent(driver, call)
+            || supervisor::is_one(driver, &call.tool_name)
     });
     let mut deadline = std::pin::pin!(driver.until_deadline());
     let mut delivered = None;
@@ -116,13 +120,6 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
         true => Err(overtime()),
         false => Ok(delivered),
     }
-}
-
-/// Whether calls of a tool need an approval: by the tool, or by the definition of the agent.
-pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
-    let by_tool =
-        driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
-    by_tool || driver.definition.asks_for(name)
 }
 
 /// Claims a call, unless it was claimed with its request, runs it, and records the result.
@@ -164,6 +161,12 @@ async fn run(
     if delegation::handoff::changes_agent(driver, &claimed) {
         return match delegation::handoff::run(driver, &claimed).await? {
             Some(failed) => report(driver, &claimed, failed).await,
+            None => Ok(None),
+        };
+    }
+    if supervisor::is_one(driver, &claimed.tool_name) {
+        return match supervisor::run(driver, &claimed).await? {
+            Some(outcome) => report(driver, &claimed, outcome).await,
             None => Ok(None),
         };
     }
@@ -395,6 +398,7 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
 fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     if delegation::task::starts_run(driver, claimed)
         || delegation::handoff::changes_agent(driver, claimed)
+        || supervisor::is_one(driver, &claimed.tool_name)
     {
         return Effect::Idempotent;
     }

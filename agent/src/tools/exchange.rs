@@ -19,6 +19,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
+use crate::delegation::supervisor;
 use crate::run::lease::{fencing_token, millis};
 use crate::run::settings::Settings;
 
@@ -215,15 +216,17 @@ fn not_recorded(error: Error) -> ExchangeError {
     }
 }
 
-/// The calls to decide on: a call whose server asks is represented by its questions.
+/// The calls to decide on: a call whose server asks is represented by its questions, and one that waits for a supervisor needs no
+/// decision.
 ///
 /// # Errors
 /// [`Error`] if the rows cannot be read.
 pub(crate) async fn to_decide(
     abide: &Abide,
     session_id: &str,
-    undecided: Vec<ToolCall>,
+    mut undecided: Vec<ToolCall>,
 ) -> Result<Vec<ToolCall>, Error> {
+    undecided.retain(|call| !supervisor::waits(call));
     let awaits = |call: &ToolCall| call.status == ToolCallStatus::AwaitingApproval;
     if !undecided.iter().any(awaits) {
         return Ok(undecided);

@@ -8,8 +8,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use abide_agent::Runtime;
-use abide_client::arguments::{CreateSession, DecideApproval, ResumeRun, StartRun};
-use abide_client::{Abide, Decision};
+use abide_client::arguments::{
+    ClaimHandoff, CreateSession, DecideApproval, ResolveHandoff, ResumeRun, StartRun,
+};
+use abide_client::{Abide, Call, Decision};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +31,7 @@ struct Scenario {
     pays: usize,
 }
 
-const SCENARIOS: [Scenario; 9] = [
+const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -150,6 +152,16 @@ const SCENARIOS: [Scenario; 9] = [
         ],
         pays: 0,
     },
+    Scenario {
+        name: "asks a supervisor",
+        agents: &[("clerk", "tools: [pay]\nsupervisor: { capability: boss }\n")],
+        scripts: &[(
+            "script",
+            "answers: [{ calls: [{ name: request_supervisor, arguments: { reason: May I? } }] }, \
+             { calls: [{ name: pay, arguments: { order: A } }] }, { text: It is paid. }]",
+        )],
+        pays: 1,
+    },
 ];
 
 /// A model that saves and changes facts, and repeats itself until it is warned.
@@ -254,12 +266,14 @@ async fn work(folder: &Path, scenario: &Scenario) {
     abide.close().await;
 }
 
-/// Approves pending calls, settles unknown ones and resumes paused runs, until the run is over.
+/// Approves pending calls, settles unknown ones, resumes paused runs and resolves handoffs, until the run is over.
 async fn supervise(abide: &Abide, folder: &Path) {
     let sql = "SELECT status, reason, turn FROM runs WHERE id = 'r1'";
     let mut runs = abide.subscribe(sql).await.expect("the subscription starts");
-    let sql =
-        "SELECT call_id, status FROM tool_calls WHERE status IN ('awaiting_approval', 'unknown')";
+    let sql = "SELECT id FROM handoff_requests WHERE status = 'pending'";
+    let mut handoffs = abide.subscribe(sql).await.expect("the subscription starts");
+    let sql = "SELECT call_id, status FROM tool_calls WHERE status IN ('awaiting_approval', \
+               'unknown') AND tool_name <> 'request_supervisor'";
     let mut calls = abide.subscribe(sql).await.expect("the subscription starts");
     loop {
         tokio::select! {
@@ -272,6 +286,15 @@ async fn supervise(abide: &Abide, folder: &Path) {
                 }
                 if now.iter().any(|(_, reason, _)| reason.as_deref() == Some("pause")) {
                     abide.call(ResumeRun::new("r1")).await.expect("it is paused");
+                }
+            }
+            update = handoffs.next() => {
+                update.expect("the file is open");
+                let waiting: Vec<(String,)> = handoffs.typed_rows().expect("a text column");
+                for (id,) in waiting {
+                    let claim = Call::of(ClaimHandoff::new(&id));
+                    let resolve = Call::of(ResolveHandoff::new(&id, "Pay it."));
+                    abide.batch([claim, resolve]).await.expect("it is resolved");
                 }
             }
             update = calls.next() => {
@@ -398,6 +421,13 @@ fn at_every_step_of_an_answer_that_is_held_back() {
 fn at_every_step_of_a_pause() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[6], None);
     assert!(killed > 15, "killed only {killed} times");
+}
+
+/// A call that waits for a supervisor has its answer after a kill, and asks once.
+#[test]
+fn at_every_step_of_a_request_for_a_supervisor() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[9], None);
+    assert!(killed > 10, "killed only {killed} times");
 }
 
 /// Redaction and middleware in Rust do the same after a kill, and what was published before it has no personal data.

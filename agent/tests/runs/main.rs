@@ -40,6 +40,7 @@ mod scripted_model;
 mod starved;
 mod stops;
 mod structured_answers;
+mod supervisors;
 mod tenants;
 mod tool_worker;
 mod traces;

@@ -80,7 +80,7 @@ async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     std::fs::remove_file(agents(&fixture).join("agents/clerk.yaml")).expect("the file exists");
     fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
-    let session = CreateSession::new("default").id("s2");
+    let session = CreateSession::new("clerk").id("s2");
     fixture.abide.call(session).await.expect("it is created");
     let again = StartRun::new("s2").agent("clerk");
     let refused = fixture.abide.call(again.clone()).await.expect_err("the agent is retired");

@@ -215,8 +215,8 @@ async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Resu
         Some(id) => find(abide, id).await?,
         None => None,
     };
-    match existing {
-        Some(run) => definitions.warn(&run),
+    match &existing {
+        Some(run) => definitions.warn(run),
         None => definitions.check(&args.name)?,
     }
     let id = args.id.clone().unwrap_or_else(|| format!("run_{}", uuid::Uuid::new_v4().simple()));
@@ -235,6 +235,8 @@ async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Resu
         Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
         Err(error) => return Err(error.into()),
     }
+    // The session exists. Unless the run does, too, it can be one of another agent.
+    let run = if existing.is_some() { run } else { run.agent(&args.name) };
     begun(abide, run, args).await
 }
 

@@ -176,6 +176,61 @@ async fn every_protocol_checks_who_may_start_an_agent() {
     "#]].assert_eq(&table);
 }
 
+/// Regression: `POST /v1/agents/plain/runs` began a run of `plain` in a session of the agent `support` without a word. The class: a
+/// way to start a run that names a session of another agent.
+#[tokio::test]
+async fn every_protocol_refuses_a_session_of_another_agent() {
+    let home = home().await;
+    home.local("register_agent", json!({"name": "other", "definition": {}})).await;
+    home.call(ANN, "create_session", json!({"agent": "other", "id": "s2"})).await;
+    home.call(ANN, "start_run", json!({"session_id": "s2", "id": "r2"})).await;
+    let mut table = String::new();
+    for path in STARTING {
+        let text = json!([{"type": "text", "text": "x"}]);
+        let message = json!({"messageId": "m", "role": "ROLE_USER", "contextId": "s2",
+            "parts": [{"text": "x"}]});
+        let start = json!({"session_id": "s2", "agent": "open"});
+        let body = match path {
+            "/v1/agents/{name}/chat" => {
+                let message = json!({"id": "m", "role": "user", "parts": text});
+                json!({"id": "s2", "trigger": "submit-message", "messages": [message]})
+            }
+            "/v1/agents/{name}/ag-ui" => {
+                let message = json!({"id": "m", "role": "user", "content": "x"});
+                json!({"threadId": "s2", "runId": "r", "messages": [message]})
+            }
+            "/v1/responses" => {
+                json!({"model": "open", "input": "x", "previous_response_id": "resp_1_tenant=acme/r2"})
+            }
+            "/a2a/{agent}" => {
+                json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": {"message": message}})
+            }
+            "/a2a/{agent}/message:send" => json!({ "message": message }),
+            "/v1/batch" => json!({"calls": [{"reducer": "start_run", "args": start}]}),
+            "/v1/call/{reducer}" => start,
+            _ => json!({"input": "x", "session_id": "s2"}),
+        };
+        let answer = if path == "/mcp" {
+            let arguments = json!({"message": "x", "session_id": "s2"});
+            let call = json!({"name": "agent_open", "arguments": arguments});
+            modern(&home.0, Some(&token(ANN)), "tools/call", call).send().await
+        } else {
+            let path = path.replace("{name}", "open").replace("{agent}", "open");
+            let request = home.0.request("POST", &path.replace("{reducer}", "start_run"));
+            let request = request.header("authorization", &format!("Bearer {}", token(ANN)));
+            request.header("a2a-version", "1.0").body(body.to_string()).send().await
+        };
+        let says = "session tenant=acme/s2 belongs to agent other, not to agent open";
+        let is_refused = answer.body.contains(says);
+        let what = if is_refused { "refused" } else { &answer.body };
+        writeln!(table, "{path}: {} {what}", answer.status).expect("writing to a string succeeds");
+    }
+    let sql = "SELECT id FROM runs";
+    let runs = home.0.engine.query(&Caller::local(), sql, &Map::new(), None).await;
+    assert_eq!(runs.expect("the query is valid").rows.len(), 1, "only the run of the other agent");
+    expect![[""]].assert_eq(&table);
+}
+
 #[tokio::test]
 async fn every_path_is_in_the_table() {
     let home = home().await;

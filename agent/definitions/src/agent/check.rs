@@ -8,6 +8,7 @@ use abide_tools::Parameters;
 use super::{AgentDefinition, OF_PARENT, Subagent};
 use crate::error::{DefinitionError, InvalidSetting, NAME_CHARS};
 use crate::middleware::Middleware;
+use crate::supervisor::Supervisor;
 
 /// How deep inline subagents can be nested: as deep as runs can delegate.
 const INLINE_DEPTH: usize = 5;
@@ -39,6 +40,7 @@ impl AgentDefinition {
         settings.memory.check()?;
         settings.plan.check()?;
         self.check_numbers()?;
+        self.supervisor.as_ref().map_or(Ok(()), Supervisor::check)?;
         for tool in self.agent_tools() {
             if let Err(why) = tool.check() {
                 return contradiction(&why);
@@ -122,6 +124,10 @@ impl AgentDefinition {
                 !self.middleware.iter().all(Middleware::applies_to_external),
                 "takes only the middleware observability, because its output cannot be held back"
                     .to_owned(),
+            ),
+            (
+                self.supervisor.is_some(),
+                "does not ask Abide for a supervisor: remove supervisor".to_owned(),
             ),
             (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
             (

@@ -1,0 +1,126 @@
+//! The tool `request_supervisor`: the model asks for a supervisor, and the answer is the result of its call. The call and the
+//! session wait without a driver, so nothing is lost if the process ends meanwhile.
+
+use abide_client::arguments::RequestSupervisorHandoff;
+use abide_client::{Code, ToolCall, ToolCallStatus};
+use abide_definitions::agent_tool::REQUEST_SUPERVISOR;
+use abide_models::ToolSpec;
+use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::context::entry::CallResult;
+use crate::run::driver::Driver;
+use crate::run::lease::fencing_token;
+use crate::run::step::{Step, StepError};
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// What the supervisor has to decide or to do, with all the information that is needed for it.
+    #[schemars(length(min = 1, max = 4000))]
+    reason: String,
+}
+
+/// The declaration of the tool.
+pub(crate) fn declaration() -> ToolDeclaration {
+    let schema = schemars::schema_for!(Arguments).to_value();
+    let description =
+        "Asks a supervisor, a person who is responsible for this work, and waits for the answer.";
+    let mut declaration = ToolDeclaration::new(REQUEST_SUPERVISOR, description, schema);
+    // A call that has asked waits without a worker, so a repeated call has not asked yet.
+    declaration.effect = Effect::Idempotent;
+    declaration
+}
+
+/// Whether a call asks for the supervisor of the active agent.
+pub(crate) fn is_one(driver: &Driver, name: &str) -> bool {
+    name == REQUEST_SUPERVISOR && driver.definition.supervisor.is_some()
+}
+
+/// The tool as the model sees it; `None` if the agent has no supervisor.
+pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
+    driver.definition.supervisor.as_ref().map(|_| {
+        let ToolDeclaration { name, description, parameters, .. } = declaration();
+        ToolSpec { name, description, parameters }
+    })
+}
+
+/// The parsed arguments, or the error text for the model.
+pub(crate) fn admit(arguments: &str) -> Result<Value, String> {
+    let fitted = Parameters::of(&declaration().parameters)?.fit_text(arguments);
+    Ok(fitted.map_err(|mismatch| format!("{REQUEST_SUPERVISOR}: {mismatch}"))?.arguments)
+}
+
+/// Whether a call waits for the answer of a supervisor: nobody can approve or settle it.
+pub(crate) fn waits(call: &ToolCall) -> bool {
+    call.tool_name == REQUEST_SUPERVISOR
+        && call.status == ToolCallStatus::AwaitingApproval
+        && call.attempt > 0
+}
+
+/// Hands the session off for a call. Returns the outcome of a call that has failed, or that has to try again; `None` if it waits.
+pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<ToolOutcome>> {
+    if let Some(outcome) = driver.shared.recorded_outcomes.get(&claimed.call_id) {
+        return Ok(Some(outcome.clone()));
+    }
+    let Some(supervisor) = &driver.definition.supervisor else {
+        let why = "this agent has no supervisor";
+        return Ok(Some(ToolOutcome::failed(Failure::Denied, why)));
+    };
+    let arguments: Arguments = match serde_json::from_value(claimed.arguments.value()) {
+        Ok(arguments) => arguments,
+        Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Arguments, why.to_string()))),
+    };
+    let millis = |seconds: Option<i64>| seconds.map(|seconds| seconds.saturating_mul(1_000));
+    let data = json!({"run_id": driver.run.id, "agent": driver.definition.name,
+        "tool_call_id": claimed.call_id});
+    let request = RequestSupervisorHandoff {
+        data: Some(data),
+        escalate_after_ms: millis(supervisor.escalate_after_seconds),
+        escalate_to: supervisor.escalate_to.clone(),
+        expires_after_ms: millis(supervisor.expires_after_seconds),
+        call_id: Some(claimed.call_id.clone()),
+        call_fencing_token: Some(fencing_token(claimed)),
+        ..RequestSupervisorHandoff::new(
+            &claimed.session_id,
+            arguments.reason,
+            &supervisor.capability,
+        )
+    };
+    match driver.record(&[], None, vec![request.into()]).await {
+        // Another handoff of the session is open. The call asks when it has ended.
+        Err(StepError::Refused(error)) if error.code() == Some(Code::Conflict) => {
+            Ok(Some(ToolOutcome::failed(Failure::Unavailable, error.to_string())))
+        }
+        Err(StepError::Refused(error))
+            if matches!(error.code(), Some(Code::BadArguments | Code::Denied)) =>
+        {
+            Ok(Some(ToolOutcome::failed(Failure::Denied, error.to_string())))
+        }
+        // The next step reads the current state of the call.
+        Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),
+        recorded => recorded.map(|()| None),
+    }
+}
+
+/// Replaces a result that no supervisor has given: a worker of the tenant can claim the call before its driver, and complete it.
+pub(crate) async fn checked(
+    driver: &Driver,
+    call: &ToolCall,
+    result: CallResult,
+) -> Step<CallResult> {
+    if call.status != ToolCallStatus::Succeeded
+        || driver.shared.recorded_outcomes.contains_key(&call.call_id)
+    {
+        return Ok(result);
+    }
+    let sql = "SELECT 1 FROM handoff_requests WHERE call_id = :id AND status = 'resolved'";
+    let query = driver.shared.abide.sql(sql).param("id", &call.call_id);
+    let answers: Vec<(i64,)> = query.fetch().await.map_err(StepError::Refused)?;
+    Ok(match answers.is_empty() {
+        true => CallResult::error("no supervisor has answered"),
+        false => result,
+    })
+}

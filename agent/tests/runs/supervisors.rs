@@ -1,0 +1,137 @@
+//! The tool `request_supervisor`: an agent asks for a supervisor, its run waits, and the answer is the result of the call.
+
+use abide_client::arguments::{ClaimHandoff, DecideApproval, RejectHandoff, ResolveHandoff};
+use abide_client::{Abide, Call, Decision, RunEventKind};
+use expect_test::expect;
+
+use crate::fixture::{FixtureOptions, RuntimeFixture, providers};
+
+const ASKS: &str = "answers:\n  \
+    - { text: I ask., calls: [{ name: request_supervisor, arguments: { reason: May I pay? } }] }\n  \
+    - text: Done.\n";
+
+/// Claims the open handoff and resolves it.
+async fn resolve(abide: &Abide, resolution: &str) {
+    let id = open_handoff(abide).await;
+    let claim = Call::of(ClaimHandoff::new(&id));
+    let resolve = Call::of(ResolveHandoff::new(&id, resolution));
+    abide.batch([claim, resolve]).await.expect("it is resolved");
+}
+
+async fn open_handoff(abide: &Abide) -> String {
+    let sql = "SELECT id FROM handoff_requests WHERE status = 'pending'";
+    let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
+    found.into_iter().next().expect("a handoff is open").0
+}
+
+#[tokio::test]
+async fn the_answer_is_the_result_of_the_call() {
+    let supervisor = "supervisor: { capability: boss, escalate_after_seconds: 60, escalate_to: \
+                      chief, expires_after_seconds: 3600 }\n";
+    let fixture = RuntimeFixture::of(supervisor, ASKS).await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.kind, RunEventKind::Interrupt);
+    assert_eq!(interrupt.data["reason"], "handoff");
+    let sql = "SELECT h.reason, h.required_capability, h.escalate_to, h.call_id, s.status, r.status, \
+               r.reason, c.status, (h.expires_at - h.created_at) / 1000000 \
+               FROM handoff_requests AS h JOIN sessions AS s ON s.id = h.session_id \
+               JOIN runs AS r ON r.session_id = s.id JOIN tool_calls AS c ON c.call_id = h.call_id";
+    let rows = fixture.abide.sql(sql).rows().await.expect("it is read").rows;
+    expect![[""]].assert_eq(&format!("{rows:?}"));
+    resolve(&fixture.abide, "Pay it.").await;
+    let (rendered, _) = fixture.output(&run.id, interrupt.number).await;
+    expect![[""]].assert_eq(&rendered);
+    expect![[""]].assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn a_rejection_is_an_error_for_the_model() {
+    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    let id = open_handoff(&fixture.abide).await;
+    let claim = Call::of(ClaimHandoff::new(&id));
+    let reject = Call::of(RejectHandoff::new(&id, "Not today."));
+    fixture.abide.batch([claim, reject]).await.expect("it is rejected");
+    fixture.output(&run.id, interrupt.number).await;
+    expect![[""]].assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// A request that nobody claims expires, and the run goes on.
+#[tokio::test]
+async fn an_unclaimed_request_expires() {
+    let supervisor = "supervisor: { capability: boss, expires_after_seconds: 1 }\n";
+    let fixture = RuntimeFixture::of(supervisor, ASKS).await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    fixture.output(&run.id, interrupt.number).await;
+    expect![[""]].assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// A session has one handoff at a time: the second call of an answer asks after the first one has its answer. An approval that the
+/// definition demands comes first.
+#[tokio::test]
+async fn calls_of_one_answer_ask_one_after_the_other() {
+    let script = "answers:\n  - calls: [{ name: request_supervisor, arguments: { reason: One? } }, \
+                  { name: request_supervisor, arguments: { reason: Two? } }]\n  - text: Done.\n";
+    let definition =
+        "supervisor: { capability: boss }\ninterrupt_on: { request_supervisor: true }\n";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Ask.").await;
+    let (_, mut interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.data["reason"], "approval");
+    for call in ["r1~1.1", "r1~1.2"] {
+        let decide = DecideApproval::new(Decision::Approve).call_id(call);
+        fixture.abide.call(decide).await.expect("it is approved");
+    }
+    for answer in ["First.", "Second."] {
+        (_, interrupt) = fixture.output(&run.id, interrupt.number).await;
+        assert_eq!(interrupt.data["reason"], "handoff", "{answer}");
+        resolve(&fixture.abide, answer).await;
+    }
+    fixture.output(&run.id, interrupt.number).await;
+    expect![[""]].assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// An agent without a supervisor does not have the tool, and neither has one to which a task is given the supervisor of its parent.
+#[tokio::test]
+async fn only_an_agent_with_a_supervisor_has_the_tool() {
+    let fixture = RuntimeFixture::of("tools: [look]\n", ASKS).await;
+    let run = fixture.begin("Pay A.").await;
+    fixture.output(&run.id, 0).await;
+    expect![[""]].assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// The run that delegated waits as long as the delegated one.
+#[tokio::test]
+async fn a_delegated_run_asks_for_its_own_supervisor() {
+    let clerk = "config: { provider: script }\nsubagents: [other]\n";
+    let script = "answers:\n  - { calls: [{ name: task, arguments: { agent: other, task: Pay. } }] }\n  \
+                  - text: Paid.\n";
+    let models = providers(&[("script", script), ("other", ASKS)]);
+    let plan = FixtureOptions { models, ..FixtureOptions::of(clerk, "answers: []") };
+    plan.define(
+        "other.yaml",
+        "mode: subagent\nconfig: { provider: other }\nsupervisor: { capability: boss }\n",
+    );
+    let fixture = plan.open().await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.data["reason"], "handoff");
+    assert_eq!(interrupt.data["session_id"], "r1~1.1");
+    assert_eq!(interrupt.data["action_requests"], serde_json::json!([]));
+    resolve(&fixture.abide, "Yes.").await;
+    let (_, last) = fixture.output(&run.id, interrupt.number).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Paid.");
+    let sql = "SELECT id, status FROM sessions ORDER BY id";
+    let sessions: Vec<(String, String)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    let expected = [("r1~1.1", "completed"), ("s1", "active")];
+    assert_eq!(sessions, expected.map(|(id, status)| (id.to_owned(), status.to_owned())));
+    fixture.close().await;
+}
