@@ -7,7 +7,7 @@ CREATE TABLE active_agents (
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   agents TEXT NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX active_agents_session_id ON active_agents (session_id);
 

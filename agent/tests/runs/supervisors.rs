@@ -38,11 +38,23 @@ async fn the_answer_is_the_result_of_the_call() {
                FROM handoff_requests AS h JOIN sessions AS s ON s.id = h.session_id \
                JOIN runs AS r ON r.session_id = s.id JOIN tool_calls AS c ON c.call_id = h.call_id";
     let rows = fixture.abide.sql(sql).rows().await.expect("it is read").rows;
-    expect![[""]].assert_eq(&format!("{rows:?}"));
+    expect![[r#"[[Text("May I pay?"), Text("boss"), Text("chief"), Text("r1~1.1"), Text("handed_off"), Text("waiting"), Text("handoff"), Text("awaiting_approval"), Integer(3600)]]"#]].assert_eq(&format!("{rows:?}"));
     resolve(&fixture.abide, "Pay it.").await;
     let (rendered, _) = fixture.output(&run.id, interrupt.number).await;
-    expect![[""]].assert_eq(&rendered);
-    expect![[""]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        2 status {"status":"resuming"}
+        2 tool_result {"exit_code":0,"output":"Pay it.","status":"succeeded","tool_call_id":"r1~1.1"}
+        2 says "Done."
+        2 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
+        2 status {"status":"idle"}
+        2 done {"assistant_data":{"content":"Done.","message_id":4}}
+    "#]].assert_eq(&rendered);
+    expect![[r#"
+        user: Pay A. 
+        assistant: I ask. "r1~1.1" "request_supervisor"
+        tool [r1~1.1]: Pay it. 
+        assistant: Done. 
+    "#]].assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -56,7 +68,12 @@ async fn a_rejection_is_an_error_for_the_model() {
     let reject = Call::of(RejectHandoff::new(&id, "Not today."));
     fixture.abide.batch([claim, reject]).await.expect("it is rejected");
     fixture.output(&run.id, interrupt.number).await;
-    expect![[""]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Pay A. 
+        assistant: I ask. "r1~1.1" "request_supervisor"
+        tool [r1~1.1]: Rejected: Not today. 
+        assistant: Done. 
+    "#]].assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -68,7 +85,12 @@ async fn an_unclaimed_request_expires() {
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     fixture.output(&run.id, interrupt.number).await;
-    expect![[""]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Pay A. 
+        assistant: I ask. "r1~1.1" "request_supervisor"
+        tool [r1~1.1]: there was no answer in time 
+        assistant: Done. 
+    "#]].assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -94,7 +116,13 @@ async fn calls_of_one_answer_ask_one_after_the_other() {
         resolve(&fixture.abide, answer).await;
     }
     fixture.output(&run.id, interrupt.number).await;
-    expect![[""]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Ask. 
+        assistant:  "r1~1.1" "request_supervisor", "r1~1.2" "request_supervisor"
+        tool [r1~1.1]: First. 
+        tool [r1~1.2]: Second. 
+        assistant: Done. 
+    "#]].assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -104,7 +132,12 @@ async fn only_an_agent_with_a_supervisor_has_the_tool() {
     let fixture = RuntimeFixture::of("tools: [look]\n", ASKS).await;
     let run = fixture.begin("Pay A.").await;
     fixture.output(&run.id, 0).await;
-    expect![[""]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Pay A. 
+        assistant: I ask. "r1~1.1" "request_supervisor"
+        tool [r1~1.1]: unknown tool request_supervisor; available: look 
+        assistant: Done. 
+    "#]].assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
