@@ -161,7 +161,7 @@ fn uses_of_agents(run: i64) -> [(&'static str, JsonValue); 4] {
 }
 
 /// The reducers for the exchange of a call with a server.
-fn uses_of_exchanges(call: i64) -> [(&'static str, JsonValue); 3] {
+fn uses_of_exchanges(call: i64) -> [(&'static str, JsonValue); 4] {
     [
         (
             "record_exchange",

@@ -126,7 +126,7 @@ async fn calls_of_one_answer_ask_one_after_the_other() {
     fixture.close().await;
 }
 
-/// An agent without a supervisor does not have the tool, and neither has one to which a task is given the supervisor of its parent.
+/// An agent without a supervisor does not have the tool.
 #[tokio::test]
 async fn only_an_agent_with_a_supervisor_has_the_tool() {
     let fixture = RuntimeFixture::of("tools: [look]\n", ASKS).await;
