@@ -54,7 +54,8 @@ async fn the_answer_is_the_result_of_the_call() {
         assistant: I ask. "r1~1.1" "request_supervisor"
         tool [r1~1.1]: Pay it. 
         assistant: Done. 
-    "#]].assert_eq(&fixture.transcript().await);
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -73,7 +74,8 @@ async fn a_rejection_is_an_error_for_the_model() {
         assistant: I ask. "r1~1.1" "request_supervisor"
         tool [r1~1.1]: Rejected: Not today. 
         assistant: Done. 
-    "#]].assert_eq(&fixture.transcript().await);
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -90,7 +92,8 @@ async fn an_unclaimed_request_expires() {
         assistant: I ask. "r1~1.1" "request_supervisor"
         tool [r1~1.1]: there was no answer in time 
         assistant: Done. 
-    "#]].assert_eq(&fixture.transcript().await);
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -122,7 +125,8 @@ async fn calls_of_one_answer_ask_one_after_the_other() {
         tool [r1~1.1]: First. 
         tool [r1~1.2]: Second. 
         assistant: Done. 
-    "#]].assert_eq(&fixture.transcript().await);
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
@@ -137,7 +141,8 @@ async fn only_an_agent_with_a_supervisor_has_the_tool() {
         assistant: I ask. "r1~1.1" "request_supervisor"
         tool [r1~1.1]: unknown tool request_supervisor; available: look 
         assistant: Done. 
-    "#]].assert_eq(&fixture.transcript().await);
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     fixture.close().await;
 }
 
