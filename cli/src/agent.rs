@@ -4,6 +4,8 @@
 mod approvals;
 mod chat;
 mod definitions;
+mod editor;
+mod file_diff;
 mod files;
 mod hint;
 mod host;

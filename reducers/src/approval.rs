@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use abide_schema::reducer::{ReducerResult, RowVisibility};
+use abide_schema::reducer::{ColumnName, ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -110,12 +110,27 @@ const MODULE: &str = "approval";
 /// Version 2: another error of a call whose approval has expired. The tables do not change.
 const PLAIN_ERROR: &str = "SELECT 1";
 
+/// The events of a run have what its approvers read and decide.
+const COPIES_IN_EVENTS: &[ColumnName] = &[("run_events", "data")];
+
+/// A call runs with the arguments of its approver, and the model learns them.
+const COPIES_OF_APPROVED_ARGUMENTS: &[ColumnName] =
+    &[("tool_calls", "arguments"), ("agent_state", "data"), ("run_events", "data")];
+
+/// The comment on a rejection is the error of the call, which the model reads.
+const COPIES_OF_COMMENTS: &[ColumnName] =
+    &[("tool_calls", "error"), ("agent_state", "content"), ("run_events", "data")];
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(MODULE)
         .step(PLAIN_ERROR)
         .visible::<Approval>(RowVisibility::InScope)
+        .copied(("approvals", "prompt"), COPIES_IN_EVENTS)
+        .copied(("approvals", "defaults"), COPIES_IN_EVENTS)
+        .copied(("approvals", "approved_arguments"), COPIES_OF_APPROVED_ARGUMENTS)
+        .copied(("approvals", "comment"), COPIES_OF_COMMENTS)
         .reducer(decide_approval::definition())
         .deadline::<Approval>(
             "expires_at",

@@ -48,8 +48,11 @@ test("a chat with a tool, an approval and a second question", async () => {
   await chat.sendMessage({ text: "Pay order A-7 back." });
   assert.equal(chat.error, undefined);
   assert.deepEqual(chat.parts, ["Let me look. ", "look output-available", "It can be paid back. ", "refund approval-requested"]);
-  const call = chat.last.parts.at(-1);
+  const call = chat.last.parts.findLast((part) => part.type === "dynamic-tool");
   assert.deepEqual(call.input, { order: "A-7" });
+  const question = chat.last.parts.at(-1);
+  assert.deepEqual([question.type, question.id], ["data-approval", call.toolCallId]);
+  assert.equal(question.data.message, "refund needs an approval");
 
   await chat.addToolApprovalResponse({ id: call.approval.id, approved: true });
   assert.ok(lastAssistantMessageIsCompleteWithApprovalResponses({ messages: chat.messages }), "useChat would send it now");
@@ -75,10 +78,12 @@ test("a page that is reloaded shows the pending approval and can decide", async 
   await reloaded.resumeStream();
   assert.deepEqual(reloaded.parts, chat.parts);
   assert.deepEqual(reloaded.last.id, chat.last.id);
-  await reloaded.addToolApprovalResponse({ id: reloaded.last.parts.at(-1).approval.id, approved: false, reason: "too late" });
+  await reloaded.addToolApprovalResponse({ id: reloaded.last.parts.findLast((part) => part.approval).approval.id, approved: false, reason: "too late" });
   await reloaded.sendMessage();
   const refund = reloaded.last.parts.find((part) => part.toolName === "refund");
-  assert.deepEqual([refund.state, refund.errorText], ["output-error", "Rejected: too late"]);
+  assert.deepEqual([refund.state, refund.approval.reason], ["output-denied", "too late"]);
+  const result = reloaded.last.parts.find((part) => part.type === "data-tool-result");
+  assert.deepEqual([result.id, result.data.status], [refund.toolCallId, "rejected"]);
   assert.equal(reloaded.parts.at(-1), "Order A-7 is paid back.");
 });
 

@@ -6,7 +6,7 @@ import { createRoot } from "react-dom/client";
 
 const query = new URLSearchParams(location.search);
 
-function Part({ part, decide }) {
+function Part({ part, parts, decide }) {
   if (part.type === "text") return <p className="part">{part.text}</p>;
   if (part.type === "data-waiting") return <p className="part">{part.data.message}</p>;
   if (part.type !== "dynamic-tool") return null;
@@ -17,6 +17,7 @@ function Part({ part, decide }) {
       </p>
       {part.state === "approval-requested" && (
         <>
+          <p className="question">{parts.findLast((it) => it.type === "data-approval" && it.id === part.toolCallId)?.data.message}</p>
           <button className="approve" onClick={() => decide({ id: part.approval.id, approved: true })}>
             Approve
           </button>
@@ -53,7 +54,7 @@ function Chat() {
       <p>{status}</p>
       {error && <p className="problem">{detail(error)}</p>}
       {answers.flatMap((message) =>
-        message.parts.map((part, at) => <Part key={`${message.id} ${at}`} part={part} decide={addToolApprovalResponse} />),
+        message.parts.map((part, at) => <Part key={`${message.id} ${at}`} part={part} parts={message.parts} decide={addToolApprovalResponse} />),
       )}
       <input value={text} onChange={(event) => setText(event.target.value)} />
       <button id="send" onClick={() => sendMessage({ text })}>

@@ -523,6 +523,21 @@ fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
             assert_eq!(refusal.detail, format!("no such column: {column}"), "{sql}");
         }
 
+        // What an approver reads and decides is in the events of the run: they gave the question of a hidden column away.
+        let who = caller("cy", "viewer", &[], &[]);
+        world.call("set_role", json!({"name": "viewer", "reducers": []})).await.unwrap();
+        for column in ["prompt", "defaults", "comment", "approved_arguments"] {
+            let sql = "SELECT data FROM run_events";
+            ask(world.engine(), &who, sql, None).await.unwrap();
+            let hides =
+                json!({"table": "approvals", "role": "viewer", "name": column, "hidden": [column]});
+            world.call("set_policy", hides.clone()).await.unwrap();
+            let refusal = ask(world.engine(), &who, sql, None).await.unwrap_err();
+            assert_eq!(refusal.detail, "no such column: data", "{column}");
+            let drop = json!({"table": "approvals", "role": "viewer", "name": column});
+            world.call("drop_policy", drop).await.unwrap();
+        }
+
         // The entries of A2A and of adapters have texts of messages.
         let who = caller("bob", "reader", &[], &[]);
         world.call("set_role", json!({"name": "reader", "reducers": []})).await.unwrap();

@@ -157,7 +157,7 @@ async fn a_remote_agent_is_a_tool_and_its_question_is_an_approval() {
         (
             &json!("clerk"),
             &json!("input"),
-            &json!("refund needs an approval: answer approve, or why not")
+            &json!(r#"May clerk call refund with {"order":"A-7"}? Answer approve, or why not."#)
         )
     );
     assert_eq!(arguments["data"]["approvals"][0]["arguments"], json!({"order": "A-7"}));

@@ -251,6 +251,7 @@ impl Driver {
             None => (&self.run.session_id, reason),
         };
         let mut interrupt = interrupt(session_id, all, reason);
+        interrupt.insert("agent".to_owned(), json!(self.definition.name));
         if reason == "pause" {
             let paused = below.runs.first().map(|run| run.id.as_str());
             interrupt.insert("run_id".to_owned(), json!(paused));

@@ -12,7 +12,8 @@ pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
     by_tool || driver.definition.asks_for(name)
 }
 
-/// Adds `prompt` and `defaults` of the approvals to the calls of an interrupt.
+/// Adds what the approver has to know to the calls of an interrupt: the id of the approval, its question, its initial values,
+/// and when it expires.
 ///
 /// # Errors
 /// [`Error`] if the rows cannot be read.
@@ -21,16 +22,20 @@ pub(crate) async fn add_questions(driver: &Driver, requests: &mut [Value]) -> Re
         if request["status"] != ToolCallStatus::AwaitingApproval.as_str() {
             continue;
         }
-        let sql = "SELECT prompt, defaults FROM approvals WHERE call_id = :id";
+        let sql = "SELECT id, prompt, defaults, expires_at FROM approvals WHERE call_id = :id";
         let call_id = request["tool_call_id"].as_str().unwrap_or_default();
-        let found: Vec<(Option<String>, Option<Json>)> =
-            driver.abide.sql(sql).param("id", call_id).fetch().await?;
-        let Some((prompt, defaults)) = found.into_iter().next() else { continue };
+        type Cells = (String, Option<String>, Option<Json>, Option<i64>);
+        let found: Vec<Cells> = driver.abide.sql(sql).param("id", call_id).fetch().await?;
+        let Some((id, prompt, defaults, expires_at)) = found.into_iter().next() else { continue };
+        request["approval_id"] = json!(id);
         if let Some(prompt) = prompt {
             request["prompt"] = json!(prompt);
         }
         if let Some(defaults) = defaults {
             request["defaults"] = defaults.value();
+        }
+        if let Some(expires_at) = expires_at {
+            request["expires_at"] = json!(expires_at);
         }
     }
     Ok(())

@@ -57,9 +57,10 @@ async fn an_approval_of_a_subagent_makes_its_parent_wait_visibly() {
     let call_id = "r1~1.1~run~1.1";
     let request = json!({"tool_call_id": call_id, "tool_name": "pay", "args": {"order": "A"},
         "status": "awaiting_approval", "agent": "helper", "run_id": "r1~1.1~run",
-        "session_id": "r1~1.1"});
-    let expected = json!({"action_requests": [request], "reason": "approval",
-        "session_id": "s1", "tool_call_id": call_id, "tool_name": "pay", "args": {"order": "A"}});
+        "session_id": "r1~1.1", "approval_id": interrupt.data["approval_id"]});
+    let expected = json!({"action_requests": [request], "reason": "approval", "agent": "clerk",
+        "session_id": "s1", "tool_call_id": call_id, "tool_name": "pay", "args": {"order": "A"},
+        "approval_id": interrupt.data["approval_id"]});
     assert_eq!(interrupt.data, expected);
     fixture.until("SELECT id FROM runs WHERE id = 'r1' AND status = 'waiting'").await;
     let both = ["r1", "r1~1.1~run"].map(|id| row(id, "waiting", Some("approval")));
@@ -205,7 +206,7 @@ async fn a_suspended_subagent_is_named() {
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(
         interrupt.data,
-        json!({"action_requests": [], "reason": "resume", "session_id": "r1~1.1"})
+        json!({"action_requests": [], "reason": "resume", "session_id": "r1~1.1", "agent": "clerk"})
     );
     fixture.abide.call(ResumeSession::new("r1~1.1")).await.expect("it is resumed");
     let (_, last) = fixture.output(&run.id, interrupt.number).await;

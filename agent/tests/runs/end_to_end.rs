@@ -45,7 +45,7 @@ async fn a_run_with_tools_and_an_approval() {
         1 tool_result {"exit_code":0,"output":"note A is done","status":"succeeded","tool_call_id":"r1~1.3"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 tool_call {"args":{"order":"A"},"id":"r1~2.1","name":"pay"}
-        1 interrupt {"action_requests":[{"args":{"order":"A"},"status":"awaiting_approval","tool_call_id":"r1~2.1","tool_name":"pay"}],"args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1~2.1","tool_name":"pay"}
+        1 interrupt {"action_requests":[{"args":{"order":"A"},"status":"awaiting_approval","tool_call_id":"r1~2.1","tool_name":"pay"}],"agent":"clerk","args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1~2.1","tool_name":"pay"}
         --
         2 status {"status":"resuming"}
         2 status {"decision":"approved","status":"tool_approval","tool_call_id":"r1~2.1","tool_name":"pay"}

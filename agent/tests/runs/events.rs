@@ -110,9 +110,10 @@ async fn an_interrupt_event_has_the_requests() {
     let rendered =
         events("tools: [look]\ninterrupt_on: { look: true }\n", LOOKS, "interrupt").await;
     let call = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
-        "status": "awaiting_approval"});
+        "status": "awaiting_approval", "approval_id": rendered[0]["approval_id"]});
     let interrupt = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
-        "session_id": "s1", "reason": "approval", "action_requests": [call]});
+        "approval_id": rendered[0]["approval_id"], "agent": "clerk", "session_id": "s1",
+        "reason": "approval", "action_requests": [call]});
     assert_eq!(rendered, [interrupt]);
 }
 

@@ -289,7 +289,8 @@ impl RuntimeFixture {
                     .expect("writing to a string succeeds");
                 text.clear();
             }
-            writeln!(output, "{} {} {}", event.turn, event.kind, event.data)
+            let data = without_random_ids(event.data.clone());
+            writeln!(output, "{} {} {data}", event.turn, event.kind)
                 .expect("writing to a string succeeds");
             if event.ends_turn() {
                 return (output, event);
@@ -345,4 +346,16 @@ pub(crate) async fn transcript(abide: &Abide) -> String {
             .expect("writing to a string succeeds");
     }
     text
+}
+
+/// The data of an event without the ids of approvals, which are random.
+fn without_random_ids(mut data: Value) -> Value {
+    if let Some(fields) = data.as_object_mut() {
+        fields.remove("approval_id");
+        let requests = fields.get_mut("action_requests").and_then(Value::as_array_mut);
+        for request in requests.into_iter().flatten().filter_map(Value::as_object_mut) {
+            request.remove("approval_id");
+        }
+    }
+    data
 }

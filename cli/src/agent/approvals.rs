@@ -12,10 +12,13 @@ use abide_tools::LOGIN_FIELD;
 use serde_json::{Value, json};
 
 use super::chat::{Input, Typed};
+use super::editor::Edited;
+use super::file_diff::FileDiff;
 use super::hint::{HintContext, asked};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::printable::Printable;
+use crate::terminal::Terminal;
 
 /// How a command decides on calls that wait.
 pub(super) enum Decider<'a> {
@@ -68,6 +71,54 @@ enum Verdict<T> {
     Open,
 }
 
+/// A call on which a decision is asked for.
+struct CallQuestion<'a> {
+    call_id: &'a str,
+    /// As in an interrupt: `{tool_name, args, prompt, defaults, agent}`.
+    request: &'a Value,
+    /// Whether the approver can change the arguments.
+    can_edit: bool,
+}
+
+impl CallQuestion<'_> {
+    /// The change of a file that the call requests, with these arguments.
+    fn diff(&self, arguments: &Value) -> Option<FileDiff> {
+        FileDiff::of_call(self.request["tool_name"].as_str().unwrap_or_default(), arguments)
+    }
+
+    /// The question, with the arguments that the approver has edited. A diff stands for the arguments that it shows.
+    fn text(&self, edited: Option<&Value>) -> String {
+        let mut request = self.request.clone();
+        if let Some(edited) = edited {
+            request["args"] = edited.clone();
+            request["defaults"] = Value::Null;
+        }
+        if let Some(diff) = self.diff(&request["args"]) {
+            request["args"] = json!(diff.path);
+        }
+        let keys = match (self.can_edit, request["defaults"].is_null()) {
+            (true, true) => "e edits the arguments; ",
+            (true, false) => "e edits the arguments, s takes the suggested ones; ",
+            (false, _) => "",
+        };
+        format!("{}  ({keys}a comment can follow y or n)  — approve? [y/N] ", asked(&request))
+    }
+
+    /// The arguments of the model, with the suggested values in place of theirs.
+    fn suggested(&self) -> Option<Value> {
+        let mut arguments = self.request["args"].clone();
+        let defaults = &self.request["defaults"];
+        match (arguments.as_object_mut(), defaults.as_object()) {
+            _ if defaults.is_null() => None,
+            (Some(members), Some(defaults)) => {
+                members.extend(defaults.clone());
+                Some(arguments)
+            }
+            _ => Some(defaults.clone()),
+        }
+    }
+}
+
 impl<T> Verdict<T> {
     /// Carries out the decision, if there is one.
     async fn then<U>(self, carry_out: impl AsyncFnOnce(T) -> U) -> Verdict<U> {
@@ -108,15 +159,27 @@ impl Decider<'_> {
         }
     }
 
+    /// The terminal, if there is one, and whether the command shows one run.
+    fn terminal(&mut self) -> Option<(&mut Input, bool)> {
+        match self {
+            Decider::Stdin(input) if io::stdin().is_terminal() => {
+                Some((input.get_or_insert_with(Input::of_lines), true))
+            }
+            Decider::Conversation(input) if input.is_terminal() => Some((&mut **input, false)),
+            _ => None,
+        }
+    }
+
+    /// What is typed from now on answers no question.
+    fn end_of_questions(&self) {
+        if let Decider::Conversation(input) = self {
+            input.read_ahead();
+        }
+    }
+
     /// Reads a line about a call, unless another client decides before.
     async fn read(&mut self, abide: &Abide, call_id: &str, ask: &str) -> Result<Reply, Failure> {
-        let (input, is_run) = match self {
-            Decider::Stdin(input) if io::stdin().is_terminal() => {
-                (input.get_or_insert_with(Input::of_lines), true)
-            }
-            Decider::Conversation(input) if input.is_terminal() => (&mut **input, false),
-            _ => return Ok(Reply::None),
-        };
+        let Some((input, is_run)) = self.terminal() else { return Ok(Reply::None) };
         let typed = tokio::select! {
             typed = input.answer(ask) => typed?,
             how = decision_elsewhere(abide, call_id) => {
@@ -137,51 +200,59 @@ impl Decider<'_> {
         })
     }
 
-    /// The decision on a call. A comment can follow `y` and `n`; `e` reads other arguments, if the call can have them.
+    /// The decision on a call. A comment can follow `y` and `n`. `edited` has the arguments that the approver has put in place of
+    /// those of the model, also for the next question about the call.
     async fn approves(
         &mut self,
         abide: &Abide,
-        call_id: &str,
-        asked: &str,
-        can_edit: bool,
+        call: &CallQuestion<'_>,
+        edited: &mut Option<Value>,
     ) -> Result<Verdict<DecideApproval>, Failure> {
-        let decide = |decision| DecideApproval::new(decision).call_id(call_id);
+        let decide = |decision| DecideApproval::new(decision).call_id(call.call_id);
         if matches!(self, Decider::All) {
             return Ok(Verdict::Decided(decide(Decision::Approve)));
         }
-        let edit = if can_edit { "  (e: other arguments)" } else { "" };
-        let question = format!("{asked}{edit}  — approve? [y/N] ");
-        let arguments = "arguments as JSON, or Enter to go back: ";
-        let mut is_editing = false;
+        let mut is_new = self.terminal().is_some();
         loop {
-            let ask = if is_editing { arguments } else { &question };
-            let text = match self.read(abide, call_id, ask).await? {
+            let arguments = edited.as_ref().unwrap_or(&call.request["args"]);
+            if let Some(diff) = call.diff(arguments).filter(|_| is_new) {
+                note(diff.shown(Terminal::of_stdout()));
+            }
+            let text = match self.read(abide, call.call_id, &call.text(edited.as_ref())).await? {
                 Reply::Text(text) => text,
                 Reply::Interrupted => return Ok(Verdict::Interrupted),
                 Reply::Elsewhere => return Ok(Verdict::Elsewhere),
                 Reply::None => return Ok(Verdict::Open),
             };
             let text = text.trim();
-            if std::mem::take(&mut is_editing) {
-                match serde_json::from_str::<Value>(text) {
-                    Ok(arguments) => {
-                        let approved = decide(Decision::Approve).approved_arguments(arguments);
-                        return Ok(Verdict::Decided(approved));
-                    }
-                    Err(_) if text.is_empty() => {}
-                    Err(why) => {
-                        note(Printable::line(&format!("this is not JSON: {why}")));
-                        is_editing = true;
-                    }
-                }
-                continue;
-            }
-            let (word, comment) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+            let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+            let rest = rest.trim();
+            is_new = false;
             let decision = match &*word.to_lowercase() {
-                "y" | "yes" => decide(Decision::Approve),
+                "y" | "yes" => match &edited {
+                    Some(arguments) => {
+                        decide(Decision::Approve).approved_arguments(arguments.clone())
+                    }
+                    None => decide(Decision::Approve),
+                },
                 "n" | "no" | "" => decide(Decision::Reject),
-                "e" | "edit" if can_edit => {
-                    is_editing = true;
+                "s" | "suggested" if call.can_edit && call.suggested().is_some() => {
+                    *edited = call.suggested();
+                    is_new = true;
+                    continue;
+                }
+                "e" | "edit" if call.can_edit => {
+                    let arguments = arguments.clone();
+                    match self.edit(abide, call.call_id, &arguments, rest).await? {
+                        Verdict::Decided(Some(arguments)) => {
+                            *edited = Some(arguments).filter(|it| *it != call.request["args"]);
+                            is_new = true;
+                        }
+                        Verdict::Decided(None) => {}
+                        Verdict::Elsewhere => return Ok(Verdict::Elsewhere),
+                        Verdict::Interrupted => return Ok(Verdict::Interrupted),
+                        Verdict::Open => return Ok(Verdict::Open),
+                    }
                     continue;
                 }
                 _ => {
@@ -189,10 +260,55 @@ impl Decider<'_> {
                     continue;
                 }
             };
-            return Ok(Verdict::Decided(match comment.trim() {
+            return Ok(Verdict::Decided(match rest {
                 "" => decision,
                 comment => decision.comment(comment),
             }));
+        }
+    }
+
+    /// Lets the approver edit arguments: `typed`, or in an editor. `None` if they stay as they are.
+    async fn edit(
+        &mut self,
+        abide: &Abide,
+        call_id: &str,
+        arguments: &Value,
+        typed: &str,
+    ) -> Result<Verdict<Option<Value>>, Failure> {
+        let mut text = serde_json::to_string_pretty(arguments).unwrap_or_default() + "\n";
+        if !typed.is_empty() {
+            typed.clone_into(&mut text);
+        }
+        let mut opens_editor = typed.is_empty();
+        loop {
+            if opens_editor {
+                let Some((input, _)) = self.terminal() else { return Ok(Verdict::Open) };
+                text = match input.edit(&text).await {
+                    Edited::Text(text) => text,
+                    Edited::Failed(why) => {
+                        note(Printable::line(&format!("{why}; the arguments are unchanged")));
+                        return Ok(Verdict::Decided(None));
+                    }
+                };
+            }
+            match serde_json::from_str::<Value>(&text) {
+                Ok(edited) if edited == *arguments => {
+                    note("the arguments are unchanged");
+                    return Ok(Verdict::Decided(None));
+                }
+                Ok(edited) => return Ok(Verdict::Decided(Some(edited))),
+                Err(why) => note(Printable::line(&format!("this is not JSON: {why}"))),
+            }
+            match self.ask(abide, call_id, "edit again? [Y/n] ").await? {
+                UserDecision::Yes | UserDecision::Open => opens_editor = true,
+                UserDecision::No => {
+                    note("the arguments are unchanged");
+                    return Ok(Verdict::Decided(None));
+                }
+                UserDecision::Interrupted => return Ok(Verdict::Interrupted),
+                UserDecision::Elsewhere => return Ok(Verdict::Elsewhere),
+                UserDecision::None => return Ok(Verdict::Open),
+            }
         }
     }
 }
@@ -218,6 +334,17 @@ pub(super) async fn decide(
     interrupt: &AgentEvent,
     decider: &mut Decider<'_>,
 ) -> Result<Decided, Failure> {
+    let decided = decide_all(abide, hint, interrupt, decider).await;
+    decider.end_of_questions();
+    decided
+}
+
+async fn decide_all(
+    abide: &Abide,
+    hint: &HintContext,
+    interrupt: &AgentEvent,
+    decider: &mut Decider<'_>,
+) -> Result<Decided, Failure> {
     let requests = interrupt.data["action_requests"].as_array().cloned().unwrap_or_default();
     if requests.is_empty() {
         return Err(Failure::Waits(waits_for(&interrupt.data, hint)));
@@ -233,7 +360,8 @@ pub(super) async fn decide(
         let verdict = match (status, is_question) {
             (_, true) => answer(abide, decider, call_id, request).await?,
             ("awaiting_approval", _) => {
-                decide_call(abide, decider, call_id, &asked(request)).await?
+                let call = CallQuestion { call_id, request, can_edit: true };
+                decide_call(abide, decider, &call).await?
             }
             _ => {
                 let settlement = settlement(abide, decider, call_id, request).await?;
@@ -264,15 +392,15 @@ pub(super) async fn decide(
     Err(Failure::Waits(waits.hint(hint.of_calls(&hints))))
 }
 
-/// Asks for the decision on a call, and makes it. Arguments that do not fit the tool are asked for again.
+/// Asks for the decision on a call, and makes it. If edited arguments do not fit the tool, the question is asked again.
 async fn decide_call(
     abide: &Abide,
     decider: &mut Decider<'_>,
-    call_id: &str,
-    asked: &str,
+    call: &CallQuestion<'_>,
 ) -> Result<Verdict<Result<(), Error>>, Failure> {
+    let mut edited = None;
     loop {
-        let decision = match decider.approves(abide, call_id, asked, true).await? {
+        let decision = match decider.approves(abide, call, &mut edited).await? {
             Verdict::Decided(decision) => decision,
             Verdict::Elsewhere => return Ok(Verdict::Elsewhere),
             Verdict::Interrupted => return Ok(Verdict::Interrupted),
@@ -426,7 +554,10 @@ pub(super) async fn consent(
     let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
     let asked = format!("{tool} {input}");
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
-    let verdict = decider.approves(abide, call_id, &asked, false).await?;
+    let request = json!({"tool_name": tool, "args": input});
+    let call = CallQuestion { call_id, request: &request, can_edit: false };
+    let verdict = decider.approves(abide, &call, &mut None).await?;
+    decider.end_of_questions();
     let decision = match (verdict, hint.decide_elsewhere(call_id)) {
         (Verdict::Decided(decision), _) => by_user(decision),
         (Verdict::Elsewhere, _) => return Ok(Decided::All),

@@ -95,10 +95,31 @@ impl McpTools {
             Ok(call_id) => call_id,
             Err(refusal) => return Ok(McpReply::Complete(failed(&refusal.to_string()))),
         };
-        self.follow(&call_id, request.notifier).await.map_err(|why| {
+        let followed = self.follow(&call_id, request.notifier).await.map_err(|why| {
             tracing::warn!(error = %why, call_id, "a tool call cannot be followed");
             McpFailure { code: -32603, message: "the server is stopping".to_owned(), data: None }
+        });
+        Ok(match followed? {
+            McpReply::Complete(mut result) => {
+                if let Some(arguments) = self.changed_arguments(request.caller, &call_id).await {
+                    result["structuredContent"]["approved_arguments"] = arguments;
+                }
+                McpReply::Complete(result)
+            }
+            other => other,
         })
+    }
+
+    /// The arguments that the approver has put in place of those of the client, if the caller may see them.
+    async fn changed_arguments(&self, caller: &Caller, call_id: &str) -> Option<Value> {
+        let sql = "SELECT approved_arguments FROM approvals \
+                   WHERE call_id = :id AND approved_arguments IS NOT NULL";
+        let params = Map::from_iter([("id".to_owned(), json!(call_id))]);
+        let found = self.engine.query(caller, sql, &params, None).await.ok()?;
+        match found.rows.first()?.first()? {
+            abide_schema::Value::Text(arguments) => serde_json::from_str(arguments).ok(),
+            _ => None,
+        }
     }
 
     /// Requests the call, or finds it, and returns its id.
@@ -259,8 +280,12 @@ fn succeeded(call: &ToolCall) -> Value {
 }
 
 fn result(call: &ToolCall, text: &str, is_error: bool) -> Value {
-    let structured = json!({"call_id": call.call_id, "session_id": call.session_id,
+    let mut structured = json!({"call_id": call.call_id, "session_id": call.session_id,
         "status": call.status});
+    let stored = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
+    if stored["exit_code"].is_i64() {
+        structured["exit_code"] = stored["exit_code"].clone();
+    }
     json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
         "isError": is_error})
 }

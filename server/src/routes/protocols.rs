@@ -7,6 +7,7 @@
 
 pub(super) mod a2a;
 pub(super) mod ag_ui;
+mod call;
 pub(super) mod chat;
 mod follow;
 pub(super) mod mcp;

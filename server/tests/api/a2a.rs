@@ -288,7 +288,10 @@ async fn a_message_to_a_waiting_task_decides() {
     let read = get(&server, &task).await;
     assert_eq!(read["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
     let parts = &read["status"]["message"]["parts"];
-    assert_eq!(parts[0]["text"], "refund needs an approval: answer approve, or why not");
+    assert_eq!(
+        parts[0]["text"],
+        r#"May the agent call refund with {"order":7}? Answer approve, or why not."#
+    );
     assert_eq!(parts[1]["data"]["approvals"][0]["callId"], call_id);
     let live = subscribe(&server, &task).await;
 
@@ -310,9 +313,9 @@ async fn a_message_to_a_waiting_task_decides() {
     expect![[r#"
         task "TASK_STATE_SUBMITTED" null null
         statusUpdate "TASK_STATE_WORKING" null null
-        statusUpdate "TASK_STATE_INPUT_REQUIRED" "refund needs an approval: answer approve, or why not" null
+        statusUpdate "TASK_STATE_INPUT_REQUIRED" "May the agent call refund with {\"order\":7}? Answer approve, or why not." null
         statusUpdate "TASK_STATE_WORKING" null null
-        statusUpdate "TASK_STATE_INPUT_REQUIRED" "refund needs an approval: answer approve, or why not" null
+        statusUpdate "TASK_STATE_INPUT_REQUIRED" "May the agent call refund with {\"order\":7}? Answer approve, or why not." null
         statusUpdate "TASK_STATE_WORKING" null null
         "answer-1" [{"text":"x"}] append false last false
         "answer-1" [{"text":""}] append true last true

@@ -801,7 +801,7 @@ async fn a_waiting_session_names_the_call_and_its_task() {
     let refused = result(&server, "tools/call", message).await;
     assert_eq!(refused["isError"], true, "{refused}");
     expect![[r#"
-        The message was not sent: the run r1 of the session waits for a decision on: pay {"order":7} (call "c1"). Decide first: tasks/result of the task r1 asks for it, or  abide call decide_approval call_id=c1 decision=approve"#]]
+        The message was not sent: the run r1 of the session waits for a decision. May the agent call pay with {"order":7}? (call c1) Decide first: tasks/result of the task r1 asks for it, or  abide call decide_approval call_id=c1 decision=approve"#]]
     .assert_eq(refused["content"][0]["text"].as_str().expect("a text"));
     assert_eq!(refused["structuredContent"]["approvals"][0]["tool_call_id"], "c1");
 }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use abide_schema::{Code, Refusal, limits};
@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use super::pasted::{Block, LINE_BYTES, PasteMarks, PastedLines};
+use crate::agent::editor::{self, Edited};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::printable::Printable;
@@ -33,8 +34,11 @@ pub(in crate::agent) enum Typed {
 /// Stdin and Ctrl-C.
 pub(in crate::agent) struct Input {
     lines: mpsc::Receiver<io::Result<Block>>,
+    gate: Arc<ReadGate>,
+    /// The blocks that were taken from the thread that reads them.
+    received: u64,
     /// Pasted texts are marked until the conversation ends.
-    _marks: Option<PasteMarks>,
+    marks: Option<PasteMarks>,
     /// Lines that were typed before a question.
     typed_ahead: VecDeque<String>,
     /// How the call of the last question was decided elsewhere, until a line is typed.
@@ -45,6 +49,38 @@ pub(in crate::agent) struct Input {
     is_terminal: bool,
     /// Whether a person is asked to type.
     is_typing: watch::Sender<bool>,
+}
+
+/// Lets the thread that reads stdin read ahead, or only what a question asks for: while it waits for a line it would take what is
+/// typed into an editor, which uses the same terminal.
+#[derive(Debug, Default)]
+struct ReadGate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    reads_ahead: bool,
+    /// The blocks that the thread has read.
+    read: u64,
+    /// The thread may read until there are so many.
+    requested: u64,
+}
+
+impl ReadGate {
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread may read.
+    fn wait(&self) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_not_read =
+            |state: &mut GateState| !state.reads_ahead && state.read >= state.requested;
+        drop(self.changed.wait_while(state, may_not_read));
+    }
 }
 
 /// How often Ctrl-C was pressed since the last line or answer.
@@ -82,7 +118,8 @@ impl Input {
         let signal = signal(SignalKind::interrupt())?;
         let (sender, interrupts) = mpsc::channel(1);
         input.interrupts = Some(interrupts);
-        input._marks = PasteMarks::on();
+        input.marks = PasteMarks::on();
+        input.read_ahead();
         let listener = InterruptListener { signal, presses: input.presses.clone(), sender };
         Ok((input, listener))
     }
@@ -90,11 +127,14 @@ impl Input {
     /// Reads stdin in a thread of its own. Ctrl-C ends the process.
     pub(in crate::agent) fn of_lines() -> Input {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
+        let gate = Arc::new(ReadGate::default());
+        let of_thread = Arc::clone(&gate);
         thread::spawn(move || {
             let mut stdin = io::stdin().lock();
             let is_terminal = stdin.is_terminal();
             let mut pasted = PastedLines::default();
             loop {
+                of_thread.wait();
                 let mut line = Vec::new();
                 // One byte more than allowed, so that a longer line is noticed without being read.
                 let max = limits::MESSAGE_BYTES.saturating_sub(pasted.bytes()) as u64 + 1;
@@ -106,7 +146,10 @@ impl Input {
                     Ok(_) => Some(Ok(Block::Whole(line))),
                     Err(why) => Some(Err(why)),
                 };
-                let is_gone = block.is_some_and(|block| sender.blocking_send(block).is_err());
+                let is_gone = block.is_some_and(|block| {
+                    of_thread.change(|state| state.read += 1);
+                    sender.blocking_send(block).is_err()
+                });
                 if is_last || is_gone {
                     return;
                 }
@@ -114,7 +157,9 @@ impl Input {
         });
         Input {
             lines,
-            _marks: None,
+            gate,
+            received: 0,
+            marks: None,
             typed_ahead: VecDeque::new(),
             decided: None,
             interrupts: None,
@@ -122,6 +167,22 @@ impl Input {
             is_terminal: io::stdin().is_terminal(),
             is_typing: watch::Sender::new(false),
         }
+    }
+
+    /// Reads lines before they are needed, as while an answer is shown.
+    pub(in crate::agent) fn read_ahead(&self) {
+        self.gate.change(|state| state.reads_ahead = true);
+    }
+
+    /// Opens a text in the editor of the user, after a question was answered.
+    pub(in crate::agent) async fn edit(&mut self, text: &str) -> Edited {
+        let had_marks = self.marks.take().is_some();
+        let edited = editor::edit(text).await;
+        if had_marks {
+            // An editor ends them.
+            self.marks = PasteMarks::on();
+        }
+        edited
     }
 
     pub(in crate::agent) fn is_terminal(&self) -> bool {
@@ -138,6 +199,7 @@ impl Input {
     /// # Errors
     /// Stdin cannot be read, or the line is longer than a message.
     pub(super) async fn next(&mut self) -> Result<Typed, Failure> {
+        self.read_ahead();
         loop {
             let typed = match self.typed_ahead.pop_front() {
                 Some(line) => Typed::Line(line),
@@ -189,9 +251,11 @@ impl Input {
     /// # Errors
     /// As [`Input::next`].
     pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
+        self.gate.change(|state| state.reads_ahead = false);
         // A run reads from its first question on. What was typed before answers it, unless a question has ended elsewhere.
         if self.interrupts.is_some() || self.decided.is_some() {
             while let Ok(block) = self.lines.try_recv() {
+                self.received += 1;
                 let Some(line) = text(block?)? else { continue };
                 if !self.is_late(&line) {
                     self.typed_ahead.push_back(line);
@@ -220,6 +284,7 @@ impl Input {
             return Ok(());
         }
         while let Ok(block) = self.lines.try_recv() {
+            self.received += 1;
             self.typed_ahead.extend(text(block?)?);
         }
         self.typed_ahead.retain(|line| {
@@ -251,10 +316,12 @@ impl Input {
 
     async fn typed_next(&mut self) -> Result<Typed, Failure> {
         loop {
+            self.gate.change(|state| state.requested = self.received + 1);
             tokio::select! {
                 () = pressed(&mut self.interrupts) => return Ok(Typed::Interrupt),
                 block = self.lines.recv() => match block {
                     Some(block) => {
+                        self.received += 1;
                         self.forget_presses();
                         if let Some(line) = text(block?)? {
                             return Ok(Typed::Line(line));

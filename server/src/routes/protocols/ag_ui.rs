@@ -11,10 +11,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
+use super::call::{CallItem, CallOutcome};
 use super::follow::{Encoder, Follower, stream_turn};
-use super::start::{Decision, QUESTION, Settlement};
+use super::start::{Decision, Settlement};
 use super::thread::{self, Shown, ThreadInput, ThreadRequest, UserMessage};
-use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
+use super::turn::{Change, Content, ItemState, Turn, TurnEnd};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -254,9 +255,8 @@ impl AgUiEncoder {
         let prefix = match &item.content {
             Content::Message(_) => "msg",
             Content::Reasoning(_) => "rs",
-            Content::Call(call) | Content::Approval(call) => {
-                return format!("result_{}", call.call_id);
-            }
+            Content::Call(call) => return format!("result_{}", call.call_id),
+            Content::Approval(interrupt) => return format!("result_{}", interrupt.call_id()),
         };
         format!("{prefix}_{}_{}", item.opened_by, self.run_id)
     }
@@ -304,14 +304,14 @@ impl AgUiEncoder {
                 event("REASONING_MESSAGE_END", json!({"messageId": id}), out);
                 event("REASONING_END", json!({"messageId": id}), out);
             }
-            Content::Call(CallItem { call_id, output: Some((text, _)), .. })
-                if !self.seen.results.contains(call_id) =>
-            {
-                let result = json!({"messageId": id, "toolCallId": call_id, "content": text,
-                    "role": "tool"});
-                event("TOOL_CALL_RESULT", result, out);
+            Content::Call(call) => {
+                if let Some(outcome) = &call.outcome
+                    && !self.seen.results.contains(&call.call_id)
+                {
+                    tool_result(call, outcome, &id, out);
+                }
             }
-            Content::Call(_) | Content::Approval(_) => {}
+            Content::Approval(_) => {}
         }
     }
 
@@ -334,18 +334,19 @@ impl AgUiEncoder {
     /// The approvals that wait, or what else the run waits for.
     fn interrupts(&self, turn: &Turn, reason: &str) -> Vec<JsonValue> {
         let mut all = Vec::new();
-        for call in turn.awaited_approvals() {
-            let mut interrupt = json!({"id": call.call_id, "reason": "tool_call",
-                "toolCallId": call.call_id, "message": format!("{} needs an approval", call.name),
+        for interrupt in turn.awaited_approvals() {
+            let call_id = interrupt.call_id();
+            let mut shown = json!({"id": call_id, "reason": "tool_call", "toolCallId": call_id,
+                "message": interrupt.message(), "metadata": interrupt.to_json(),
                 "responseSchema": {"type": "object", "required": ["approved"], "properties": {
                     "approved": {"type": "boolean"}, "reason": {"type": "string"}}}});
-            if call.name == QUESTION {
-                interrupt["message"] = call.arguments["message"].clone();
-                if let Some(form) = call.arguments.get("schema") {
-                    interrupt["responseSchema"]["properties"]["answer"] = form.clone();
-                }
+            if let Some(form) = interrupt.form() {
+                shown["responseSchema"]["properties"]["answer"] = form.clone();
             }
-            all.push(interrupt);
+            if let Some(expires_at) = interrupt.expires_at() {
+                shown["expiresAt"] = json!(expires_at);
+            }
+            all.push(shown);
         }
         for call in turn.waits.iter().flat_map(|wait| &wait.unsettled) {
             let message = format!(
@@ -387,7 +388,8 @@ impl Encoder for AgUiEncoder {
                 }
             }
             Change::Closed(at) => self.closed(turn, *at, out),
-            Change::CallsRun | Change::Waits | Change::Continues => {}
+            // The result has the arguments that ran: the protocol cannot change those of a call.
+            Change::Edited(_) | Change::CallsRun | Change::Waits | Change::Continues => {}
             Change::Ended => self.ended(turn, out),
         }
     }
@@ -396,6 +398,16 @@ impl Encoder for AgUiEncoder {
         let error = json!({"message": refusal.to_string(), "code": refusal.code.as_str()});
         event("RUN_ERROR", error, out);
     }
+}
+
+/// The result of a call. What its text does not say is an event of its own before it.
+fn tool_result(call: &CallItem, outcome: &CallOutcome, id: &str, out: &mut String) {
+    if let Some(result) = call.result() {
+        event("CUSTOM", json!({"name": "tool_result", "value": result}), out);
+    }
+    let result = json!({"messageId": id, "toolCallId": call.call_id,
+        "content": outcome.labelled_output(), "role": "tool"});
+    event("TOOL_CALL_RESULT", result, out);
 }
 
 fn event(kind: &str, mut data: JsonValue, out: &mut String) {

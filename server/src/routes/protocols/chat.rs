@@ -11,10 +11,11 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
+use super::call::{CallItem, CallStatus, Interrupt};
 use super::follow::{Encoder, Follower, stream_turn};
 use super::start::{Decision, RunRow};
 use super::thread::{self, NO_BRANCHES, Shown, ThreadInput, ThreadRequest, UserMessage};
-use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd, Usage, Wait};
+use super::turn::{Change, Content, ItemState, Turn, TurnEnd, Usage, Wait};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -55,11 +56,12 @@ pub(in crate::routes) async fn send(
     let agent = path(agent, "name of the agent")?;
     let wanted: ChatRequest = content.envelope_in_turn(EXAMPLE_BODY).await?;
     let request = read(agent, wanted)?;
+    let rejected = rejected(&request.input);
     let sent = thread::send(&app, &session.caller, &content, request).await;
     drop(content);
     let (run, turns) = sent?;
     let follower = Follower::new(&app, session, &run, turns).await?;
-    Ok(streamed(follower, &run, place))
+    Ok(streamed(follower, &run, rejected, place))
 }
 
 /// `GET {id}/stream`: the last message of the assistant from its beginning, and its continuation.
@@ -78,11 +80,16 @@ pub(in crate::routes) async fn resume(
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
     let follower = Follower::new(&app, session, &run, Turn::span(1, run.turn)).await?;
-    Ok(streamed(follower, &run, place))
+    Ok(streamed(follower, &run, HashSet::new(), place))
 }
 
-fn streamed(follower: Follower, run: &RunRow, place: ConnectionPermit) -> Response {
-    let encoder = ChatEncoder { run_id: run.id.clone(), ..ChatEncoder::default() };
+fn streamed(
+    follower: Follower,
+    run: &RunRow,
+    rejected: HashSet<String>,
+    place: ConnectionPermit,
+) -> Response {
+    let encoder = ChatEncoder { run_id: run.id.clone(), rejected, ..ChatEncoder::default() };
     let mut response = stream_turn(follower, encoder, place);
     let version = ("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
     response.headers_mut().insert(version.0, version.1);
@@ -147,6 +154,16 @@ impl UiMessage {
 /// The prefix of the ids of the assistant's messages; the id of the run follows.
 const MESSAGE: &str = "msg_";
 
+/// The calls that the client has rejected. It shows them as denied, with the reason that it has.
+fn rejected(input: &ThreadInput) -> HashSet<String> {
+    let decisions = match input {
+        ThreadInput::Decisions(decisions, _) => decisions.as_slice(),
+        ThreadInput::Message(_) => &[],
+    };
+    let rejected = decisions.iter().filter(|decision| !decision.approve);
+    rejected.map(|decision| decision.call_id.clone()).collect()
+}
+
 /// The user's decision on a tool call, if this part of a message has one that did not take effect yet.
 fn decision(part: &JsonValue) -> Option<Decision> {
     if part["state"] != "approval-responded" {
@@ -169,6 +186,8 @@ fn decision(part: &JsonValue) -> Option<Decision> {
 #[derive(Debug, Default)]
 struct ChatEncoder {
     run_id: String,
+    /// The calls that this client has rejected.
+    rejected: HashSet<String>,
     /// The items that the client got.
     shown: HashSet<usize>,
     /// Calls that may wait for the approval of another, with the time of the event that has requested them.
@@ -203,11 +222,7 @@ impl ChatEncoder {
 
     fn show_call(&mut self, turn: &Turn, at: usize, out: &mut String) {
         self.shown.insert(at);
-        if let Content::Call(CallItem { call_id, name, arguments, .. }) = &turn.items[at].content {
-            let call = json!({"toolCallId": call_id, "toolName": name, "input": arguments,
-                "dynamic": true, "providerExecuted": true});
-            part("tool-input-available", call, out);
-        }
+        show_call(turn, at, out);
     }
 
     fn closed(&mut self, turn: &Turn, at: usize, out: &mut String) {
@@ -220,11 +235,36 @@ impl ChatEncoder {
             }
             Content::Call(call) => {
                 self.show_before_result(turn, at, out);
-                if let Some((text, is_error)) = &call.output {
-                    output(&call.call_id, text, *is_error, out);
-                }
+                self.output(call, out);
             }
             Content::Message(_) | Content::Reasoning(_) | Content::Approval(_) => {}
+        }
+    }
+
+    /// The output of a call that has ended. What its text does not say is a part of its own.
+    fn output(&self, call: &CallItem, out: &mut String) {
+        let Some(outcome) = &call.outcome else { return };
+        let is_denied =
+            outcome.status == CallStatus::Rejected && self.rejected.contains(&call.call_id);
+        if is_denied {
+            part("tool-output-denied", json!({"toolCallId": call.call_id}), out);
+        } else {
+            output(&call.call_id, &outcome.output, call.has_failed(), out);
+        }
+        if let Some(result) = call.result() {
+            data_part("tool-result", &call.call_id, result, out);
+        }
+    }
+
+    /// The arguments that run, in place of those of the model. A client cannot change a call of an earlier stream, so it gets them
+    /// with the result.
+    fn edited(&self, turn: &Turn, at: usize, out: &mut String) {
+        let is_here = match &turn.items[at].content {
+            Content::Call(call) => !call.is_earlier && self.shown.contains(&at),
+            _ => false,
+        };
+        if is_here {
+            show_call(turn, at, out);
         }
     }
 
@@ -267,12 +307,17 @@ impl ChatEncoder {
         if !awaited.is_empty() {
             self.suspend_running_calls(turn, &ids(&awaited), out);
         }
-        for call in awaited {
-            let request = json!({"approvalId": call.call_id, "toolCallId": call.call_id});
+        for interrupt in awaited {
+            let call_id = interrupt.call_id();
+            let request = json!({"approvalId": call_id, "toolCallId": call_id});
             part("tool-approval-request", request, out);
+            // The request itself has no place for the question.
+            let mut data = interrupt.to_json();
+            data["message"] = json!(interrupt.message());
+            data_part("approval", call_id, data, out);
         }
         if let Some(data) = turn.waits.as_ref().and_then(waiting) {
-            part("data-waiting", json!({"id": "waiting", "data": data}), out);
+            data_part("waiting", "waiting", data, out);
         }
         part("finish-step", json!({}), out);
         match &turn.end {
@@ -314,8 +359,16 @@ fn waiting(wait: &Wait) -> Option<JsonValue> {
     Some(json!({"reason": wait.reason(), "message": wait.message(), "calls": calls}))
 }
 
-fn ids<'a>(calls: &[&'a CallItem]) -> HashSet<&'a str> {
-    calls.iter().map(|call| call.call_id.as_str()).collect()
+fn ids<'a>(awaited: &[&'a Interrupt]) -> HashSet<&'a str> {
+    awaited.iter().map(|interrupt| interrupt.call_id()).collect()
+}
+
+fn show_call(turn: &Turn, at: usize, out: &mut String) {
+    if let Content::Call(CallItem { call_id, name, arguments, .. }) = &turn.items[at].content {
+        let call = json!({"toolCallId": call_id, "toolName": name, "input": arguments,
+            "dynamic": true, "providerExecuted": true});
+        part("tool-input-available", call, out);
+    }
 }
 
 fn output(call_id: &str, text: &str, is_error: bool, out: &mut String) {
@@ -348,6 +401,7 @@ impl Encoder for ChatEncoder {
                 };
                 part(kind, json!({"id": id(*at), "delta": text}), out);
             }
+            Change::Edited(at) => self.edited(turn, *at, out),
             Change::Closed(at) => self.closed(turn, *at, out),
             Change::CallsRun => self.release(turn, out),
             Change::Waits => self.waits(turn, out),
@@ -373,6 +427,11 @@ impl Encoder for ChatEncoder {
 
 fn id(at: usize) -> String {
     format!("item_{at}")
+}
+
+/// A part that pages can show in their own way. A later one with the same name and id replaces it.
+fn data_part(name: &str, id: &str, data: JsonValue, out: &mut String) {
+    part(&format!("data-{name}"), json!({"id": id, "data": data}), out);
 }
 
 fn part(kind: &str, mut data: JsonValue, out: &mut String) {

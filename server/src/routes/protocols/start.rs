@@ -9,9 +9,10 @@ use abide_schema::{Code, Refusal, Value, limits};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
+use super::call::Interrupt;
 use crate::app_state::AppState;
 use crate::connections::read_limiter::begin;
-use crate::routes::rows::hidden;
+use crate::routes::rows::{hidden, objects};
 use crate::routes::runs;
 
 /// The columns of a run that protocols use.
@@ -102,8 +103,7 @@ pub(super) async fn undecided(
     run: &RunRow,
 ) -> Result<Vec<String>, Refusal> {
     let calls = undecided_calls(engine, by, run).await?;
-    let ids = calls.iter().filter_map(|call| call["tool_call_id"].as_str());
-    Ok(ids.map(str::to_owned).collect())
+    Ok(calls.iter().map(|interrupt| interrupt.call_id().to_owned()).collect())
 }
 
 /// The calls for which the last interrupt of a run asks, including those of delegated runs, and that are not decided.
@@ -111,7 +111,7 @@ pub(super) async fn undecided_calls(
     engine: &Engine,
     by: &Caller,
     run: &RunRow,
-) -> Result<Vec<JsonValue>, Refusal> {
+) -> Result<Vec<Interrupt>, Refusal> {
     let sql = "SELECT data FROM run_events WHERE run_id = :run AND turn = :turn \
                AND kind = 'interrupt'";
     let params_of_run = params([("run", json!(run.id)), ("turn", json!(run.turn))]);
@@ -119,14 +119,42 @@ pub(super) async fn undecided_calls(
     let interrupt: JsonValue =
         found.first().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
     let mut pending = Vec::new();
-    for request in interrupt["action_requests"].as_array().into_iter().flatten() {
+    for interrupt in Interrupt::of_event(&interrupt) {
         let sql = "SELECT call_id FROM approvals WHERE call_id = :id AND status = 'pending'";
-        let id = params([("id", request["tool_call_id"].clone())]);
+        let id = params([("id", json!(interrupt.call_id()))]);
         if !first_texts(engine, by, sql, id).await?.is_empty() {
-            pending.push(request.clone());
+            pending.push(interrupt);
         }
     }
     Ok(pending)
+}
+
+/// The interrupts for calls that wait outside of a run, with what the caller may see of their approvals.
+pub(super) async fn interrupts(
+    engine: &Engine,
+    by: &Caller,
+    requests: Vec<JsonValue>,
+) -> Result<Vec<Interrupt>, Refusal> {
+    let sql = "SELECT id AS approval_id, prompt, defaults, expires_at FROM approvals \
+               WHERE call_id = :id";
+    let mut all = Vec::new();
+    for mut request in requests {
+        let id = params([("id", request["tool_call_id"].clone())]);
+        match engine.query(by, sql, &id, None).await {
+            Ok(found) => {
+                for row in objects(&found, &["defaults"]) {
+                    for (name, value) in row.into_iter().filter(|(_, value)| !value.is_null()) {
+                        request[name] = value;
+                    }
+                }
+            }
+            // A policy hides them.
+            Err(refusal) if refusal.code == Code::Denied => {}
+            Err(refusal) => return Err(hidden(refusal)),
+        }
+        all.push(Interrupt::new(request));
+    }
+    Ok(all)
 }
 
 pub(super) async fn first_texts(
@@ -299,9 +327,6 @@ pub(super) struct Decision {
     /// The answer to a question of a tool.
     pub(super) answer: Option<JsonValue>,
 }
-
-/// The tool whose calls are questions of other tools. Their arguments have the form of the answer as `schema`.
-pub(super) const QUESTION: &str = "tool_input";
 
 /// Decides on calls of a run, and returns the run. All calls that wait must be decided, because the run continues
 /// when none waits. A repeated request finds the same decisions and changes nothing. `before` stores something about the

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value as JsonValue};
 
+use super::call::{CallItem, CallOutcome, Interrupt};
+
 /// An event of a run.
 pub(super) struct RunEvent {
     pub(super) number: i64,
@@ -29,20 +31,6 @@ pub(super) enum ItemState {
     Void,
 }
 
-/// A tool call.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct CallItem {
-    pub(super) call_id: String,
-    pub(super) name: String,
-    pub(super) arguments: JsonValue,
-    /// Its output, and whether the call failed.
-    pub(super) output: Option<(String, bool)>,
-    /// It was requested in an earlier turn.
-    pub(super) is_earlier: bool,
-    /// An interrupt has asked for its approval.
-    pub(super) needed_approval: bool,
-}
-
 /// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TextKind {
@@ -57,7 +45,7 @@ pub(super) enum Content {
     Reasoning(String),
     Call(CallItem),
     /// A call that waits for a decision.
-    Approval(CallItem),
+    Approval(Interrupt),
 }
 
 /// An item of a turn.
@@ -90,6 +78,8 @@ pub(super) enum Change {
     Opened(usize),
     /// A piece of text of an item.
     Text(usize, String),
+    /// The approver has changed the arguments of this call, which runs with them.
+    Edited(usize),
     /// The item will not change any more, unless its text becomes void.
     Closed(usize),
     /// The calls of the answer run, so none of them waits for an approval of another.
@@ -214,10 +204,10 @@ impl Turn {
 
     /// The calls for whose approval the run waits, as of the events. An interrupt names all of them; approvals of an earlier
     /// interrupt have been decided. Decisions since the last interrupt are no events until the run continues.
-    pub(super) fn awaited_approvals(&self) -> Vec<&CallItem> {
+    pub(super) fn awaited_approvals(&self) -> Vec<&Interrupt> {
         let awaited = self.items.iter().filter(|item| self.awaits(item));
         let approvals = awaited.filter_map(|item| match &item.content {
-            Content::Approval(call) => Some(call),
+            Content::Approval(interrupt) => Some(interrupt),
             _ => None,
         });
         approvals.collect()
@@ -267,7 +257,7 @@ impl Turn {
             }
             "tool_call" => {
                 self.close_answer(ItemState::Complete, &mut changes);
-                self.open(Content::Call(called(data)), &mut changes);
+                self.open(Content::Call(CallItem::of_event(data)), &mut changes);
             }
             "tool_result" => self.result(data, &mut changes),
             "status" => self.status(data, &mut changes),
@@ -278,8 +268,8 @@ impl Turn {
                 self.waits = Some(Wait {
                     reason: reason.clone(),
                     event: event.number,
-                    has_approvals: awaiting_approval(data).next().is_some(),
-                    unsettled: requested_calls(data, "unknown").collect(),
+                    has_approvals: Interrupt::of_event(data).next().is_some(),
+                    unsettled: CallItem::unsettled(data).collect(),
                 });
                 changes.push(Change::Waits);
                 if event.turn == self.last {
@@ -293,6 +283,7 @@ impl Turn {
             "error" => {
                 self.replay = None;
                 self.close_answer(ItemState::Incomplete, &mut changes);
+                self.cancel_calls(&mut changes);
                 let [code, message] = ["code", "message"].map(|name| text(&data[name]).to_owned());
                 self.finish(event, TurnEnd::Failed { code, message }, &mut changes);
             }
@@ -306,11 +297,11 @@ impl Turn {
         let data = &event.data;
         match event.kind.as_str() {
             "tool_call" => {
-                let call = called(data);
+                let call = CallItem::of_event(data);
                 self.earlier.insert(call.call_id.clone(), call);
             }
             "interrupt" => {
-                for call in awaiting_approval(data) {
+                for call in Interrupt::of_event(data).map(|interrupt| interrupt.call()) {
                     self.earlier.insert(call.call_id.clone(), call);
                 }
             }
@@ -326,7 +317,8 @@ impl Turn {
 
     fn open(&mut self, content: Content, changes: &mut Vec<Change>) -> usize {
         self.bytes += match &content {
-            Content::Call(call) | Content::Approval(call) => call.arguments.to_string().len(),
+            Content::Call(call) => call.arguments.to_string().len(),
+            Content::Approval(interrupt) => interrupt.to_json().to_string().len(),
             Content::Message(_) | Content::Reasoning(_) => 0,
         };
         self.bytes += size_of::<Item>();
@@ -464,53 +456,81 @@ impl Turn {
         if data["status"] == "working" || !child.is_null() {
             changes.push(Change::CallsRun);
         }
+        if data["status"] == "tool_approval"
+            && data.get("approved_args").is_some()
+            && let Some(at) = self.open_call(data, changes)
+        {
+            self.edit(at, data, changes);
+        }
         // Of a delegated run, whose calls are known if they needed an approval.
         if child["event"] == "tool_result" {
             self.result(&child["data"], changes);
         }
     }
 
-    fn result(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+    /// The arguments that the approver of a call has put in place of those of the model, with the first event that has them.
+    fn edit(&mut self, at: usize, data: &JsonValue, changes: &mut Vec<Change>) {
+        let Some(arguments) = data.get("approved_args") else { return };
+        if let Content::Call(call) = &mut self.items[at].content
+            && !call.is_edited
+        {
+            (call.arguments, call.is_edited) = (arguments.clone(), true);
+            self.bytes += arguments.to_string().len();
+            changes.push(Change::Edited(at));
+        }
+    }
+
+    /// The index of the open call that an event is about. A call of an earlier turn becomes an item.
+    fn open_call(&mut self, data: &JsonValue, changes: &mut Vec<Change>) -> Option<usize> {
         let call_id = text(&data["tool_call_id"]);
         let is_this = |item: &Item| match &item.content {
             Content::Call(call) => call.call_id == call_id && item.state == ItemState::Open,
             _ => false,
         };
-        let at = match (self.items.iter().position(is_this), self.earlier.remove(call_id)) {
-            (Some(at), _) => at,
-            (None, Some(call)) => {
-                self.open(Content::Call(CallItem { is_earlier: true, ..call }), changes)
-            }
-            (None, None) => return,
-        };
-        let output = match &data["output"] {
-            JsonValue::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let failed = match data["status"].as_str() {
-            Some(status) => status != "succeeded",
-            None => data["exit_code"].as_i64().is_some_and(|code| code != 0),
-        };
-        self.bytes += output.len();
+        let open = self.items.iter().position(is_this);
+        let earlier = self.earlier.remove(call_id);
+        if open.is_some() {
+            return open;
+        }
+        let call = CallItem { is_earlier: true, ..earlier? };
+        Some(self.open(Content::Call(call), changes))
+    }
+
+    fn result(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+        let Some(at) = self.open_call(data, changes) else { return };
+        self.edit(at, data, changes);
+        let outcome = CallOutcome::of_event(data);
+        self.bytes += outcome.output.len();
         if let Content::Call(call) = &mut self.items[at].content {
-            call.output = Some((output, failed));
+            call.outcome = Some(outcome);
         }
         self.close(at, ItemState::Complete, changes);
     }
 
+    /// The run has ended, so its open calls get no result.
+    fn cancel_calls(&mut self, changes: &mut Vec<Change>) {
+        for at in 0..self.items.len() {
+            let item = &mut self.items[at];
+            if let (Content::Call(call), ItemState::Open) = (&mut item.content, item.state) {
+                call.outcome = Some(CallOutcome::without_result());
+                self.close(at, ItemState::Complete, changes);
+            }
+        }
+    }
+
     fn ask_for_approvals(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
-        for call in awaiting_approval(data) {
+        for interrupt in Interrupt::of_event(data) {
             let is_same = |item: &Item| match &item.content {
-                Content::Call(other) => other.call_id == call.call_id,
+                Content::Call(other) => other.call_id == interrupt.call_id(),
                 _ => false,
             };
             let is_known =
-                self.earlier.contains_key(&call.call_id) || self.items.iter().any(is_same);
+                self.earlier.contains_key(interrupt.call_id()) || self.items.iter().any(is_same);
             // A call of a delegated run is not among the calls of this run.
             if !is_known {
-                self.open(Content::Call(call.clone()), changes);
+                self.open(Content::Call(interrupt.call()), changes);
             }
-            let at = self.open(Content::Approval(call), changes);
+            let at = self.open(Content::Approval(interrupt), changes);
             self.close(at, ItemState::Complete, changes);
         }
     }
@@ -596,37 +616,6 @@ impl Item {
             }
             _ => "",
         }
-    }
-}
-
-/// The calls for whose approval an interrupt asks.
-fn awaiting_approval(data: &JsonValue) -> impl Iterator<Item = CallItem> {
-    let calls = requested_calls(data, "awaiting_approval");
-    calls.map(|call| CallItem { needed_approval: true, ..call })
-}
-
-/// The calls with this status for whose decision an interrupt asks.
-fn requested_calls(data: &JsonValue, status: &str) -> impl Iterator<Item = CallItem> {
-    let requests = data["action_requests"].as_array().into_iter().flatten();
-    let waiting = requests.filter(move |request| request["status"] == status);
-    waiting.map(|request| CallItem {
-        call_id: text(&request["tool_call_id"]).to_owned(),
-        name: text(&request["tool_name"]).to_owned(),
-        arguments: request["args"].clone(),
-        output: None,
-        is_earlier: false,
-        needed_approval: false,
-    })
-}
-
-fn called(data: &JsonValue) -> CallItem {
-    CallItem {
-        call_id: text(&data["id"]).to_owned(),
-        name: text(&data["name"]).to_owned(),
-        arguments: data["args"].clone(),
-        output: None,
-        is_earlier: false,
-        needed_approval: false,
     }
 }
 

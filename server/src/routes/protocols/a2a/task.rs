@@ -7,7 +7,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::super::follow::Encoder;
-use super::super::turn::{Change, ItemState, Turn, TurnEnd};
+use super::super::turn::{Change, Content, ItemState, Turn, TurnEnd};
 use super::error::A2aError;
 use super::params::timestamp;
 use super::{legacy, legacy_http};
@@ -65,13 +65,20 @@ fn questions(turn: &Turn) -> Vec<JsonValue> {
     if calls.is_empty() {
         return Vec::new();
     }
-    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
-    let text = format!("{} needs an approval: answer approve, or why not", names.join(", "));
-    let calls: Vec<JsonValue> = calls
-        .iter()
-        .map(|call| json!({"callId": call.call_id, "tool": call.name, "arguments": call.arguments}))
-        .collect();
+    let questions: Vec<String> = calls.iter().map(|call| call.description()).collect();
+    let text = format!("{} Answer approve, or why not.", questions.join("\n"));
+    let calls: Vec<JsonValue> = calls.iter().map(|call| call.to_json()).collect();
     vec![json!({"text": text}), json!({"data": {"approvals": calls}})]
+}
+
+/// The results of tool calls that failed, did not run, or ran with other arguments than those of the model, as the metadata of a task.
+fn call_results(turn: &Turn) -> Option<JsonValue> {
+    let results = turn.items.iter().filter_map(|item| match &item.content {
+        Content::Call(call) => call.result(),
+        _ => None,
+    });
+    let results: Vec<JsonValue> = results.collect();
+    (!results.is_empty()).then(|| json!({"toolResults": results}))
 }
 
 /// The id of the artifact with the text of an item. Text that replaces a void item is the same artifact.
@@ -137,6 +144,9 @@ pub(super) fn task(
         "status": status(ids, turn, state(turn))});
     if with_artifacts {
         task["artifacts"] = json!(artifacts(turn));
+    }
+    if let Some(metadata) = call_results(turn) {
+        task["metadata"] = metadata;
     }
     if !history.is_empty() {
         task["history"] = json!(history);
@@ -218,8 +228,11 @@ impl TaskEncoder {
     }
 
     fn status(&self, turn: &Turn, state: &str, out: &mut String) {
-        let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
+        let mut update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
             "status": status(&self.ids, turn, state)});
+        if let Some(metadata) = call_results(turn) {
+            update["metadata"] = metadata;
+        }
         self.framing.write(json!({"statusUpdate": update}), out);
     }
 
@@ -287,6 +300,7 @@ impl TaskEncoder {
             Change::Started
             | Change::Opened(_)
             | Change::Text(..)
+            | Change::Edited(_)
             | Change::Closed(_)
             | Change::CallsRun => {}
         }

@@ -7,6 +7,7 @@ use super::exchange::McpRequestContext;
 use super::input;
 use super::message::refused;
 use crate::mcp_handler::{McpCancellation, McpFailure};
+use crate::routes::protocols::call::Interrupt;
 use crate::routes::protocols::follow::Follower;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::protocols::turn::{Change, Content, Turn};
@@ -76,20 +77,38 @@ async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), Mcp
             return Err(McpFailure { code: -32603, message, data });
         };
         for change in &changes {
-            let Change::Opened(at) = change else { continue };
-            let message = match &follower.turn.items[*at].content {
-                Content::Call(call) => format!("calls {}", call.name),
-                Content::Message(_) => "writes".to_owned(),
-                Content::Reasoning(_) => "thinks".to_owned(),
-                Content::Approval(call) => format!("asks for an approval of {}", call.name),
-            };
-            let opened_by = follower.turn.items[*at].opened_by;
+            let Some(message) = progress(&follower.turn, change) else { continue };
             #[expect(clippy::cast_precision_loss, reason = "a run has far less than 2^52 events")]
-            let progress = opened_by as f64;
+            let progress = follower.turn.event as f64;
             exchange.notifier.progress(progress, None, Some(&message)).await;
         }
     }
     Ok(())
+}
+
+/// The message for a change of a run, if it has one.
+fn progress(turn: &Turn, change: &Change) -> Option<String> {
+    match change {
+        Change::Opened(at) => Some(match &turn.items[*at].content {
+            Content::Call(call) => format!("calls {}", call.name),
+            Content::Message(_) => "writes".to_owned(),
+            Content::Reasoning(_) => "thinks".to_owned(),
+            Content::Approval(interrupt) => format!("asks for an approval of {}", interrupt.tool()),
+        }),
+        Change::Edited(at) => match &turn.items[*at].content {
+            Content::Call(call) => {
+                Some(format!("calls {} with other arguments: {}", call.name, call.arguments))
+            }
+            _ => None,
+        },
+        Change::Closed(at) => match &turn.items[*at].content {
+            Content::Call(call) if call.has_failed() => {
+                call.outcome.as_ref().map(|outcome| format!("{}: {}", call.name, outcome.label()))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Aborts the run of a call that the client has cancelled.
@@ -138,7 +157,7 @@ pub(super) async fn result(
 async fn waiting(
     exchange: &McpRequestContext,
     run: &RunRow,
-    pending: &[JsonValue],
+    pending: &[Interrupt],
 ) -> Result<JsonValue, McpFailure> {
     let found = runs::find(&exchange.app.engine, exchange.by(), &run.id).await;
     let (_, row) = found.map_err(refused)?;
@@ -147,21 +166,19 @@ async fn waiting(
             let reason = row["reason"].as_str().unwrap_or("something else");
             format!("The run {} waits for: {reason}.", run.id)
         }
-        calls => format!("The run {} waits for a decision on: {}.", run.id, listed(calls)),
+        calls => format!("The run {} waits for a decision. {}", run.id, questions(calls)),
     };
+    let approvals: Vec<&JsonValue> = pending.iter().map(Interrupt::request).collect();
     let structured = json!({"run_id": run.id, "session_id": run.session_id, "status": "waiting",
-        "reason": row["reason"], "approvals": pending});
+        "reason": row["reason"], "approvals": approvals});
     Ok(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
         "isError": false}))
 }
 
 /// The calls in words.
-fn listed(calls: &[JsonValue]) -> String {
-    let call = |call: &JsonValue| {
-        let name = call["tool_name"].as_str().unwrap_or_default();
-        format!("{name} {} (call {})", call["args"], call["tool_call_id"])
-    };
-    calls.iter().map(call).collect::<Vec<_>>().join(", ")
+pub(super) fn questions(pending: &[Interrupt]) -> String {
+    let question = |it: &Interrupt| format!("{} (call {})", it.description(), it.call_id());
+    pending.iter().map(question).collect::<Vec<_>>().join("\n")
 }
 
 /// The result of a message to a session whose run waits for decisions; `None` if it does not.
@@ -172,14 +189,15 @@ pub(super) async fn not_sent(
     let pending = start::undecided_calls(&exchange.app.engine, exchange.by(), run);
     let pending = pending.await.map_err(refused)?;
     let Some(first) = pending.first().filter(|_| !run.has_ended) else { return Ok(None) };
-    let (id, call) = (&run.id, first["tool_call_id"].as_str().unwrap_or_default());
+    let (id, call) = (&run.id, first.call_id());
     let text = format!(
-        "The message was not sent: the run {id} of the session waits for a decision on: {}. Decide first: \
+        "The message was not sent: the run {id} of the session waits for a decision. {} Decide first: \
          tasks/result of the task {id} asks for it, or  abide call decide_approval call_id={call} decision=approve",
-        listed(&pending)
+        questions(&pending)
     );
+    let approvals: Vec<&JsonValue> = pending.iter().map(Interrupt::request).collect();
     let structured = json!({"run_id": id, "session_id": run.session_id, "status": "waiting",
-        "approvals": pending});
+        "approvals": approvals});
     Ok(Some(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
         "isError": true})))
 }

@@ -1,13 +1,15 @@
 //! Requests that the handler answers.
 
 use abide_schema::Code;
-use serde_json::{Map, Value as JsonValue};
+use serde_json::{Map, Value as JsonValue, json};
 
+use super::agent_run;
 use super::exchange::McpRequestContext;
 use super::input::{self, Decided};
 use super::message::{Request, refused};
 use super::sessions::identity;
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
+use crate::routes::protocols::call::Interrupt;
 use crate::routes::protocols::start;
 
 /// The prefix of the ids of calls.
@@ -112,9 +114,12 @@ impl<'a> HandlerCall<'a> {
                     self.state = state;
                 }
                 McpReply::Waiting { approvals, result } => {
+                    let (engine, by) = (&exchange.app.engine, exchange.by());
+                    let approvals = start::interrupts(engine, by, approvals).await;
+                    let approvals = approvals.map_err(refused)?;
                     if self.decisions.is_empty() {
                         if form_cancelled || approvals.is_empty() || !input::has_forms(exchange) {
-                            return Ok(result);
+                            return Ok(with_questions(result, &approvals));
                         }
                         let requests = input::approvals(&approvals);
                         if exchange.is_modern() {
@@ -133,7 +138,7 @@ impl<'a> HandlerCall<'a> {
     }
 
     /// Records the decisions of the client with the rights of the caller. Returns whether a form was closed without one.
-    async fn decide(&mut self, approvals: &[JsonValue]) -> Result<bool, McpFailure> {
+    async fn decide(&mut self, approvals: &[Interrupt]) -> Result<bool, McpFailure> {
         let responses = std::mem::take(&mut self.decisions);
         let Decided { decisions, form_cancelled } = input::decided(approvals, &responses);
         let calls: Vec<_> = decisions.into_iter().map(start::decide_call).collect();
@@ -147,6 +152,16 @@ impl<'a> HandlerCall<'a> {
             Ok(_) => Ok(form_cancelled),
         }
     }
+}
+
+/// The result of a call that waits for decisions, with what they are about.
+fn with_questions(mut result: JsonValue, approvals: &[Interrupt]) -> JsonValue {
+    let requests: Vec<&JsonValue> = approvals.iter().map(Interrupt::request).collect();
+    result["structuredContent"]["approvals"] = json!(requests);
+    if let Some(content) = result["content"].as_array_mut() {
+        content.push(json!({"type": "text", "text": agent_run::questions(approvals)}));
+    }
+    result
 }
 
 /// Whether a state is the id of a call. A signed state begins otherwise.

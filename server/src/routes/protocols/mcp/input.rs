@@ -6,7 +6,8 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::McpRequestContext;
 use crate::mcp_handler::McpFailure;
-use crate::routes::protocols::start::{Decision, QUESTION};
+use crate::routes::protocols::call::Interrupt;
+use crate::routes::protocols::start::Decision;
 
 /// The capability that a client must have for a request.
 fn capability(method: &str) -> &'static str {
@@ -86,25 +87,23 @@ pub(super) async fn ask(
     Ok(responses)
 }
 
+/// The member of `_meta` of a form with the call that it is about, for clients that show more than its text.
+const META_APPROVAL: &str = "abide/approval";
+
 /// The forms for the calls that wait for a decision, by the id of the call.
-pub(super) fn approvals(pending: &[JsonValue]) -> Map<String, JsonValue> {
-    let form = |request: &JsonValue| {
-        let id = request["tool_call_id"].as_str().unwrap_or_default().to_owned();
-        let name = request["tool_name"].as_str().unwrap_or_default();
-        let args = &request["args"];
-        if name == QUESTION && args["schema"].is_object() {
-            // A question of another server: its form is passed on.
-            let [tool, message] = ["tool", "message"].map(|it| args[it].as_str().unwrap_or(""));
-            let params = json!({"mode": "form", "message": format!("{tool} asks: {message}"),
-                "requestedSchema": args["schema"]});
-            return (id, json!({"method": "elicitation/create", "params": params}));
-        }
-        let message = format!("May the agent call {name} with {args}?");
-        let schema = json!({"type": "object", "required": ["approve"], "properties": {
-            "approve": {"type": "boolean", "title": "Approve"},
-            "comment": {"type": "string", "title": "Comment for the agent"}}});
-        let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
-        (id, json!({"method": "elicitation/create", "params": params}))
+pub(super) fn approvals(pending: &[Interrupt]) -> Map<String, JsonValue> {
+    let form = |interrupt: &Interrupt| {
+        let approve = || {
+            json!({"type": "object", "required": ["approve"], "properties": {
+                "approve": {"type": "boolean", "title": "Approve"},
+                "comment": {"type": "string", "title": "Comment for the agent"}}})
+        };
+        // The form of a question of another server is passed on.
+        let schema = interrupt.form().cloned().unwrap_or_else(approve);
+        let params = json!({"mode": "form", "message": interrupt.description(),
+            "requestedSchema": schema, "_meta": {META_APPROVAL: interrupt.to_json()}});
+        let request = json!({"method": "elicitation/create", "params": params});
+        (interrupt.call_id().to_owned(), request)
     };
     pending.iter().map(form).collect()
 }
@@ -118,13 +117,13 @@ pub(super) struct Decided {
 }
 
 /// The decisions in responses. A declined form is a rejection; responses for other calls are ignored.
-pub(super) fn decided(pending: &[JsonValue], responses: &Map<String, JsonValue>) -> Decided {
+pub(super) fn decided(pending: &[Interrupt], responses: &Map<String, JsonValue>) -> Decided {
     let mut all = Decided::default();
-    for request in pending {
-        let call_id = request["tool_call_id"].as_str().unwrap_or_default();
+    for interrupt in pending {
+        let call_id = interrupt.call_id();
         let Some(response) = responses.get(call_id) else { continue };
         let content = &response["content"];
-        let is_form = request["tool_name"] == QUESTION && request["args"]["schema"].is_object();
+        let is_form = interrupt.form().is_some();
         let approved = if is_form { Some(true) } else { content["approve"].as_bool() };
         let approve = match (response["action"].as_str(), approved) {
             (Some("accept"), Some(approve)) => approve,

@@ -11,6 +11,7 @@ use super::input;
 use super::message::{Request, refused};
 use super::paging::{before, cursor};
 use crate::mcp_handler::McpFailure;
+use crate::routes::protocols::call::Interrupt;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::runs;
 
@@ -65,7 +66,7 @@ struct Task {
     row: RunRow,
     /// The members that all messages about a task have.
     base: JsonValue,
-    pending: Vec<JsonValue>,
+    pending: Vec<Interrupt>,
 }
 
 /// A run as a task.
@@ -98,6 +99,7 @@ async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure
     base[ttl] = JsonValue::Null;
     base[poll] = json!(POLL_MS);
     let said = match (run["status"].as_str(), run["reason"].as_str()) {
+        (Some("waiting"), _) if !pending.is_empty() => Some(agent_run::questions(&pending)),
         (Some("waiting"), Some(reason)) => Some(format!("waits for: {reason}")),
         (Some("failed"), _) => run["error_message"].as_str().map(str::to_owned),
         (Some("aborted"), reason) => reason.map(str::to_owned),

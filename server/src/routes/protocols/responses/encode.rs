@@ -6,9 +6,10 @@
 use abide_schema::Refusal;
 use serde_json::{Value as JsonValue, json};
 
+use super::super::call::CallItem;
 use super::super::follow::Encoder;
 use super::super::start::RunRow;
-use super::super::turn::{CallItem, Change, Content, Item, ItemState, Turn, TurnEnd, Usage};
+use super::super::turn::{Change, Content, Item, ItemState, Turn, TurnEnd, Usage};
 use super::id::response_id;
 use super::request::APPROVAL;
 
@@ -123,7 +124,7 @@ impl ResponseEncoder {
             Content::Message(_) => "msg_",
             Content::Reasoning(_) => "rs_",
             Content::Call(_) => "mcp_",
-            Content::Approval(call) => return format!("{APPROVAL}{}", call.call_id),
+            Content::Approval(interrupt) => return format!("{APPROVAL}{}", interrupt.call_id()),
         };
         format!("{prefix}{at}_{}", self.name)
     }
@@ -147,22 +148,25 @@ impl ResponseEncoder {
             Content::Reasoning(_) => json!({"id": id, "type": "reasoning", "summary": [],
                 "status": status, "content": parts}),
             Content::Call(call) => self.call(call, &id, status),
-            Content::Approval(call) => json!({"id": id, "type": "mcp_approval_request",
-                "name": call.name, "arguments": arguments(call), "server_label": self.agent}),
+            // The protocol has no place for the question. Clients ignore members that they do not know.
+            Content::Approval(interrupt) => json!({"id": id, "type": "mcp_approval_request",
+                "name": interrupt.tool(), "arguments": arguments(interrupt.arguments()),
+                "server_label": self.agent, "abide": interrupt.to_json()}),
         }
     }
 
     /// A tool call of the agent. The client does not run it, so it has the form of a call of a remote server.
     fn call(&self, call: &CallItem, id: &str, status: &str) -> JsonValue {
-        let (output, error) = match &call.output {
-            Some((text, true)) => (None, Some(text)),
-            Some((text, false)) => (Some(text), None),
-            None => (None, None),
-        };
-        let status = if error.is_some() { "failed" } else { status };
-        json!({"id": id, "type": "mcp_call", "status": status, "name": call.name,
-            "arguments": arguments(call), "server_label": self.agent, "output": output,
-            "error": error, "approval_request_id": null})
+        let text = call.outcome.as_ref().map(|outcome| &outcome.output);
+        let (output, error) = if call.has_failed() { (None, text) } else { (text, None) };
+        let status = if call.has_failed() { "failed" } else { status };
+        let mut item = json!({"id": id, "type": "mcp_call", "status": status, "name": call.name,
+            "arguments": arguments(&call.arguments), "server_label": self.agent, "output": output,
+            "error": error, "approval_request_id": null});
+        if let Some(result) = call.result() {
+            item["abide"] = result;
+        }
+        item
     }
 
     /// Appends an event, unless the client has it.
@@ -198,6 +202,7 @@ impl ResponseEncoder {
                 shown[name] = value;
             }
             shown["arguments"] = json!("");
+            shown.as_object_mut().map(|shown| shown.remove("abide"));
         } else if shown.get("content").is_some() {
             shown["content"] = json!([]);
             shown["status"] = json!("in_progress");
@@ -211,7 +216,7 @@ impl ResponseEncoder {
             }
             Content::Call(call) => {
                 self.event("response.mcp_call.in_progress", place.clone(), out);
-                let text = json!(arguments(call));
+                let text = json!(arguments(&call.arguments));
                 let delta = with(place.clone(), &[("delta", text.clone())]);
                 self.event("response.mcp_call_arguments.delta", delta, out);
                 let done = with(place, &[("arguments", text)]);
@@ -252,8 +257,7 @@ impl ResponseEncoder {
                 self.event("response.content_part.done", done, out);
             }
             Content::Call(call) => {
-                let failed = call.output.as_ref().is_some_and(|(_, failed)| *failed);
-                let kind = if failed { "failed" } else { "completed" };
+                let kind = if call.has_failed() { "failed" } else { "completed" };
                 self.event(&format!("response.mcp_call.{kind}"), place, out);
             }
             Content::Approval(_) => {}
@@ -295,7 +299,8 @@ impl Encoder for ResponseEncoder {
             Change::Opened(at) => self.opened(turn, *at, out),
             Change::Text(at, text) => self.text(turn, *at, text, out),
             Change::Closed(at) => self.closed(turn, *at, out),
-            Change::CallsRun | Change::Waits | Change::Continues => {}
+            // The item of a call that is complete has the arguments that ran.
+            Change::Edited(_) | Change::CallsRun | Change::Waits | Change::Continues => {}
             Change::Ended => self.ended(turn, out),
         }
     }
@@ -323,8 +328,8 @@ fn with(mut object: JsonValue, more: &[(&str, JsonValue)]) -> JsonValue {
 }
 
 /// Arguments are a JSON text in this protocol. Arguments that are not JSON are stored as a text.
-fn arguments(call: &CallItem) -> String {
-    match &call.arguments {
+fn arguments(arguments: &JsonValue) -> String {
+    match arguments {
         JsonValue::String(text) => text.clone(),
         other => other.to_string(),
     }

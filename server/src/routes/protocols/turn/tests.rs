@@ -22,6 +22,7 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
                 Change::Started => String::new(),
                 Change::Opened(at) => format!("+{at} "),
                 Change::Text(at, text) => format!("{at}:{text:?} "),
+                Change::Edited(at) => format!("~{at} "),
                 Change::Closed(at) => format!("-{at} "),
                 Change::CallsRun => "run ".to_owned(),
                 Change::Waits => "waits ".to_owned(),
@@ -31,7 +32,14 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
         }
     }
     for item in &turn.items {
-        rendered.push_str(&format!("\n{:?} {:?}", item.state, item.content));
+        let content = match &item.content {
+            Content::Call(call) => {
+                format!("Call({} {} {:?})", call.name, call.arguments, call.result())
+            }
+            Content::Approval(interrupt) => format!("Approval({})", interrupt.to_json()),
+            text => format!("{text:?}"),
+        };
+        rendered.push_str(&format!("\n{:?} {content}", item.state));
     }
     expected.assert_eq(&rendered);
 }
@@ -135,9 +143,9 @@ fn calls_and_approvals_are_items() {
         expect![[r#"
             +0 0:"Let me look." -0 +1 +2 -1 +3 -3 waits end
             Complete Message("Let me look.")
-            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)), is_earlier: false, needed_approval: false })
-            Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false, needed_approval: false })
-            Complete Approval(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false, needed_approval: true })"#]],
+            Complete Call(look {"a":1} None)
+            Open Call(look {"a":1} None)
+            Complete Approval({"arguments":{"a":1},"callId":"c2","tool":"look"})"#]],
     );
 }
 
@@ -155,7 +163,7 @@ fn the_text_of_an_earlier_answer_is_not_repeated() {
         expect![[r#"
             +0 0:"That is all." -0 +1 -1 end
             Complete Message("That is all.")
-            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {}, output: Some(("skipped", true)), is_earlier: false, needed_approval: false })"#]],
+            Complete Call(look {} Some(Object {"callId": String("c1"), "exitCode": Number(1), "status": String("failed"), "tool": String("look")}))"#]],
     );
 }
 
@@ -206,8 +214,8 @@ fn an_approval_of_a_delegated_run_has_its_call() {
         &[("interrupt", interrupt.clone())],
         expect![[r#"
             +0 +1 -1 waits end
-            Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false, needed_approval: true })
-            Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false, needed_approval: true })"#]],
+            Open Call(pay {} None)
+            Complete Approval({"arguments":{},"callId":"child~1.1","tool":"pay"})"#]],
     );
     let mut turn = Turn::new(2);
     let result = json!({"tool_call_id": "child~1.1", "output": "paid", "exit_code": 0});
@@ -218,7 +226,61 @@ fn an_approval_of_a_delegated_run_has_its_call() {
         turn.add(&RunEvent { number, turn: of, kind, data, created_at: 0 });
     }
     let Content::Call(call) = &turn.items[0].content else { panic!("{:?}", turn.items) };
-    assert_eq!((&call.output, call.is_earlier), (&Some(("paid".to_owned(), false)), true));
+    let output = call.outcome.as_ref().map(|outcome| outcome.output.as_str());
+    assert_eq!((output, call.has_failed(), call.is_earlier), (Some("paid"), false, true));
+}
+
+/// The class is a decision of a person that a protocol does not show: the tool ran with `EDITED`, and each client showed the
+/// arguments of the model. `~` is the change with which a client can show them. The call is also in the turn that asked.
+#[test]
+fn the_arguments_of_an_approver_replace_those_of_the_model() {
+    let request = json!({"tool_call_id": "c1", "tool_name": "pay", "args": {"order": "A"},
+        "status": "awaiting_approval", "approval_id": "ap1", "prompt": "Pay this?",
+        "defaults": {"order": "B"}, "expires_at": 60_000_000});
+    let interrupt = json!({"reason": "approval", "agent": "clerk", "session_id": "s1",
+        "action_requests": [request]});
+    let edited = json!({"order": "EDITED"});
+    let events = [
+        (1, "tool_call", json!({"id": "c1", "name": "pay", "args": {"order": "A"}})),
+        (1, "interrupt", interrupt),
+        (
+            2,
+            "status",
+            json!({"status": "tool_approval", "tool_call_id": "c1", "tool_name": "pay",
+            "decision": "approved", "approved_args": edited}),
+        ),
+        (
+            2,
+            "tool_result",
+            json!({"tool_call_id": "c1", "output": "paid", "exit_code": 0,
+            "status": "succeeded", "approved_args": edited}),
+        ),
+    ];
+    let mut turns = [Turn::span(1, 2), Turn::new(2)];
+    for (number, (of, kind, data)) in (1..).zip(events) {
+        let kind = kind.to_owned();
+        let event = RunEvent { number, turn: of, kind, data, created_at: 0 };
+        let changes = turns.each_mut().map(|turn| turn.add(&event));
+        if number == 3 {
+            assert_eq!(changes[0].last(), Some(&Change::Edited(0)));
+            assert_eq!(changes[1][1..], [Change::Opened(0), Change::Edited(0)]);
+        }
+    }
+    for turn in &turns {
+        let Content::Call(call) = &turn.items[0].content else { panic!("{:?}", turn.items) };
+        assert_eq!(
+            call.result(),
+            Some(json!({"callId": "c1", "tool": "pay", "status": "succeeded", "exitCode": 0,
+                "arguments": {"order": "EDITED"}}))
+        );
+    }
+    let Content::Approval(interrupt) = &turns[0].items[1].content else { panic!("no approval") };
+    expect![[r#"{"agent":"clerk","approvalId":"ap1","arguments":{"order":"A"},"callId":"c1","defaults":{"order":"B"},"expiresAt":"1970-01-01T00:01:00Z","prompt":"Pay this?","sessionId":"s1","tool":"pay"}"#]]
+    .assert_eq(&interrupt.to_json().to_string());
+    expect![[
+        r#"Pay this? May clerk call pay with {"order":"A"}? Suggested values: {"order":"B"}."#
+    ]]
+    .assert_eq(&interrupt.description());
 }
 
 /// The program of a call that was approved in turn 1 was killed in turn 2, and its outcome is unknown.
