@@ -21,7 +21,7 @@ use crate::failure::Failure;
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
-const KEPT: [&str; 38] = [
+const KEPT: [&str; 40] = [
     "ABIDE_LOG",
     "ABIDE_URL",
     "ALL_PROXY",
@@ -29,6 +29,7 @@ const KEPT: [&str; 38] = [
     "CLICOLOR_FORCE",
     "COLORTERM",
     "COLUMNS",
+    "EDITOR",
     "HOME",
     "HTTPS_PROXY",
     "HTTP_PROXY",
@@ -58,6 +59,7 @@ const KEPT: [&str; 38] = [
     "TOKIO_WORKER_THREADS",
     "TZ",
     "USER",
+    "VISUAL",
     "XDG_RUNTIME_DIR",
     "LLVM_PROFILE_FILE",
 ];

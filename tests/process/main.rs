@@ -18,7 +18,6 @@ mod docs;
 mod failures;
 mod files;
 mod handoff;
-mod interrupts;
 mod kill;
 mod load;
 mod mcp;
