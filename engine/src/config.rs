@@ -46,6 +46,7 @@ impl Config {
             statement: limits::LIVE_STATEMENT_STEPS,
             time: Duration::from_millis(limits::LIVE_DELTA_MS),
             commit_time: Duration::from_millis(limits::LIVE_COMMIT_MS),
+            fill_time: Duration::from_millis(limits::LIVE_FILL_MS),
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();

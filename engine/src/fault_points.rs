@@ -60,13 +60,15 @@ pub enum FaultPoint {
     Read,
     /// Reader: during a query, with an open snapshot.
     Query,
-    /// Reader: while reading accumulators.
+    /// Reader: before it reads accumulators.
     Fill,
+    /// Reader: while reading accumulators, which some subscriber needs.
+    FillBegun,
 }
 
 impl FaultPoint {
     /// All points.
-    pub const ALL: [FaultPoint; 24] = [
+    pub const ALL: [FaultPoint; 25] = [
         FaultPoint::Due,
         FaultPoint::Attach,
         FaultPoint::Attached,
@@ -91,12 +93,13 @@ impl FaultPoint {
         FaultPoint::Read,
         FaultPoint::Query,
         FaultPoint::Fill,
+        FaultPoint::FillBegun,
     ];
 
     /// Whether a panic here affects only the current query.
     #[must_use]
     pub fn is_contained(self) -> bool {
-        matches!(self, FaultPoint::Query | FaultPoint::Fill)
+        matches!(self, FaultPoint::Query | FaultPoint::Fill | FaultPoint::FillBegun)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use abide_live::{
     AuthorizedViews, Binding, Catalog, OwnerReference, Planner, PolicyVersion, QueryPrincipal,
-    Router, ScopeMembership, Sql as _, select_of,
+    Router, ScopeMembership, Sql as _, WorkFunctions, select_of,
 };
 use abide_schema::share::ShareKey;
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
@@ -120,16 +120,62 @@ impl Recorder {
     }
 }
 
+/// Adds the functions that count work.
+fn install_counters(
+    connection: &Connection,
+    recorder: &Recorder,
+    visible_rows: &Arc<AtomicU64>,
+    read_bytes: &Arc<AtomicU64>,
+) {
+    let per_row = FunctionFlags::SQLITE_UTF8;
+    let pure = per_row | FunctionFlags::SQLITE_DETERMINISTIC;
+    for name in ["same", "same_of_visible"] {
+        let recorder = recorder.clone();
+        let read_bytes = Arc::clone(read_bytes);
+        let made = connection.create_scalar_function(name, 2, pure, move |call| {
+            let value: rusqlite::types::Value = call.get(0)?;
+            if let ValueRef::Text(text) = call.get_raw(0) {
+                let times: i64 = call.get(1)?;
+                read_bytes.fetch_add(text.len() as u64 * times.unsigned_abs(), Ordering::Relaxed);
+            }
+            if let rusqlite::types::Value::Text(text) = &value
+                && name == "same_of_visible"
+                && text.contains(HIDDEN)
+            {
+                let mut recorded = recorder.0.lock().expect("no test thread panicked");
+                recorded.hidden.push(text.clone());
+            }
+            Ok(value)
+        });
+        made.expect("a function can be registered");
+    }
+    let rows = Arc::clone(visible_rows);
+    let made = connection.create_scalar_function("visible", 0, per_row, move |_| {
+        rows.fetch_add(1, Ordering::Relaxed);
+        Ok(1)
+    });
+    made.expect("a function can be registered");
+}
+
 pub(crate) struct BarrierFixture {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) db: Database,
     recorder: Recorder,
+    /// The visible rows that statements read.
+    pub(crate) visible_rows: Arc<AtomicU64>,
+    /// The bytes that functions read.
+    read_bytes: Arc<AtomicU64>,
     pub(crate) planner: Planner,
 }
 
 impl BarrierFixture {
     pub(crate) fn new() -> BarrierFixture {
-        let catalog = Arc::new(Catalog::new(TABLES.to_vec(), Vec::new()));
+        let catalog = Catalog::new(TABLES.to_vec(), Vec::new());
+        let catalog = Arc::new(catalog.counting_work(WorkFunctions {
+            read: "same",
+            visible_read: "same_of_visible",
+            visible: "visible",
+        }));
         let connection = Connection::open_in_memory().expect("an in-memory database opens");
         let ddl = TABLES.iter().flat_map(|table| table.ddl());
         for statement in ddl.chain(catalog.setup_sql()) {
@@ -137,8 +183,11 @@ impl BarrierFixture {
         }
         let recorder = Recorder::default();
         recorder.install(&connection);
+        let visible_rows = Arc::new(AtomicU64::new(0));
+        let read_bytes = Arc::new(AtomicU64::new(0));
+        install_counters(&connection, &recorder, &visible_rows, &read_bytes);
         let (db, planner) = (Database(connection), Planner::new(Arc::clone(&catalog)));
-        let fixture = BarrierFixture { catalog, db, recorder, planner };
+        let fixture = BarrierFixture { catalog, db, recorder, visible_rows, read_bytes, planner };
         fixture.session("s1", "ours", "open");
         fixture.session("s2", "ours", "open");
         fixture.session(&format!("{HIDDEN}-theirs"), "theirs", "open");
@@ -240,6 +289,52 @@ impl BarrierFixture {
         let lines = statement.query_map(params, |row| row.get::<_, String>(3));
         let lines = lines.expect("it can be explained").map(|line| line.expect("a line"));
         lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Values that aggregates collect, that CAST converts, and that the functions of a policy read were not counted, so a delta
+/// with long texts cost the writer more than its budget. The class: a function whose work depends on the length of a value
+/// that it does not count.
+#[test]
+fn every_function_counts_the_bytes_that_it_reads() {
+    let mut fixture = BarrierFixture::new();
+    let select =
+        select_of("messages", &["id", "session_id", "body"], None, Some("length(body) > 0"));
+    let with_policy = AuthorizedViews::new([("messages".to_owned(), select)]);
+    let version = PolicyVersion::latest(&Arc::new(AtomicU64::new(0)));
+    let principal = QueryPrincipal::new(Arc::new(with_policy), BTreeMap::new(), version);
+    let bytes = |fixture: &BarrierFixture| fixture.read_bytes.swap(0, Ordering::Relaxed);
+    let mut all = 0;
+    let sum = "SELECT sum(octet_length(body)) FROM messages";
+    fixture
+        .db
+        .run(sum, &[], &mut |row| {
+            if let Value::Integer(sum) = row[0] {
+                all = sum.unsigned_abs();
+            }
+        })
+        .expect("it runs");
+    for (sql, restricted, times) in [
+        ("SELECT id, length(body) FROM messages", false, 1),
+        ("SELECT id, CAST(body AS BLOB) FROM messages", false, 1),
+        ("SELECT group_concat(body) FROM messages", false, 1),
+        ("SELECT json_group_array(body ORDER BY id) FROM messages", false, 1),
+        ("SELECT string_agg(body, ', ') OVER (PARTITION BY session_id) FROM messages", false, 1),
+        ("SELECT body ->> '$.a' FROM messages WHERE 0", false, 0),
+        ("SELECT id FROM messages", false, 0),
+        // Once as a condition, and once before the row is counted as visible.
+        ("SELECT id FROM messages", true, 2),
+        ("SELECT id, instr(body, 'x') FROM messages", true, 3),
+    ] {
+        let binding = if restricted {
+            fixture.planner.bind_within(sql, &Map::new(), &principal)
+        } else {
+            fixture.planner.bind(sql, &Map::new())
+        };
+        let binding = binding.expect("the query can be live");
+        bytes(&fixture);
+        fixture.run(binding.snapshot_sql(), binding.params()).expect("it runs");
+        assert_eq!(bytes(&fixture), times * all, "{sql}\n{}", binding.snapshot_sql());
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use abide_live::{
-    BackfillRequest, BackfilledGroup, Binding, BindingId, Budget, Changes, LiveError, Planner,
-    Router, Sql, SqlError, SqlErrorKind, StatementLimits,
+    BackfillRequest, BackfilledGroup, Binding, BindingId, Budget, Changes, Cost, LiveError,
+    Planner, Router, Sql, SqlError, SqlErrorKind, StatementLimits,
 };
 use abide_schema::share::ShareKey;
 use abide_schema::{Caller, Row, Scope, Value};
@@ -31,7 +32,18 @@ const QUERIES: &[&str] = &[
 /// Enforces the allowance, as the writer does.
 pub(crate) struct Metered<'a> {
     pub(crate) db: &'a mut Database,
-    pub(crate) left: Option<u64>,
+    /// Counts the rows that restricted callers see, on a connection that has such a function.
+    pub(crate) visible_rows: Option<&'a AtomicU64>,
+    pub(crate) left: Option<StatementLimits>,
+}
+
+/// Steps for each visible row, as in the store.
+const STEPS_OF_A_VISIBLE_ROW: u64 = 100;
+
+impl<'a> Metered<'a> {
+    pub(crate) fn new(db: &'a mut Database) -> Metered<'a> {
+        Metered { db, visible_rows: None, left: None }
+    }
 }
 
 impl Sql for Metered<'_> {
@@ -40,18 +52,25 @@ impl Sql for Metered<'_> {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, SqlError> {
-        let steps = self.db.run(statement, params, each)?;
-        let over = self.left.is_some_and(|left| steps > left);
-        self.left = self.left.map(|left| left.saturating_sub(steps));
-        if over {
+    ) -> Result<Cost, SqlError> {
+        self.visible_rows.inspect(|rows| rows.store(0, Ordering::Relaxed));
+        let Cost { steps, .. } = self.db.run(statement, params, each)?;
+        let rows = self.visible_rows.map_or(0, |rows| rows.load(Ordering::Relaxed));
+        let visible_steps = rows * STEPS_OF_A_VISIBLE_ROW;
+        let is_over =
+            self.left.is_some_and(|left| steps > left.steps || visible_steps > left.visible_steps);
+        if let Some(left) = &mut self.left {
+            left.steps = left.steps.saturating_sub(steps);
+            left.visible_steps = left.visible_steps.saturating_sub(visible_steps);
+        }
+        if is_over {
             return Err(SqlError { message: "too long".to_owned(), fault: SqlErrorKind::Budget });
         }
-        Ok(steps)
+        Ok(Cost::of_statement(steps, visible_steps))
     }
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {
-        self.left = allowance.map(|allowance| allowance.steps);
+        self.left = allowance;
     }
 }
 
@@ -103,7 +122,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
     let (mut known, mut unknown, mut filler) = (0, 0, BackfillWorker::default());
     for commit in 0..60 {
         let changes: Changes = world.commit();
-        let mut metered = Metered { db: &mut world.db, left: None };
+        let mut metered = Metered::new(&mut world.db);
         for (id, delta) in router.commit(&changes, &mut metered) {
             let listener = listeners.get_mut(&id).expect("it is attached");
             match delta {

@@ -8,6 +8,7 @@ use abide_schema::share::ShareKey;
 use abide_schema::{Caller, Code, Row, Scope, Value};
 use serde_json::{Map, json};
 
+use crate::barrier::BarrierFixture;
 use crate::world::World;
 
 fn work_with(others: i64) -> WorkCounters {
@@ -172,6 +173,33 @@ fn one_tenant_leaves_lookups_and_key_sets_for_others() {
     assert!(of_own > 0, "it has used its key sets");
     let (other, why) = attach_all(&mut router, &tenant("a"), (48..60).map(key_set));
     assert_eq!((other.len(), why, router.residual()), (12, None, of_own), "it has key sets");
+}
+
+/// A restricted caller could attach any number of queries without a key where a lookup would have found unrestricted
+/// ones, and each change that it saw was compared with all of them. What others attach must not count for it.
+#[test]
+fn the_queries_of_a_restricted_caller_without_a_key_are_limited() {
+    let fixture = BarrierFixture::new();
+    let mut router = Router::new(Arc::clone(&fixture.catalog));
+    let principals = ["a", "b"].map(|name| fixture.principal_of(name, false));
+    let queries = |of: usize| {
+        let (planner, principal) = (&fixture.planner, &principals[of]);
+        (0..).map(move |n: usize| {
+            let sql = "SELECT id FROM messages WHERE instr(body, :v)";
+            let params = json!({"v": n.to_string()});
+            let params = params.as_object().expect("an object");
+            planner.bind_within(sql, params, principal).expect("the query can be live")
+        })
+    };
+    let share = abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE / 4;
+    for (of, name) in ["a", "b"].into_iter().enumerate() {
+        let (own, why) = attach_all(&mut router, &tenant(name), queries(of));
+        assert_eq!((own.len(), why), (share, Some(Code::LimitExceeded)), "{name}");
+        router.detach(own[0], &tenant(name));
+        let (more, _) = attach_all(&mut router, &tenant(name), queries(of));
+        assert_eq!(more.len(), share, "equal queries are no further ones, and one has ended");
+        more.into_iter().for_each(|id| router.detach(id, &tenant(name)));
+    }
 }
 
 /// A query that two tenants have is counted for the other one when the first one ends it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::{Catalog, Changes, Sql, SqlError, SqlErrorKind};
+use abide_live::{Catalog, Changes, Cost, Sql, SqlError, SqlErrorKind};
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 use abide_schema::{Row, TableSpec, Value};
 pub(crate) use abide_tests::random::Random;
@@ -283,7 +283,7 @@ impl Sql for Database {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, SqlError> {
+    ) -> Result<Cost, SqlError> {
         let failed = |error: rusqlite::Error| SqlError {
             message: error.to_string(),
             fault: SqlErrorKind::Query,
@@ -307,6 +307,6 @@ impl Sql for Database {
         }
         drop(rows);
         let steps = prepared.reset_status(StatementStatus::VmStep);
-        Ok(u64::try_from(steps).unwrap_or(0))
+        Ok(Cost::of_statement(u64::try_from(steps).unwrap_or(0), 0))
     }
 }

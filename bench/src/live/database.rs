@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use abide_live::{Sql, SqlError, SqlErrorKind};
+use abide_live::{Cost, Sql, SqlError, SqlErrorKind};
 use abide_schema::Value;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, StatementStatus, ToSql};
@@ -58,7 +58,7 @@ impl Sql for Database {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, SqlError> {
+    ) -> Result<Cost, SqlError> {
         let broken = |why: rusqlite::Error| SqlError {
             message: why.to_string(),
             fault: SqlErrorKind::Store,
@@ -80,7 +80,7 @@ impl Sql for Database {
         drop(rows);
         let steps = u64::from(prepared.reset_status(StatementStatus::VmStep).unsigned_abs());
         self.steps += steps;
-        Ok(steps)
+        Ok(Cost::of_statement(steps, 0))
     }
 }
 

@@ -20,7 +20,19 @@ pub struct Catalog {
     tables: Vec<&'static TableSpec>,
     by_name: HashMap<String, usize>,
     views: HashMap<String, &'static str>,
-    read_function: Option<&'static str>,
+    work_functions: Option<WorkFunctions>,
+}
+
+/// The names of SQL functions by which a connection counts work.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkFunctions {
+    /// `read(value, times)` returns its first argument, and counts its bytes so many times: the work of
+    /// the function that gets the result.
+    pub read: &'static str,
+    /// The same for an expression of a restricted caller, which is evaluated on visible rows only.
+    pub visible_read: &'static str,
+    /// `visible()` returns 1, and counts a row that a restricted caller sees.
+    pub visible: &'static str,
 }
 
 impl Catalog {
@@ -33,19 +45,18 @@ impl Catalog {
         let named = tables.iter().enumerate();
         let by_name = named.map(|(at, table)| (table.name.to_ascii_lowercase(), at)).collect();
         let views = views.into_iter().map(|(name, sql)| (name.to_ascii_lowercase(), sql)).collect();
-        Catalog { tables, by_name, views, read_function: None }
+        Catalog { tables, by_name, views, work_functions: None }
     }
 
-    /// The same catalog for connections that have a function `name(value, times)`. It returns its
-    /// first argument, and counts the bytes that a function reads of it as steps.
+    /// The same catalog for connections that have these functions.
     #[must_use]
-    pub fn counting_reads(self, name: &'static str) -> Catalog {
-        Catalog { read_function: Some(name), ..self }
+    pub fn counting_work(self, functions: WorkFunctions) -> Catalog {
+        Catalog { work_functions: Some(functions), ..self }
     }
 
-    /// The function that counts the bytes of values, if there is one.
-    pub(crate) fn read_function(&self) -> Option<&'static str> {
-        self.read_function
+    /// The functions that count work, if the connections have them.
+    pub(crate) fn work_functions(&self) -> Option<&WorkFunctions> {
+        self.work_functions.as_ref()
     }
 
     /// The statements that a connection runs once before it computes deltas. For each table they

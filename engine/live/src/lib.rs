@@ -10,10 +10,11 @@
 //! query as resolved fragments of SQL · `delta` the rules that compute the change of a result, and
 //! which outer rows a change affects · `route` the keys, intervals and lookups by which a changed
 //! row finds bindings · `template` the statements of a query, [`Scan`] the tables that they would
-//! scan · [`Router`] the index over all bindings · [`Changes`] in, [`Delta`] out.
+//! scan · `bindings` the index over those with subscribers · `views` what restricted callers see of a
+//! commit · [`Router`] the deltas of a commit · [`Changes`] in, [`Delta`] out.
 //!
 //! The files depend on each other in one direction: `plan` ← `delta` ← `route` ← `template` ←
-//! `planner`, `analysis` and `router`. In `plan`, the values come first (`fragment`, `conjunct`,
+//! `planner`, `analysis` and `bindings` ← `views` ← `router`. In `plan`, the values come first (`fragment`, `conjunct`,
 //! `block`, `query`), then the state of the lowering of a statement (`lowering`), then the files
 //! that add methods to it, one for each part of a SELECT.
 //!
@@ -21,6 +22,7 @@
 //! collation only adds candidates; SQLite decides.
 
 mod analysis;
+mod bindings;
 mod catalog;
 mod delta;
 mod identifier;
@@ -33,7 +35,8 @@ mod template;
 mod views;
 
 pub use analysis::{Scan, StatementPurpose};
-pub use catalog::Catalog;
+pub use bindings::WorkCounters;
+pub use catalog::{Catalog, WorkFunctions};
 pub use delta::accumulator::BackfilledGroup;
 pub use delta::changes::{Changes, RowChange};
 pub use delta::meter::{Budget, Cost, TemplateWork};
@@ -45,6 +48,6 @@ pub use plan::principal::{
 };
 pub use planner::Planner;
 pub use route::binding_index::BindingId;
-pub use router::{BackfillRequest, Router, WorkCounters};
+pub use router::{BackfillRequest, Router};
 pub use sql::{LiveError, Sql, SqlError, SqlErrorKind, StatementLimits};
 pub use template::{Binding, Explanation};

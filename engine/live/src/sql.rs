@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use abide_schema::Value;
 
+use crate::delta::meter::Cost;
+
 /// Runs SQL. The engine implements it over the writer's connection (the state after the commit,
 /// inside the write transaction) and over a reader's. Statements repeat: cache them by their text.
 ///
@@ -11,8 +13,8 @@ use abide_schema::Value;
 /// write its temporary tables (`PRAGMA query_only` forbids that; opening the file read-only does not).
 pub trait Sql {
     /// Runs one statement to its end and calls `each` with every row. `params[0]` is `?1`; there
-    /// are never more of them than the statement has. Returns its work, in steps of SQLite's
-    /// virtual machine: about ten for each visited row, and the same on every machine.
+    /// are never more of them than the statement has. Returns its work, which is the same on every
+    /// machine.
     ///
     /// # Errors
     /// [`SqlError`], which distinguishes an error of the query from one of the store.
@@ -21,7 +23,7 @@ pub trait Sql {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, SqlError>;
+    ) -> Result<Cost, SqlError>;
 
     /// Limits all following statements together. The statement that exceeds the allowance fails
     /// with [`SqlErrorKind::Budget`]. `None` lifts the limit. An implementation that cannot interrupt a
@@ -40,6 +42,8 @@ pub trait Sql {
 pub struct StatementLimits {
     /// Steps of SQLite's virtual machine, of all statements together.
     pub steps: u64,
+    /// Steps for rows that a restricted caller sees, of all statements together.
+    pub visible_steps: u64,
     /// CPU time of all statements together.
     pub time: Duration,
     /// Bytes of one value. A few values are created between two checks of the steps.

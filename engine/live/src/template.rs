@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::delta::accumulator::BackfilledGroup;
 use crate::delta::changes::Changes;
 use crate::delta::evaluation::Evaluations;
-use crate::delta::meter::{Budget, Cost};
+use crate::delta::meter::{Budget, Cost, CountedSteps};
 use crate::delta::rule::DeltaRule;
 use crate::delta::rule_context::RuleContext;
 use crate::delta::term::Term;
@@ -134,9 +134,18 @@ impl Template {
     }
 
     /// The limits of one delta.
-    pub(crate) fn allowance(&self, budget: Option<Budget>) -> Option<StatementLimits> {
+    pub(crate) fn allowance(
+        &self,
+        budget: Option<Budget>,
+        counted: CountedSteps,
+    ) -> Option<StatementLimits> {
+        let Budget { max, time, .. } = budget?.counting(counted);
         let value_bytes = limits::value_bytes(limits::LIVE_ROW_BYTES, self.operations);
-        budget.map(|budget| StatementLimits { steps: budget.max, time: budget.time, value_bytes })
+        let (steps, visible_steps) = match counted {
+            CountedSteps::All => (max, u64::MAX),
+            CountedSteps::Visible => (u64::MAX, max),
+        };
+        Some(StatementLimits { steps, visible_steps, time, value_bytes })
     }
 
     /// The lookup of bindings through another table, for the changes of a source.
@@ -303,6 +312,11 @@ impl Binding {
         self.0.principal_key.is_some()
     }
 
+    /// The steps that its budget counts.
+    pub(crate) fn counted_steps(&self) -> CountedSteps {
+        if self.is_bounded() { CountedSteps::Visible } else { CountedSteps::All }
+    }
+
     /// The id of the restricted caller.
     #[must_use]
     pub fn asked_by(&self) -> Option<&Value> {
@@ -385,22 +399,12 @@ impl Binding {
     #[must_use]
     pub fn explain(&self) -> Explanation {
         let template = self.template();
-        let routed_by = template.query.sources.iter().enumerate().map(|(at, source)| {
-            let table = template.catalog.table(source.table);
-            let columns = template.query.routes[at].of_source(at).map(|alternatives| {
-                let names = alternatives.iter().map(|keys| {
-                    let mut names: Vec<&str> =
-                        keys.iter().map(|key| table.columns[key.column].name).collect();
-                    names.dedup();
-                    names.join(", ")
-                });
-                names.collect::<Vec<String>>().join(" or ")
-            });
-            let otherwise = || match template.lookup(at) {
-                Some(_) => "a shared lookup".to_owned(),
-                None => "every change".to_owned(),
-            };
-            format!("{}: {}", table.name, columns.unwrap_or_else(otherwise))
+        // The other sources of a restricted query only decide which rows are visible.
+        let sources = template.query.sources.iter().enumerate();
+        let sources = sources.filter(|(_, source)| source.is_named || !self.is_bounded());
+        let routed_by = sources.map(|(at, source)| {
+            let table = template.catalog.table(source.table).name;
+            format!("{table}: {}", self.routed_by(at))
         });
         Explanation {
             rule: template.rule.name(),
@@ -433,6 +437,31 @@ impl Binding {
             },
             routed_by: routed_by.collect(),
         }
+    }
+
+    /// How a change of a source finds the binding, in words.
+    fn routed_by(&self, source: usize) -> String {
+        let template = self.template();
+        let lookup = template.lookup(source);
+        if self.is_bounded() && lookup.is_some_and(|lookup| lookup.is_better) {
+            return "every visible change".to_owned();
+        }
+        let Some(alternatives) = template.query.routes[source].of_source(source) else {
+            return match lookup {
+                _ if self.is_bounded() => "every visible change",
+                Some(_) => "a shared lookup",
+                None => "every change",
+            }
+            .to_owned();
+        };
+        let table = template.catalog.table(template.query.sources[source].table);
+        let names = alternatives.iter().map(|keys| {
+            let mut names: Vec<&str> =
+                keys.iter().map(|key| table.columns[key.column].name).collect();
+            names.dedup();
+            names.join(", ")
+        });
+        names.collect::<Vec<String>>().join(" or ")
     }
 
     /// The change of the result by these changes; `sql` runs on the state after them. Uses no

@@ -16,15 +16,15 @@ use std::time::Duration;
 use abide_schema::share::ShareKey;
 use abide_schema::{Refusal, Row, Value};
 
+use crate::bindings::{AttachedBindings, Hit, UsedView};
 use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::changes::{Changes, RowChange};
 use crate::delta::exact::ExactRow;
-use crate::delta::meter::{Budget, Cost};
+use crate::delta::meter::{Budget, Cost, CountedSteps};
 use crate::plan::fragment::PlainExpr;
 use crate::route::binding_index::{BindingId, IdMap};
 use crate::route::table_routes::Images;
-use crate::router::{Hit, Router};
 use crate::sql::{LiveError, Sql};
 use crate::template::{Binding, Template};
 
@@ -32,7 +32,7 @@ use crate::template::{Binding, Template};
 #[derive(Debug)]
 pub(crate) struct Views {
     /// Finds the views that a commit may affect, by the conditions of the policies.
-    router: Router,
+    attached: AttachedBindings,
     users: IdMap<BindingId, ViewUsers>,
 }
 
@@ -42,13 +42,6 @@ struct ViewUsers {
     all: BTreeSet<BindingId>,
     /// Those that no key finds: every change of the view affects them.
     without_key: BTreeSet<BindingId>,
-}
-
-/// A view that an attached query uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UsedView {
-    pub(crate) table: usize,
-    pub(crate) id: BindingId,
 }
 
 /// The change of a view by a commit.
@@ -83,7 +76,7 @@ pub(crate) struct ViewAllowance {
 
 impl Views {
     pub(crate) fn new(catalog: Arc<Catalog>) -> Views {
-        Views { router: Router::of_views(catalog), users: IdMap::default() }
+        Views { attached: AttachedBindings::new(catalog), users: IdMap::default() }
     }
 
     /// Attaches the views of a query for one of its subscribers.
@@ -94,12 +87,11 @@ impl Views {
     ) -> Result<Vec<UsedView>, Refusal> {
         let mut attached = Vec::new();
         for view in views {
-            let id = match self.router.attach(view, by) {
-                Ok(id) => id,
-                Err(refusal) => {
+            let id = match self.attached.share(view, by) {
+                Some(id) => id,
+                None => self.attached.add(view, &[], by).inspect_err(|_| {
                     self.detach(&attached, by);
-                    return Err(refusal);
-                }
+                })?,
             };
             self.users.entry(id).or_default();
             attached.extend(view.template().named_tables().first().map(|table| {
@@ -112,18 +104,17 @@ impl Views {
 
     pub(crate) fn detach(&mut self, views: &[UsedView], by: &ShareKey) {
         for view in views {
-            self.router.detach(view.id, by);
-            if self.router.binding(view.id).is_none() {
+            if self.attached.detach(view.id, by).is_some() {
                 self.users.remove(&view.id);
             }
         }
     }
 
     /// Adds a query to the users of a view.
-    pub(crate) fn add_user(&mut self, view: BindingId, query: BindingId, has_key: bool) {
+    pub(crate) fn add_user(&mut self, view: BindingId, query: BindingId, is_without_key: bool) {
         let users = self.users.entry(view).or_default();
         users.all.insert(query);
-        if !has_key {
+        if is_without_key {
             users.without_key.insert(query);
         }
     }
@@ -137,7 +128,7 @@ impl Views {
 
     /// The work done so far.
     pub(crate) fn spent(&self) -> Cost {
-        self.router.counters().spent
+        self.attached.work.spent
     }
 
     /// The changes of all views by a commit. Views without a change are omitted.
@@ -154,9 +145,9 @@ impl Views {
         if self.users.is_empty() {
             return Ok(ViewChanges::new());
         }
-        let before = self.router.counters().spent;
-        let affected = self.router.affected(changes, sql, laid_out);
-        match self.router.lay_out(affected.hits.keys(), changes, sql, laid_out) {
+        let before = self.attached.work.spent;
+        let affected = self.attached.affected(changes, sql, laid_out);
+        match self.attached.lay_out(affected.hits.keys(), changes, sql, laid_out) {
             Err(error @ LiveError::Broken(_)) => return Err(error),
             Err(_) => return Ok(self.unknown(&mut |_| true)),
             Ok(()) => {}
@@ -164,12 +155,12 @@ impl Views {
         let mut found = ViewChanges::new();
         let mut unfinished = BTreeSet::new();
         for (id, hits) in affected.hits {
-            let Some(view) = self.router.binding(id).cloned() else { continue };
+            let Some(view) = self.attached.binding(id).cloned() else { continue };
             let tables = view.template().named_tables();
             if tables.iter().any(|table| unfinished.contains(table)) {
                 continue;
             }
-            let spent = self.router.counters().spent - before;
+            let spent = self.attached.work.spent - before;
             if allowance.is_over(spent, sql) {
                 unfinished.extend(tables);
                 continue;
@@ -202,7 +193,7 @@ impl Views {
 
     /// The views that meet a condition, all unknown.
     fn unknown(&self, condition: &mut dyn FnMut(&Binding) -> bool) -> ViewChanges {
-        let attached = self.users.keys().filter_map(|id| Some((*id, self.router.binding(*id)?)));
+        let attached = self.users.keys().filter_map(|id| Some((*id, self.attached.binding(*id)?)));
         let unknown = attached.filter(|(_, view)| condition(view));
         unknown.map(|(id, _)| (id, ViewChange::Unknown)).collect()
     }
@@ -222,7 +213,7 @@ impl Views {
             return Ok(Delta::default());
         }
         let mut spent = Cost::default();
-        sql.allow(template.allowance(budget));
+        sql.allow(template.allowance(budget, CountedSteps::All));
         let mut run = template.run(view.params(), &seen, sql, &mut spent);
         let delta = template.rule().delta(&mut run, (!numbers.is_empty()).then_some(numbers));
         sql.allow(None);
@@ -230,7 +221,7 @@ impl Views {
             // An interrupted statement reports no steps, so it counts with its full allowance.
             spent.steps = spent.steps.max(budget.map_or(0, |budget| budget.max));
         }
-        self.router.count(spent);
+        self.attached.count(spent);
         delta
     }
 
@@ -244,7 +235,7 @@ impl Views {
     ) {
         for (id, change) in visible {
             let Some(users) = self.users.get(id) else { continue };
-            let Some(view) = self.router.binding(*id) else { continue };
+            let Some(view) = self.attached.binding(*id) else { continue };
             let change = match change {
                 ViewChange::Unknown => {
                     for query in &users.all {
@@ -283,7 +274,7 @@ impl Views {
         allowance: ViewAllowance,
         sql: &mut dyn Sql,
     ) -> Result<Option<Changes>, LiveError> {
-        let catalog = Arc::clone(self.router.catalog());
+        let catalog = Arc::clone(&self.attached.catalog);
         let mut seen = Changes::new();
         let mut to_check = Vec::new();
         let mut tables = tables.clone();
@@ -298,7 +289,7 @@ impl Views {
             let rows = change.into_iter().flat_map(|change| &change.images);
             let rows = rows.map(|(number, images)| images.of(&all[*number])).collect();
             seen.set(name, rows);
-            let Some(view) = self.router.binding(*id).cloned() else { continue };
+            let Some(view) = self.attached.binding(*id).cloned() else { continue };
             let template = view.template();
             let by_view = template.seen(changes);
             let mut others = template.query.sources.iter().filter(|source| !source.is_named);
@@ -308,7 +299,7 @@ impl Views {
             }
         }
         let spent = seen.lay_out(&catalog, tables, sql)?;
-        self.router.count(spent);
+        self.attached.count(spent);
         for (view, change) in to_check {
             if allowance.is_over(Cost::default(), sql) {
                 return Ok(None);
@@ -333,7 +324,7 @@ impl Views {
 impl ViewAllowance {
     fn is_over(&self, spent: Cost, sql: &dyn Sql) -> bool {
         self.budget.is_some_and(|budget| {
-            budget.charge(spent) > budget.views()
+            budget.charge(spent, CountedSteps::All) > budget.views()
                 || sql.processor_time().saturating_sub(self.started) >= budget.commit_time
         })
     }

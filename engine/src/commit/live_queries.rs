@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_live::{
     BackfillRequest, Binding, BindingId, Changes, Delta, LiveError, Router, TemplateWork,
@@ -28,7 +29,7 @@ use crate::queries::changes::changes_since;
 use crate::queries::failure::QueryFailure;
 use crate::queries::reader_sql::ReaderSql;
 use crate::queries::readers::ReaderJob;
-use crate::queries::statement_limits::FILL_LIMITS;
+use crate::queries::statement_limits::fill_limits;
 use crate::queries::tables::LiveTables;
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::shared_delta::{ResultChange, SharedDelta};
@@ -45,6 +46,8 @@ pub(crate) struct LiveQueries {
     pub(crate) reader: Reader,
     /// The tables that can be queried live.
     pub(crate) tables: Arc<LiveTables>,
+    /// The processor time that the fill of a group's accumulators may take.
+    pub(crate) fill_time: Duration,
     /// Number of attached subscriptions.
     pub(crate) attached: usize,
     /// The memory that they hold.
@@ -177,13 +180,15 @@ impl LiveQueries {
             let unfilled = request.clone();
             let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
             let hub = Arc::clone(&self.hub);
+            let time = self.fill_time;
             let fill = move |reader: &mut Reader| {
                 let run = || {
                     scheduler.at_fault_point(FaultPoint::Fill);
                     if !hub.has_listeners(request.id) {
                         return Ok(None);
                     }
-                    fill(reader, &request.binding, &request.group)
+                    scheduler.at_fault_point(FaultPoint::FillBegun);
+                    fill(reader, &request.binding, &request.group, time)
                 };
                 let run = catch_unwind(AssertUnwindSafe(run));
                 let (filled, panic) = match run {
@@ -246,9 +251,10 @@ fn fill(
     reader: &mut Reader,
     binding: &Binding,
     group: &Row,
+    time: Duration,
 ) -> Result<Option<FilledGroup>, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    let mut sql = ReaderSql::within(&state, FILL_LIMITS);
+    let mut sql = ReaderSql::within(&state, fill_limits(binding, time));
     let filled = binding.fill(group, &mut sql).map_err(|error| {
         let interrupted = state.interrupted_for_checkpoint();
         interrupted.unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))

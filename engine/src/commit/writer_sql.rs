@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use abide_live::{Sql, SqlError, SqlErrorKind, StatementLimits};
+use abide_live::{Cost, Sql, SqlError, SqlErrorKind, StatementLimits};
 use abide_schema::Value;
 use abide_store::StoreError;
 
@@ -23,15 +23,16 @@ impl Sql for WriterSql<'_> {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, SqlError> {
+    ) -> Result<Cost, SqlError> {
         self.scheduler.at_fault_point(FaultPoint::Delta);
-        self.store.run(statement, params, each).map_err(|error| match error {
+        let steps = self.store.run(statement, params, each).map_err(|error| match error {
             // A reader accepts longer values.
             StoreError::Limit(_) => {
                 SqlError { message: error.to_string(), fault: SqlErrorKind::Budget }
             }
             error => sql_error(&error),
-        })
+        })?;
+        Ok(Cost::of_statement(steps.all, steps.visible))
     }
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use abide_live::{Budget, Catalog, Planner, Router};
+use abide_live::{Budget, Catalog, Planner, Router, WorkFunctions};
 use abide_log::Chain;
 use abide_schema::share::Tenants;
 use abide_schema::{Seq, limits};
@@ -106,7 +106,11 @@ pub(super) struct ThreadConfig {
 /// Starts the threads.
 pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
     let catalog = Catalog::new(store.layout().live_tables(), store.layout().views());
-    let catalog = Arc::new(catalog.counting_reads(abide_store::READ_FUNCTION));
+    let catalog = Arc::new(catalog.counting_work(WorkFunctions {
+        read: abide_store::READ_FUNCTION,
+        visible_read: abide_store::VISIBLE_READ_FUNCTION,
+        visible: abide_store::VISIBLE_FUNCTION,
+    }));
     let set_up = catalog.setup_sql();
     let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
@@ -300,6 +304,7 @@ fn live_queries(
         readers: Arc::clone(queries.readers.queue()),
         reader,
         tables: Arc::clone(&queries.tables),
+        fill_time: budget.fill_time,
         attached: 0,
         held: HeldSubscriptions::new(shared.threads.buffers.clone()),
         reads_log: false,

@@ -8,7 +8,7 @@ use crate::queries::as_of;
 use crate::queries::changes::{TooManyChanges, changes_since};
 use crate::queries::failure::QueryFailure;
 use crate::queries::reader_sql::ReaderSql;
-use crate::queries::statement_limits::limits_of;
+use crate::queries::statement_limits::limits_of_binding;
 use crate::queries::tables::LiveTables;
 
 /// Reads a whole result.
@@ -27,7 +27,7 @@ pub(crate) fn rows(
     sql: &str,
 ) -> Result<Vec<Row>, QueryFailure> {
     require_latest(binding)?;
-    Ok(rows_by_any(state, binding, sql, limits_of(binding.operations()))?)
+    Ok(rows_by_any(state, binding, sql, limits_of_binding(binding))?)
 }
 
 /// Checks that a binding uses the latest policies. Checked after the snapshot is open, so
@@ -68,7 +68,7 @@ pub(crate) fn once(
 ) -> Result<(Seq, Vec<Row>), QueryFailure> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
-    let limits = QueryLimits { columns: shown.count(), ..limits_of(binding.operations()) };
+    let limits = QueryLimits { columns: shown.count(), ..limits_of_binding(binding) };
     let Some(past) = as_of else {
         require_latest(binding)?;
         let rows = rows_by_any(&state, binding, binding.snapshot_sql(), limits)?;

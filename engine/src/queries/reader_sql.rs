@@ -1,6 +1,6 @@
 //! Live queries' SQL on a reader's snapshot, and storage errors as live queries see them.
 
-use abide_live::{Sql, SqlError, SqlErrorKind, StatementLimits};
+use abide_live::{Cost, Sql, SqlError, SqlErrorKind, StatementLimits};
 use abide_schema::Value;
 use abide_store::{QueryLimits, Snapshot, StoreError};
 
@@ -46,9 +46,10 @@ impl Sql for ReaderSql<'_> {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, SqlError> {
+    ) -> Result<Cost, SqlError> {
         // The cost is not needed here: the reader's limits apply.
-        self.state.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
+        let done = self.state.run(statement, params, each);
+        done.map(|()| Cost::default()).map_err(|error| sql_error(&error))
     }
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use abide_live::StatementLimits;
+use abide_live::{Binding, StatementLimits};
 use abide_schema::limits;
 use abide_store::QueryLimits;
 
@@ -14,26 +14,43 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     time: Duration::from_millis(limits::QUERY_MS),
     of_processor: false,
     steps: limits::QUERY_STEPS,
+    visible_steps: u64::MAX,
     memory_bytes: limits::QUERY_MEMORY_BYTES,
     value_bytes: limits::QUERY_VALUE_BYTES,
 };
-
-/// The limits of the fill of a group's accumulators.
-pub(crate) const FILL_LIMITS: QueryLimits =
-    QueryLimits { time: Duration::from_millis(limits::LIVE_FILL_MS), of_processor: true, ..LIMITS };
 
 /// The limits of a text with this many operators.
 pub(crate) fn limits_of(operations: usize) -> QueryLimits {
     QueryLimits { value_bytes: limits::value_bytes(limits::QUERY_ROW_BYTES, operations), ..LIMITS }
 }
 
+/// The limits of one run of a planned query.
+pub(crate) fn limits_of_binding(binding: &Binding) -> QueryLimits {
+    of_visible_rows(binding, limits_of(binding.operations()))
+}
+
+/// The limits of the fill of a group's accumulators.
+pub(crate) fn fill_limits(binding: &Binding, time: Duration) -> QueryLimits {
+    of_visible_rows(binding, QueryLimits { time, of_processor: true, ..LIMITS })
+}
+
+/// Steps over hidden rows must not decide what a restricted caller gets: with its own rows it can come so close to the
+/// limit that one hidden row exceeds it.
+fn of_visible_rows(binding: &Binding, limits: QueryLimits) -> QueryLimits {
+    if binding.is_bounded() {
+        return QueryLimits { steps: u64::MAX, visible_steps: limits.steps, ..limits };
+    }
+    limits
+}
+
 /// The limits of a delta.
 pub(crate) fn live_limits(allowance: StatementLimits) -> QueryLimits {
-    let StatementLimits { steps, time, value_bytes } = allowance;
+    let StatementLimits { steps, visible_steps, time, value_bytes } = allowance;
     QueryLimits {
         time,
         of_processor: true,
         steps,
+        visible_steps,
         // Growth between two checks is small.
         memory_bytes: usize::MAX,
         value_bytes,

@@ -45,9 +45,9 @@ pub(crate) struct RerunResult {
     pub(crate) delta: Option<HeldDelta>,
 }
 
-/// The queries that are run again.
+/// The queries that are run again, by the tenant in whose turn they run.
 #[derive(Debug, Default)]
-pub(crate) struct SharedReruns(Mutex<HashMap<Binding, Weak<SharedRerun>>>);
+pub(crate) struct SharedReruns(Mutex<HashMap<(Binding, String), Weak<SharedRerun>>>);
 
 /// A query that is run again. Removed with its last subscriber.
 #[derive(Debug)]
@@ -73,15 +73,16 @@ impl SharedReruns {
     /// The entry of a binding of a caller of this tenant.
     pub(crate) fn of(&self, binding: &Binding, tenant: &str) -> Arc<SharedRerun> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(rerun) = known.get(binding).and_then(Weak::upgrade) {
+        let by = if binding.is_bounded() { tenant } else { Caller::SYSTEM }.to_owned();
+        let key = (binding.clone(), by.clone());
+        if let Some(rerun) = known.get(&key).and_then(Weak::upgrade) {
             return rerun;
         }
         known.retain(|_, rerun| rerun.strong_count() > 0);
         let last = LastRun { version: None, delta: None, not_before: Instant::now() };
-        let by = if binding.is_bounded() { tenant } else { Caller::SYSTEM }.to_owned();
         let rerun = SharedRerun { binding: binding.clone(), by, last: AsyncMutex::new(last) };
         let rerun = Arc::new(rerun);
-        known.insert(binding.clone(), Arc::downgrade(&rerun));
+        known.insert(key, Arc::downgrade(&rerun));
         rerun
     }
 }

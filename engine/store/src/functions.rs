@@ -97,6 +97,10 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     define!("fts_rank", 2, flags, FunctionContext::fts_rank);
     let same = json | FunctionFlags::from_bits_retain(ffi::SQLITE_SUBTYPE);
     define!(READ_FUNCTION, 2, same, FunctionContext::read);
+    define!(VISIBLE_READ_FUNCTION, 2, same, FunctionContext::visible_read);
+    // Not deterministic: SQLite calls it for each row.
+    let per_row = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
+    define!(VISIBLE_FUNCTION, 0, per_row, |state: &FunctionContext, _: &_| state.visible());
     define!("vector_similarity", 2, flags, FunctionContext::vector_similarity);
     define!("json_pretty", 1, flags, FunctionContext::pretty);
     define!("json_pretty", 2, flags, FunctionContext::pretty);
@@ -107,6 +111,13 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
 /// bytes as often as the second one says: the work of the function that gets the result. So a function of
 /// SQLite does not begin if the statement cannot afford it.
 pub const READ_FUNCTION: &str = "abide_read";
+
+/// The name of the function `abide_visible_read(value, times)`: [`READ_FUNCTION`] in an expression of a restricted
+/// caller, which is evaluated on rows that the caller sees only. It also counts the bytes as work for such rows.
+pub const VISIBLE_READ_FUNCTION: &str = "abide_visible_read";
+
+/// The name of the function `abide_visible()`. It returns 1, and counts a row that a restricted caller sees.
+pub const VISIBLE_FUNCTION: &str = "abide_visible";
 
 /// A value as it was given.
 struct SameValue(SqlValue);
@@ -152,6 +163,24 @@ impl FunctionContext {
     /// Counts work, in bytes.
     fn charge(&self, bytes: usize) -> Result<()> {
         if self.interrupt.charge(bytes as u64) { Ok(()) } else { Err(interrupted()) }
+    }
+
+    /// See [`VISIBLE_FUNCTION`].
+    fn visible(&self) -> Result<i64> {
+        if self.interrupt.charge_visible(1, 0) { Ok(1) } else { Err(interrupted()) }
+    }
+
+    /// See [`VISIBLE_READ_FUNCTION`].
+    fn visible_read(&self, context: &Context<'_>) -> Result<(SameValue, SubType)> {
+        let times = u64::try_from(context.get::<i64>(1)?).unwrap_or(u64::MAX);
+        let bytes = match context.get_raw(0) {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
+            ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => 0,
+        };
+        if !self.interrupt.charge_visible(0, bytes.saturating_mul(times)) {
+            return Err(interrupted());
+        }
+        self.read(context)
     }
 
     /// See [`READ_FUNCTION`].

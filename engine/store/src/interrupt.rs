@@ -32,6 +32,10 @@ const STEPS_BETWEEN_LOOKS: i32 = 200;
 /// Bytes that a function reads or writes in about the time of one step.
 const BYTES_OF_A_STEP: u64 = 16;
 
+/// Steps that a row counts which a restricted caller sees: to reach it by an index, to evaluate the conditions that make
+/// it visible, and to join its owner.
+const STEPS_OF_A_VISIBLE_ROW: u64 = 100;
+
 /// Work of one function, in bytes, between two checks of the clock.
 const BYTES_BETWEEN_LOOKS: u64 = 16 << 10;
 
@@ -50,6 +54,9 @@ pub struct QueryLimits {
     pub of_processor: bool,
     /// Steps of SQLite's virtual machine.
     pub steps: u64,
+    /// Steps that [`VISIBLE_FUNCTION`](crate::VISIBLE_FUNCTION) counts for rows that a restricted caller sees. They do
+    /// not depend on hidden rows.
+    pub visible_steps: u64,
     /// Bytes by which SQLite's memory may grow during the query; `usize::MAX` for no limit.
     pub memory_bytes: usize,
     /// Bytes of one value.
@@ -90,6 +97,9 @@ struct Budgets {
     /// clock counts.
     cpu_until_us: AtomicU64,
     steps_left: AtomicI64,
+    visible_steps_left: AtomicI64,
+    /// Steps for visible rows, until they are read.
+    visible_worked: AtomicU64,
     /// Steps that functions counted, until they are read.
     worked: AtomicU64,
     /// Bytes by which the memory may grow.
@@ -122,6 +132,8 @@ impl Interrupt {
             until_us: AtomicU64::new(u64::MAX),
             cpu_until_us: AtomicU64::new(u64::MAX),
             steps_left: AtomicI64::new(0),
+            visible_steps_left: AtomicI64::new(0),
+            visible_worked: AtomicU64::new(0),
             worked: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             held_before: AtomicI64::new(0),
@@ -159,6 +171,29 @@ impl Interrupt {
         true
     }
 
+    /// Counts a row that a restricted caller sees, and bytes that its functions read of such rows.
+    /// Returns `false` if the statement must end here.
+    #[must_use]
+    pub(crate) fn charge_visible(&self, rows: u64, bytes: u64) -> bool {
+        let state = &*self.0;
+        let steps = rows * STEPS_OF_A_VISIBLE_ROW + bytes / BYTES_OF_A_STEP;
+        state.visible_worked.fetch_add(steps, Ordering::Relaxed);
+        if state.until_us.load(Ordering::Relaxed) == u64::MAX {
+            return true;
+        }
+        let steps = steps.cast_signed();
+        if state.visible_steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {
+            state.why.store(InterruptReason::Steps as u8, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// The steps for visible rows since the last call.
+    pub(crate) fn take_visible_worked(&self) -> u64 {
+        self.0.visible_worked.swap(0, Ordering::Relaxed)
+    }
+
     /// The steps that functions counted since the last call.
     pub(crate) fn take_worked(&self) -> u64 {
         self.0.worked.swap(0, Ordering::Relaxed)
@@ -180,9 +215,11 @@ impl Interrupt {
     pub(crate) fn open(&self, limits: &QueryLimits) {
         let state = &*self.0;
         let steps = i64::try_from(limits.steps).unwrap_or(i64::MAX);
+        let visible_steps = i64::try_from(limits.visible_steps).unwrap_or(i64::MAX);
         let now = state.epoch.elapsed();
         state.why.store(InterruptReason::Nothing as u8, Ordering::Relaxed);
         state.steps_left.store(steps, Ordering::Relaxed);
+        state.visible_steps_left.store(visible_steps, Ordering::Relaxed);
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
         state.held_before.store(memory::held(), Ordering::Relaxed);
         let cpu =

@@ -46,7 +46,7 @@ pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSize};
 pub use disk::{Disk, DiskFile, SystemDisk};
 pub use error::{OpenError, StoreError};
-pub use functions::READ_FUNCTION;
+pub use functions::{READ_FUNCTION, VISIBLE_FUNCTION, VISIBLE_READ_FUNCTION};
 pub use holder::Holder;
 pub use interrupt::{QueryLimits, processor_time};
 pub use journal::frame::RecordPosition;
@@ -60,7 +60,7 @@ pub use reader::{Bind, InterruptHandle, Reader, Rows, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use timelines::Timelines;
 pub use verify::{LogFile, Verified, VerifyError, verify_file};
-pub use writer::{LogHead, Writer};
+pub use writer::{LogHead, RunSteps, Writer};
 
 /// The version of the bundled SQLite.
 #[must_use]

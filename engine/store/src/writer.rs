@@ -560,7 +560,7 @@ impl Writer {
     }
 
     /// Runs any statement, handing each result row over. The statement is kept prepared. Returns the
-    /// steps of SQLite's virtual machine that it took, with the work of functions as steps.
+    /// steps that it took.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -569,11 +569,13 @@ impl Writer {
         sql: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<u64, StoreError> {
+    ) -> Result<RunSteps, StoreError> {
         self.interrupt.take_worked();
+        self.interrupt.take_visible_worked();
         let steps = run(&self.connection, sql, params, each)?;
         self.count(steps);
-        Ok(steps + self.interrupt.take_worked())
+        let all = steps + self.interrupt.take_worked();
+        Ok(RunSteps { all, visible: self.interrupt.take_visible_worked() })
     }
 
     fn execute(&self, sql: &str, params: &[Value]) -> Result<(), StoreError> {
@@ -588,6 +590,15 @@ impl Writer {
     fn sql(&self, table: &TableSpec) -> &TableSql {
         self.tables.get(table.name).expect("a reducer uses tables of a registered module only")
     }
+}
+
+/// The steps of a statement.
+#[derive(Clone, Copy, Debug)]
+pub struct RunSteps {
+    /// Steps of SQLite's virtual machine, with the work of functions as steps.
+    pub all: u64,
+    /// Those for rows that a restricted caller sees; see [`VISIBLE_FUNCTION`](crate::VISIBLE_FUNCTION).
+    pub visible: u64,
 }
 
 /// Runs any statement on a connection and calls `each` with every row. Returns its steps.

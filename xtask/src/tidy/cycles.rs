@@ -44,9 +44,6 @@ struct Import {
     public: bool,
 }
 
-/// A file of each cycle that exists and must go. Cycles without one of them are findings.
-const OPEN: [&str; 1] = ["engine/live/src/views.rs"];
-
 /// Looks for cycles in each crate. A finding lists them, with the names that tie them.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Modules> = BTreeMap::new();
@@ -60,11 +57,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             modules.insert(Vec::new(), main);
         }
     }
-    let is_open = |cycle: &Cycle| OPEN.iter().any(|file| cycle.ties.contains(file));
-    let unknown = |modules| -> Vec<Cycle> {
-        cycles(modules).into_iter().filter(|cycle| !is_open(cycle)).collect()
-    };
-    crates.iter().filter_map(|(root, modules)| finding(root, &unknown(modules))).collect()
+    crates.iter().filter_map(|(root, modules)| finding(root, &cycles(modules))).collect()
 }
 
 fn finding(root: &str, cycles: &[Cycle]) -> Option<Finding> {

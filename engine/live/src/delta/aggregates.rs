@@ -407,7 +407,9 @@ fn from_given(
                 out.pieces.push(Piece::Given(number));
                 out.push_text(&format!("AS {})", kind.sql()));
             }
-            Piece::Text(_) | Piece::Param(_) | Piece::Mark(Mark::Read | Mark::ReadEnd(_)) => {
+            Piece::Text(_)
+            | Piece::Param(_)
+            | Piece::Mark(Mark::Read | Mark::VisibleRead | Mark::ReadEnd(_)) => {
                 out.pieces.push(piece.clone());
             }
             Piece::Hint(_) => {}

@@ -101,8 +101,7 @@ impl Changes {
         for table in tables {
             let spec = catalog.table(table);
             let delete = format!("DELETE FROM {}", delta_name(spec));
-            spent.steps += sql.run(&delete, &[], &mut |_| {})?;
-            spent.statements += 1;
+            spent.add(sql.run(&delete, &[], &mut |_| {})?);
             self.insert_images(spec, sql, &mut spent)?;
         }
         Ok(spent)
@@ -121,8 +120,7 @@ impl Changes {
                 let Some(image) = image else { continue };
                 let mut cells = image.to_vec();
                 cells.extend([image_number(number, weight), Value::Integer(weight)]);
-                spent.steps += sql.run(&insert, &cells, &mut |_| {})?;
-                spent.statements += 1;
+                spent.add(sql.run(&insert, &cells, &mut |_| {})?);
             }
         }
         Ok(())

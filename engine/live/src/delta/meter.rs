@@ -15,13 +15,22 @@ pub struct Cost {
     pub statements: u64,
     /// Steps of SQLite's virtual machine, about ten for each visited row.
     pub steps: u64,
+    /// Steps for rows that a restricted caller sees. They do not depend on hidden rows.
+    pub visible_steps: u64,
 }
 
 impl Cost {
+    /// The work of one statement.
+    #[must_use]
+    pub fn of_statement(steps: u64, visible_steps: u64) -> Cost {
+        Cost { statements: 1, steps, visible_steps }
+    }
+
     /// Adds other work.
     pub(crate) fn add(&mut self, other: Cost) {
         self.statements += other.statements;
         self.steps += other.steps;
+        self.visible_steps += other.visible_steps;
     }
 }
 
@@ -29,7 +38,32 @@ impl std::ops::Sub for Cost {
     type Output = Cost;
 
     fn sub(self, earlier: Cost) -> Cost {
-        Cost { statements: self.statements - earlier.statements, steps: self.steps - earlier.steps }
+        Cost {
+            statements: self.statements - earlier.statements,
+            steps: self.steps - earlier.steps,
+            visible_steps: self.visible_steps - earlier.visible_steps,
+        }
+    }
+}
+
+/// Which steps of a binding the budget counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedSteps {
+    /// All.
+    All,
+    /// Those for rows that the restricted caller sees. Steps over hidden rows must not decide what it
+    /// receives: by its own rows, a caller can come as close to a limit as it likes, so that a single
+    /// hidden row would exceed it.
+    Visible,
+}
+
+impl CountedSteps {
+    /// The counted steps of this work.
+    pub(crate) fn of(self, cost: Cost) -> u64 {
+        match self {
+            CountedSteps::All => cost.steps,
+            CountedSteps::Visible => cost.visible_steps,
+        }
     }
 }
 
@@ -46,10 +80,13 @@ pub struct Budget {
     /// What each statement counts in `commit` in addition to its steps, for its start.
     pub statement: u64,
     /// The maximum CPU time of a single delta, and of all deltas of one tenant in a commit. It
-    /// covers costs that are not steps.
+    /// covers costs that are not counted. Half of it is the maximum average of a template of a
+    /// restricted caller.
     pub time: Duration,
     /// The CPU time of all deltas of a commit after which no further one begins.
     pub commit_time: Duration,
+    /// The CPU time that a reader may take to fill the accumulators of a group.
+    pub fill_time: Duration,
 }
 
 impl Budget {
@@ -61,7 +98,25 @@ impl Budget {
         statement: 0,
         time: Duration::MAX,
         commit_time: Duration::MAX,
+        fill_time: Duration::MAX,
     };
+
+    /// The part of the limits on steps that bounds restricted callers. Their counted steps take less
+    /// than half of the CPU time that they may use. So CPU time, to which hidden rows add, decides only
+    /// if there are several times as many hidden rows on the way as visible ones.
+    const VISIBLE_PART: u64 = 4;
+
+    /// The limits for bindings whose steps are counted so.
+    pub(crate) fn counting(self, counted: CountedSteps) -> Budget {
+        match counted {
+            CountedSteps::All => self,
+            CountedSteps::Visible => Budget {
+                max: self.max / Budget::VISIBLE_PART,
+                commit: self.commit / Budget::VISIBLE_PART,
+                ..self
+            },
+        }
+    }
 
     /// Whether the deltas of one payer have used up its share of a commit. What others spend
     /// does not matter: a tenant would notice their hidden rows.
@@ -78,9 +133,14 @@ impl Budget {
         self.commit / 2
     }
 
-    /// The steps of the budget of a commit that this work takes.
-    pub(crate) fn charge(&self, cost: Cost) -> u64 {
-        cost.steps.saturating_add(cost.statements.saturating_mul(self.statement))
+    /// The steps of the budget of a commit that this work takes. A hidden row can cause another
+    /// statement, so a delta of a restricted caller counts as one.
+    pub(crate) fn charge(&self, cost: Cost, counted: CountedSteps) -> u64 {
+        let statements = match counted {
+            CountedSteps::All => cost.statements,
+            CountedSteps::Visible => cost.statements.min(1),
+        };
+        counted.of(cost).saturating_add(statements.saturating_mul(self.statement))
     }
 }
 
@@ -106,8 +166,17 @@ pub struct TemplateWork {
     pub spent: Cost,
 }
 
-/// Deltas in the moving average.
-const AVERAGED_DELTAS: u64 = 8;
+/// The cost of one delta.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeteredDelta {
+    pub(crate) spent: Cost,
+    pub(crate) counted: CountedSteps,
+    /// CPU time.
+    pub(crate) time: Duration,
+}
+
+/// Deltas in the moving averages.
+const AVERAGED_DELTAS: u32 = 8;
 
 /// Deltas within the budget after which earlier excesses are forgotten.
 const CALM: u64 = 1 << 10;
@@ -118,8 +187,10 @@ const PAUSE: u64 = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) work: TemplateWork,
-    /// Decaying average of the steps of a delta.
+    /// Decaying average of the counted steps of a delta.
     average: u64,
+    /// Decaying average of the CPU time of a delta, if that counts.
+    average_time: Duration,
     /// Deltas until another attempt, while the template is over budget.
     paused: u64,
     /// The length of the next pause.
@@ -134,7 +205,7 @@ impl Meter {
         let spent = Cost::default();
         let sql = Arc::clone(sql);
         let work = TemplateWork { sql, bindings: 0, deltas: 0, over_budget: 0, spent };
-        Meter { work, average: 0, paused: 0, pause: 1, calm: 0 }
+        Meter { work, average: 0, average_time: Duration::ZERO, paused: 0, pause: 1, calm: 0 }
     }
 
     /// Whether the next delta may be computed. Each refusal counts down to another attempt, because
@@ -150,17 +221,24 @@ impl Meter {
     }
 
     /// Records the cost of a delta. `exceeded` if it was interrupted.
-    pub(crate) fn spend(&mut self, spent: Cost, exceeded: bool, budget: Option<Budget>) {
-        self.work.spent.add(spent);
-        self.average = (self.average * (AVERAGED_DELTAS - 1) + spent.steps) / AVERAGED_DELTAS;
+    pub(crate) fn spend(&mut self, delta: MeteredDelta, exceeded: bool, budget: Option<Budget>) {
+        self.work.spent.add(delta.spent);
+        let steps = delta.counted.of(delta.spent);
+        self.average =
+            (self.average * u64::from(AVERAGED_DELTAS - 1) + steps) / u64::from(AVERAGED_DELTAS);
+        if delta.counted == CountedSteps::Visible {
+            let before = self.average_time.saturating_mul(AVERAGED_DELTAS - 1);
+            self.average_time = before.saturating_add(delta.time) / AVERAGED_DELTAS;
+        }
         let Some(budget) = budget else { return };
         if exceeded {
             self.work.over_budget += 1;
         }
-        if exceeded || self.average > budget.average {
+        let is_slow = self.average_time > budget.time / 2;
+        if exceeded || is_slow || self.average > budget.average {
             self.paused = self.pause;
             self.pause = (self.pause * 2).min(PAUSE);
-            (self.average, self.calm) = (0, 0);
+            (self.average, self.average_time, self.calm) = (0, Duration::ZERO, 0);
             return;
         }
         self.calm += 1;
@@ -250,8 +328,9 @@ mod tests {
 
     const BUDGET: Option<Budget> = Some(Budget { average: 100, max: 1_000, ..Budget::UNLIMITED });
 
-    fn steps(steps: u64) -> Cost {
-        Cost { statements: 1, steps }
+    fn steps(steps: u64) -> MeteredDelta {
+        let spent = Cost::of_statement(steps, 0);
+        MeteredDelta { spent, counted: CountedSteps::All, time: Duration::ZERO }
     }
 
     #[test]

@@ -145,8 +145,7 @@ impl RuleContext<'_> {
             Arg::Given(at) => given[*at].clone(),
         };
         let params: Vec<Value> = statement.args.iter().map(value).collect();
-        self.spent.statements += 1;
-        self.spent.steps += self.sql.run(&statement.sql, &params, each)?;
+        self.spent.add(self.sql.run(&statement.sql, &params, each)?);
         Ok(())
     }
 }

@@ -74,8 +74,12 @@ pub(crate) enum Mark {
     /// A value begins that a function reads. Unlike other marks it is rendered if the catalog has a
     /// function that counts the bytes of such values.
     Read,
+    /// The same in an expression of a restricted caller, which reads visible rows only.
+    VisibleRead,
     /// The value ended, which the function reads so many times.
     ReadEnd(usize),
+    /// A call that counts a visible row, if the catalog has a function that does.
+    Visible,
 }
 
 /// Aggregates, by how they can be maintained.
@@ -341,14 +345,15 @@ impl Fragment {
         fragment
     }
 
-    /// The same value as the argument of a function that reads it so many times.
-    pub(crate) fn read_by_function(&self, times: usize) -> Fragment {
+    /// The same value as the argument of a function that reads it so many times. `mark` is
+    /// [`Mark::Read`] or [`Mark::VisibleRead`].
+    pub(crate) fn read_by_function(&self, mark: Mark, times: usize) -> Fragment {
         if self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
             // A constant, whose length is that of the text.
             return self.clone();
         }
         let mut out = Fragment::new();
-        out.mark(Mark::Read);
+        out.mark(mark);
         out.push(self);
         out.mark(Mark::ReadEnd(times));
         out
@@ -521,17 +526,7 @@ impl<'a> Renderer<'a> {
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
                 Piece::Source(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
-                Piece::Mark(Mark::Read) => {
-                    if let Some(function) = self.catalog.read_function() {
-                        self.text(&format!("{function}("));
-                    }
-                }
-                Piece::Mark(Mark::ReadEnd(times)) => {
-                    if self.catalog.read_function().is_some() {
-                        self.text(&format!(", {times})"));
-                    }
-                }
-                Piece::Mark(_) => {}
+                Piece::Mark(mark) => self.work(*mark),
                 Piece::Hint(hint) => {
                     let given = |source: usize| matches!(self.forms[source], SourceForm::Given(_));
                     if hint.0.columns().all(|(source, _)| given(source)) {
@@ -540,6 +535,18 @@ impl<'a> Renderer<'a> {
                 }
                 Piece::Derived(text, ..) => self.text(text),
             }
+        }
+    }
+
+    /// Appends the call of a function that counts work.
+    fn work(&mut self, mark: Mark) {
+        let Some(functions) = self.catalog.work_functions() else { return };
+        match mark {
+            Mark::Read => self.text(&format!("{}(", functions.read)),
+            Mark::VisibleRead => self.text(&format!("{}(", functions.visible_read)),
+            Mark::ReadEnd(times) => self.text(&format!(", {times})")),
+            Mark::Visible => self.text(&format!("{}()", functions.visible)),
+            _ => {}
         }
     }
 

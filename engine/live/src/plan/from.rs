@@ -13,9 +13,9 @@ use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::identifier::{require_main, unquote};
 use crate::plan::block::ShownColumns;
-use crate::plan::conjunct::Conjunct;
-use crate::plan::fragment::{Affinity, Fragment, PlainExpr, Source};
-use crate::plan::guard::VisibilityGuard;
+use crate::plan::conjunct::{Conjunct, Route};
+use crate::plan::fragment::{Affinity, Fragment, Mark, PlainExpr, Source};
+use crate::plan::guard::{VisibilityGuard, behind};
 use crate::plan::join::{Join, JoinKind, join_kind};
 use crate::plan::kind::common;
 use crate::plan::lex;
@@ -404,13 +404,41 @@ impl Lowering<'_> {
             // It stays a subquery with its own conditions only.
             Some(derived) => {
                 for (_, inner) in &mut derived.query.cores {
-                    inner.guards.extend(guard_of(&inner.from, &inner.filter));
+                    let guard = guard_of(&inner.from, &inner.filter);
+                    inner.filter.extend(self.visible_row(&inner.from, guard.as_ref()));
+                    inner.guards.extend(guard);
                     inner.opaque = inner.guards.iter().any(|guard| guard.condition.has_subquery());
                 }
             }
-            None => core.guards.extend(guard_of(&core.from[terms..], &core.filter[filters..])),
+            None => {
+                let guard = guard_of(&core.from[terms..], &core.filter[filters..]);
+                core.filter.extend(self.visible_row(&core.from[terms..], guard.as_ref()));
+                core.guards.extend(guard);
+            }
         }
         Ok(())
+    }
+
+    /// A condition that holds for each row of an authorized view, and counts it.
+    fn visible_row(&self, from: &[FromTerm], guard: Option<&VisibilityGuard>) -> Option<Conjunct> {
+        self.catalog.work_functions()?;
+        let mut count = Fragment::new();
+        count.mark(Mark::Visible);
+        let condition = match guard {
+            Some(guard) => behind(&guard.condition, &count),
+            None => {
+                // SQLite evaluates it for each row only if it names a column.
+                let source = from.first()?.source?;
+                let key = *self.catalog.table(self.sources[source].table).key.first()?;
+                let mut condition = Fragment::text("CASE WHEN");
+                condition.push(&Fragment::column(source, key));
+                condition.push_text("ISNULL THEN 1 ELSE");
+                condition.push(&count);
+                condition.push_text("END");
+                condition
+            }
+        };
+        Some(Conjunct { condition, route: Route::Any, equal: None, sides: None })
     }
 
     /// Reads a view or CTE again at each mention.

@@ -155,14 +155,30 @@ const LINEAR: &[&str] = &[
     "upper",
 ];
 
-/// How often a function reads an argument from its beginning to its end. Each path of a JSON function
-/// reads the whole document.
-pub(crate) fn reads(name: &str, argument: usize, arguments: usize) -> usize {
+/// Functions that count their work themselves. What they count is not known to be for visible rows.
+const COUNTING: &[&str] = &[
+    "fts_match",
+    "fts_rank",
+    "glob",
+    "instr",
+    "like",
+    "ltrim",
+    "replace",
+    "rtrim",
+    "trim",
+    "unhex",
+    "vector_similarity",
+];
+
+/// How often a function reads an argument from its beginning to its end, without what it counts
+/// itself. Each path of a JSON function reads the whole document.
+pub(crate) fn reads(name: &str, argument: usize, arguments: usize, is_bounded: bool) -> usize {
     let name = name.to_ascii_lowercase();
     if name.starts_with("json") {
         return if argument == 0 { arguments.saturating_sub(1).max(1) } else { 1 };
     }
-    usize::from(LINEAR.contains(&name.as_str()))
+    let counts = is_bounded && COUNTING.contains(&name.as_str());
+    usize::from(counts || LINEAR.contains(&name.as_str()))
 }
 
 /// Classifies a function.
@@ -186,6 +202,11 @@ pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal
         _ if known(FICKLE) => Err(not_deterministic(&format!("{lower}()"))),
         _ => Err(Refusal::new(Code::BadSql, format!("no such function: {name}"))),
     }
+}
+
+/// Whether a function collects the values of rows.
+pub(crate) fn is_sequence(name: &str) -> bool {
+    SEQUENCE.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Whether a function returns a random value.

@@ -184,9 +184,8 @@ impl Lowering<'_> {
         for (operator, right) in rest.into_iter().rev() {
             let right = self.expr(right, scope)?;
             let kind = kind::of_operator(operator, self.kind_of(&out), self.kind_of(&right));
-            if matches!(operator, Operator::ArrowRight | Operator::ArrowRightShift) && !self.trusted
-            {
-                out = out.read_by_function(1);
+            if matches!(operator, Operator::ArrowRight | Operator::ArrowRightShift) {
+                out = self.read(&out, 1);
             }
             out.push_text(operator_sql(operator));
             out.push(&right);

@@ -126,9 +126,10 @@ impl Lookup {
 impl JsonLookup {
     /// `json_extract(column, 'path') = ?`, the form of scope conditions.
     fn of(condition: &Fragment) -> Option<JsonLookup> {
-        let [Piece::Text(call), column, Piece::Text(path), Piece::Param(slot)] =
-            condition.pieces.as_slice()
-        else {
+        // The marks of what the function reads do not matter here.
+        let pieces = condition.pieces.iter().filter(|piece| !matches!(piece, Piece::Mark(_)));
+        let pieces: Vec<&Piece> = pieces.collect();
+        let [Piece::Text(call), column, Piece::Text(path), Piece::Param(slot)] = *pieces else {
             return None;
         };
         let Piece::Column(source, _) = column else { return None };
@@ -138,7 +139,7 @@ impl JsonLookup {
             return None;
         }
         let mut value = Fragment::text(call);
-        value.pieces.push(column.clone());
+        value.pieces.push((*column).clone());
         value.push_text(path);
         Some(JsonLookup { source: *source, value, slot: *slot })
     }

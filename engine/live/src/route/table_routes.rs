@@ -46,11 +46,9 @@ pub(crate) enum RouteEntry {
     Residual {
         table: usize,
     },
-    /// Affected by every change that a restricted caller sees. `is_counted` if nothing else limits
-    /// the number of such queries.
+    /// Affected by every change that a restricted caller sees.
     View {
         table: usize,
-        is_counted: bool,
     },
 }
 
@@ -71,6 +69,9 @@ pub(crate) struct TableRoutes {
     pub(crate) lookups_used: Shares,
     pub(crate) residual: BTreeSet<BindingId>,
     pub(crate) residual_used: Shares,
+    /// By queries that every change of a view affects. They are checked at changes that their own
+    /// caller sees, so each tenant has a limit, and all together have none.
+    pub(crate) views_used: Shares,
 }
 
 impl Default for TableRoutes {
@@ -83,6 +84,7 @@ impl Default for TableRoutes {
             lookups_used: Shares::new(LOOKUPS),
             residual: BTreeSet::new(),
             residual_used: Shares::new(RESIDUAL_BINDINGS_PER_TABLE),
+            views_used: Shares::new(usize::MAX),
         }
     }
 }
@@ -114,7 +116,7 @@ impl RouteEntry {
             | RouteEntry::Range { table, .. }
             | RouteEntry::Lookup { table, .. }
             | RouteEntry::Residual { table }
-            | RouteEntry::View { table, .. } => *table,
+            | RouteEntry::View { table } => *table,
         }
     }
 
@@ -194,10 +196,9 @@ impl TableRoutes {
     /// What a place uses: the limit, and the holders of what bindings share there.
     fn used(&mut self, place: &RouteEntry) -> Option<(&mut Shares, Option<&mut Option<Holders>>)> {
         match place {
-            RouteEntry::Range { .. } | RouteEntry::View { is_counted: false, .. } => None,
-            RouteEntry::Residual { .. } | RouteEntry::View { .. } => {
-                Some((&mut self.residual_used, None))
-            }
+            RouteEntry::Range { .. } => None,
+            RouteEntry::Residual { .. } => Some((&mut self.residual_used, None)),
+            RouteEntry::View { .. } => Some((&mut self.views_used, None)),
             RouteEntry::Key { set, .. } => {
                 Some((&mut self.sets_used, Some(&mut self.sets[*set].holders)))
             }

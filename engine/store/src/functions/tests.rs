@@ -161,6 +161,7 @@ const LARGE: QueryLimits = QueryLimits {
     time: std::time::Duration::from_secs(3_600),
     of_processor: false,
     steps: 1_000_000,
+    visible_steps: u64::MAX,
     memory_bytes: usize::MAX,
     value_bytes: limits::QUERY_VALUE_BYTES,
 };

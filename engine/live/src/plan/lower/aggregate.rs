@@ -33,7 +33,9 @@ impl Lowering<'_> {
         out.mark(Mark::Aggregate(kept_by(call, &arguments, sequence)));
         out.push(&open(call));
         out.mark(Mark::Argument);
-        push_list(&mut out, &arguments);
+        // Only these collect their values.
+        let read = arguments.iter().map(|value| self.read(value, usize::from(sequence)));
+        push_list(&mut out, &read.collect::<Vec<Fragment>>());
         out.mark(Mark::ArgumentEnd);
         out.push(&order);
         out.push_text(")");

@@ -7,7 +7,7 @@ use sqlite3_parser::ast::{
 };
 
 use crate::identifier::unquote;
-use crate::plan::fragment::{Affinity, Fragment, push_list};
+use crate::plan::fragment::{Affinity, Fragment, Mark, PlainExpr, push_list};
 use crate::plan::functions::{self, Function};
 use crate::plan::kind;
 use crate::plan::lowering::{Lowered, Lowering};
@@ -76,17 +76,28 @@ impl Lowering<'_> {
         Ok(out.of_kind(self.kind_of_call(call, &arguments)))
     }
 
-    /// The arguments of a scalar function, marked with how often it reads them. A policy is the
-    /// operator's text, and its form is compared.
+    /// The arguments of a scalar function, marked with how often it reads them.
     fn read_arguments(&self, call: &Call, arguments: &[Fragment]) -> Vec<Fragment> {
         let read = arguments.iter().enumerate().map(|(at, argument)| {
-            match functions::reads(&call.name, at, arguments.len()) {
-                0 => argument.clone(),
-                _ if self.trusted => argument.clone(),
-                times => argument.read_by_function(times),
-            }
+            let times = functions::reads(&call.name, at, arguments.len(), self.is_bounded());
+            self.read(argument, times)
         });
         read.collect()
+    }
+
+    /// A value that is read so many times.
+    pub(super) fn read(&self, value: &Fragment, times: usize) -> Fragment {
+        // Scopes are short, and every condition of a scoped caller reads them.
+        if times == 0 || (self.trusted && self.is_scope(value)) {
+            return value.clone();
+        }
+        let mark = if self.is_bounded() { Mark::VisibleRead } else { Mark::Read };
+        value.read_by_function(mark, times)
+    }
+
+    fn is_scope(&self, value: &Fragment) -> bool {
+        let PlainExpr::Column(source, column) = value.plain else { return false };
+        self.catalog.table(self.sources[source].table).columns[column].scope
     }
 
     /// The arguments of any call.
@@ -161,7 +172,8 @@ impl Lowering<'_> {
 
     pub(super) fn cast(&mut self, expr: &Expr, to: Option<&Type>, scope: &Scope) -> Lowered {
         let mut out = Fragment::text("CAST(");
-        out.push(&self.expr(expr, scope)?);
+        let value = self.expr(expr, scope)?;
+        out.push(&self.read(&value, 1));
         out.push_text("AS");
         let kind = to.filter(|to| to.size.is_none()).and_then(|to| kind::of_cast(to.name));
         if let Some(to) = to {

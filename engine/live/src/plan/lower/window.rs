@@ -12,7 +12,7 @@ use sqlite3_parser::ast::{
 
 use crate::identifier::unquote;
 use crate::plan::fragment::{Fragment, Piece, push_list};
-use crate::plan::functions::{Function, Windowed};
+use crate::plan::functions::{self, Function, Windowed};
 use crate::plan::lower::aggregate::{direction, no_key, push_filter};
 use crate::plan::lower::call::{Call, misuse, open};
 use crate::plan::lowering::{Lowered, Lowering};
@@ -78,7 +78,9 @@ impl Lowering<'_> {
         self.frame.partitions.push(partition);
         self.frame.windowed = true;
         let mut out = open(call);
-        push_list(&mut out, &arguments);
+        let times = usize::from(functions::is_sequence(&call.name));
+        let read = arguments.iter().map(|value| self.read(value, times));
+        push_list(&mut out, &read.collect::<Vec<Fragment>>());
         out.push_text(")");
         push_filter(&mut out, filter.as_ref());
         window.write(&mut out);
