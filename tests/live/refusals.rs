@@ -84,6 +84,37 @@ fn invalid_statements_are_refused() {
     );
 }
 
+/// Functions within one row cannot be interrupted, so a query has a limit of them. No test reached it.
+#[test]
+fn a_query_with_too_many_functions_is_refused() {
+    // Each argument counts as one operation, and so does the call.
+    let call = |arguments: usize| format!("concat({})", vec!["c"; arguments].join(","));
+    let query = |calls: usize| {
+        let calls = vec![call(99); calls].join(",");
+        format!("SELECT id, {calls} FROM r")
+    };
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let bind = |sql: &str| planner.bind(sql, &serde_json::Map::new());
+    let most = abide_schema::limits::LIVE_OPERATIONS;
+    let operations = |calls: usize| bind(&query(calls)).expect("it can be live").operations();
+    let of_one = operations(2) - operations(1);
+    let calls = 1 + (most - operations(1)) / of_one;
+    assert!(operations(calls) <= most);
+    let refusal = bind(&query(calls + 1)).expect_err("it has too many functions");
+    let found = operations(calls) + of_one;
+    expect![[r#"
+        limit_exceeded: the live query has FOUND operators, functions and paths; the limit is 8192
+        read fewer values, or run it once with `abide sql`
+    "#]]
+    .assert_eq(&format!(
+        "{}: {}\n{}\n",
+        refusal.code,
+        refusal.detail.replace(&found.to_string(), "FOUND"),
+        refusal.hint.unwrap_or_default()
+    ));
+}
+
 #[test]
 fn unknown_names_are_refused() {
     check(

@@ -271,7 +271,13 @@ fn call(reducer: &str, args: serde_json::Value) -> BatchCall {
 #[must_use]
 pub fn all_cases() -> Vec<(FaultPoint, u64, bool)> {
     // Accumulators are filled only once.
-    let max = |point| if matches!(point, FaultPoint::Backfill | FaultPoint::Fill) { 1 } else { 3 };
+    let max = |point| {
+        if matches!(point, FaultPoint::Backfill | FaultPoint::Fill | FaultPoint::FillBegun) {
+            1
+        } else {
+            3
+        }
+    };
     let times = |point| (1..=max(point)).map(move |nth| (point, nth, nth % 2 == 1));
     FaultPoint::ALL.into_iter().flat_map(times).collect()
 }
