@@ -67,8 +67,7 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
             let (out, outgoing) = mpsc::channel(limits::MCP_OUTBOX);
             let notifier = McpNotifier::new(out, request.progress_token(), era.log_level(&request));
             let cancelled = CancellationToken::new();
-            let key = request
-                .idempotency_key(headers)
+            let key = headers::idempotency_key(&request, headers)
                 .map_err(|failure| HttpFailure::bad_request(request.id.clone(), failure))?;
             let accepts_events = headers::accepts_events(headers);
             let account = app.engine.buffers().account(&auth.caller);

@@ -14,7 +14,7 @@ use super::sessions::McpSession;
 use super::versions::{LEGACY, MODERN};
 use crate::auth::access::is_loopback_host;
 use crate::mcp_handler::McpFailure;
-use crate::single::{self, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::single::{self, IDEMPOTENCY_KEY, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -47,6 +47,16 @@ pub(super) fn header<'a>(
     name: &HeaderName,
 ) -> Result<Option<&'a str>, McpFailure> {
     single::header(headers, name).map_err(|refusal| mismatch(refusal.detail))
+}
+
+/// A key that is the same when a client repeats a call: the header `Idempotency-Key`, or `abide/request_id` in `_meta`.
+pub(super) fn idempotency_key(
+    request: &Request,
+    headers: &HeaderMap,
+) -> Result<Option<String>, McpFailure> {
+    let in_meta = || request.meta("abide/request_id").and_then(JsonValue::as_str);
+    let in_header = header(headers, &IDEMPOTENCY_KEY)?;
+    Ok(in_header.or_else(in_meta).map(str::to_owned))
 }
 
 fn mismatch(message: String) -> McpFailure {

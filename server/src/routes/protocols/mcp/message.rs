@@ -1,16 +1,14 @@
 //! JSON-RPC messages.
 
 use abide_schema::{Code, Refusal};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::headers::header;
 use crate::body::RequestBody;
 use crate::mcp_handler::McpFailure;
 use crate::problem::note;
-use crate::single::IDEMPOTENCY_KEY;
 
 /// A message of a client.
 #[derive(Debug)]
@@ -122,17 +120,6 @@ impl Request {
     pub(super) fn progress_token(&self) -> Option<JsonValue> {
         let token = self.meta("progressToken")?;
         (token.is_string() || token.is_number()).then(|| token.clone())
-    }
-
-    /// A key that is the same when a client repeats a call: the header `Idempotency-Key`, or `abide/request_id` in
-    /// `_meta`.
-    pub(super) fn idempotency_key(
-        &self,
-        headers: &HeaderMap,
-    ) -> Result<Option<String>, McpFailure> {
-        let in_meta = || self.meta("abide/request_id").and_then(JsonValue::as_str);
-        let in_header = header(headers, &IDEMPOTENCY_KEY)?;
-        Ok(in_header.or_else(in_meta).map(str::to_owned))
     }
 }
 
