@@ -422,22 +422,15 @@ impl Lowering<'_> {
     /// A condition that holds for each row of an authorized view, and counts it.
     fn visible_row(&self, from: &[FromTerm], guard: Option<&VisibilityGuard>) -> Option<Conjunct> {
         self.catalog.work_functions()?;
-        let mut count = Fragment::new();
+        // SQLite evaluates it for each row only if it names a column that no condition fixes.
+        let source = from.first()?.source?;
+        let key = *self.catalog.table(self.sources[source].table).key.first()?;
+        let mut count = Fragment::text("CASE WHEN");
+        count.push(&Fragment::column(source, key));
+        count.push_text("ISNULL THEN 1 ELSE");
         count.mark(Mark::Visible);
-        let condition = match guard {
-            Some(guard) => behind(&guard.condition, &count),
-            None => {
-                // SQLite evaluates it for each row only if it names a column.
-                let source = from.first()?.source?;
-                let key = *self.catalog.table(self.sources[source].table).key.first()?;
-                let mut condition = Fragment::text("CASE WHEN");
-                condition.push(&Fragment::column(source, key));
-                condition.push_text("ISNULL THEN 1 ELSE");
-                condition.push(&count);
-                condition.push_text("END");
-                condition
-            }
-        };
+        count.push_text("END");
+        let condition = guard.map_or(count.clone(), |guard| behind(&guard.condition, &count));
         Some(Conjunct { condition, route: Route::Any, equal: None, sides: None })
     }
 
