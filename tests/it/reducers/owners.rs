@@ -96,7 +96,7 @@ fn an_agent_that_took_over_may_continue_the_session() {
             seq 15 {id: r2, revision: 1, status: done, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 11}
             refused bad_transition: session s belongs to agent one, not to agent three (hint: create a session of agent three, or start a run of agent one)
             seq 16 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            seq 17 {id: r3, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, error_code: aborted, error_message: the run was aborted}
+            seq 17 {id: r3, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, reason: the run was aborted, error_code: aborted, error_message: the run was aborted}
             seq 18 {id: r4, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             the same up to 18
         "#]],
@@ -304,7 +304,12 @@ fn a_session_without_a_run_rests_while_it_waits() {
             seq 15 {call_id: p5, status: awaiting_approval, attempt: 0}
             seq 16 {id: ap#3, call_id: p5, status: approved, decided_by: local}
             ("suspended", "lunch")
-            the same up to 16
+            seq 17 {id: s, status: active}
+            seq 18 {call_id: p6, status: awaiting_approval, attempt: 0}
+            seq 19 {id: s, status: suspended, reason: dinner}
+            seq 20 {id: ap#4, call_id: p6, status: approved, decided_by: local}
+            ("suspended", "dinner")
+            the same up to 20
         "#]],
     );
 }

@@ -187,7 +187,7 @@ fn only_a_run_that_waits_is_exported() {
             seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: pause}
             refused conflict: a tool call of session s1 is running (hint: export the run when the call has ended; cancel_tool_call asks it to stop)
             seq 8 {call_id: c1, status: failed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:01:00, error: x}
-            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 5, error_code: aborted, error_message: the run was aborted}
+            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 5, reason: the run was aborted, error_code: aborted, error_message: the run was aborted}
             refused bad_transition: run r1 is aborted; only a run that waits can be exported (hint: fork_session copies the history of a session)
             the same up to 9
         "#]],

@@ -359,7 +359,7 @@ fn a_late_result_in_a_batch() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused bad_transition: call 1 of the batch: session s1 is suspended, so it cannot be suspended
+            refused lease_lost: call 2 of the batch: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             ("suspended")
             (null)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)

@@ -47,7 +47,7 @@ fn a_webhook_follows_its_run_to_the_end() {
             ("r1~late", "active", 1, 0, null, 0) ("r1~w", "active", 0, 1, "no answer", 1)
             ("active", 1, 0)
             seq 8 {id: r1~w, name: w, status: active}
-            seq 9 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, error_code: aborted, error_message: the run was aborted}
+            seq 9 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, reason: the run was aborted, error_code: aborted, error_message: the run was aborted}
             seq 10 {id: r1~w, name: w, status: done}
             refused conflict: webhook r1~w is done (hint: read the webhook again before the next delivery)
             seq 11 {id: r1~late, name: late, status: failed}
