@@ -90,7 +90,7 @@ fn check(is_remote: bool) {
     let observer = Abide::embed(engine.clone());
     let url = is_remote.then(|| outside.block_on(serve(&engine, &stop)));
     let (gate, (blocking, blocked)) = (Arc::new(Gate::default()), mpsc::channel());
-    let driven = starved.block_on(async {
+    let runtime = starved.block_on(async {
         let abide = match &url {
             Some(url) => Abide::connect(url).await.expect("it connects"),
             None => observer.clone(),
@@ -115,9 +115,10 @@ fn check(is_remote: bool) {
         let settings = Settings { lease: LEASE, ..Settings::named("runtime") };
         let runtime = Runtime::new(abide, scripted(script), tools, catalog, settings);
         runtime.register().await.expect("it is registered");
-        let stop = stop.clone();
-        tokio::spawn(async move { runtime.run(stop).await })
+        runtime
     });
+    let stopped = stop.clone();
+    let driven = starved.spawn(async move { runtime.run(stopped).await });
     outside.block_on(async {
         observer.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
         observer.call(StartRun::new("s1").id("r1").input("Pay.")).await.expect("it starts");

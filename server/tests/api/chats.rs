@@ -204,7 +204,7 @@ async fn a_history_that_is_not_the_one_of_the_session_is_refused() {
             let (path, body) = &requests(shown)[at];
             drop(stream(&server, path, body).await);
             let active = rows(&server, "SELECT id FROM runs WHERE status = 'running'").await;
-            let Some(run) = active[0][0].as_str() else { return None };
+            let run = active[0][0].as_str()?;
             let fencing = claim(&server, run).await;
             say(&server, run, &fencing, &["x"]).await;
             finish(&server, run, &fencing).await;

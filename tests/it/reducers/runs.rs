@@ -836,5 +836,6 @@ fn an_aborted_run_says_why() {
         moved: ("aborted", "the run was exported", "moved", 1), the same up to 7
         with its session: ("aborted", "the session has ende", "aborted", 1), the same up to 5
         not at all: ("failed", null, "x", null), the same up to 6
-    "#]].assert_eq(&output);
+    "#]]
+    .assert_eq(&output);
 }
