@@ -122,10 +122,12 @@ fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
     for c in text.chars() {
         if !is_invisible(c) || changes_glyph(before, c) {
             escaped.push(c);
+            before = c;
         } else {
             write_out(c, &mut escaped);
+            // It ends as ASCII, which is no glyph that the next character can change.
+            before = '\0';
         }
-        before = c;
     }
     escaped
 }

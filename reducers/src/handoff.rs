@@ -54,7 +54,6 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the handoff was claimed by another'); END"
 #[table(
     name = "handoff_requests",
     unique(session_id, where = "status = 'pending' OR status = 'claimed'"),
-    unique(call_id, where = "call_id IS NOT NULL"),
     index(session_id, status),
     index(status),
     index(lease_expires_at, where = "status = 'claimed'"),
@@ -102,8 +101,22 @@ pub struct HandoffRequest {
     pub updated_at: Micros,
     /// The event of the last change.
     pub seq: Seq,
-    /// The tool call whose result is the answer.
-    pub call_id: Option<String>,
+}
+
+/// A tool call whose result is the answer to a handoff.
+#[table(name = "handoff_calls", without_rowid, unique(call_id), index(session_id))]
+pub struct HandoffCall {
+    /// The handoff.
+    #[column(key, references = "handoff_requests(id)")]
+    pub handoff_id: String,
+    /// Its session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The call.
+    #[column(references = "tool_calls(call_id)")]
+    pub call_id: String,
+    /// The event that recorded it.
+    pub seq: Seq,
 }
 
 /// The name of the module.
@@ -113,8 +126,14 @@ const MODULE: &str = "handoff";
 const PLAIN_RESOLUTION: &str = "SELECT 1";
 
 /// Version 3: a tool call can wait for a handoff.
-const OF_CALLS: &str = "ALTER TABLE handoff_requests ADD COLUMN call_id TEXT;
-CREATE UNIQUE INDEX handoff_requests_call_id ON handoff_requests (call_id) WHERE call_id IS NOT NULL";
+const OF_CALLS: &str = "CREATE TABLE handoff_calls (
+  handoff_id TEXT PRIMARY KEY NOT NULL REFERENCES handoff_requests(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX handoff_calls_call_id ON handoff_calls (call_id);
+CREATE INDEX handoff_calls_session_id ON handoff_calls (session_id)";
 
 /// The module.
 #[must_use]
@@ -123,6 +142,7 @@ pub fn module() -> Module {
         .step(PLAIN_RESOLUTION)
         .step(OF_CALLS)
         .visible::<HandoffRequest>(RowVisibility::InScopeExcept(&["fencing_token"]))
+        .visible::<HandoffCall>(RowVisibility::InScope)
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
         .reducer(heartbeat_handoff::definition())
@@ -190,11 +210,14 @@ pub fn request_supervisor_handoff(
         let hint = "a session has one handoff at a time; wait for the answer of the supervisor";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
-    if let Some(call) = claimed_call(ctx, &session_id, call_id.as_deref(), call_fencing_token)? {
-        wait_for_answer(ctx, call)?;
-    }
+    let call = claimed_call(ctx, &session_id, call_id.as_deref(), call_fencing_token)?;
     session::to_status(ctx, session, SessionStatus::HandedOff, |_| {})?;
     let (id, now, seq) = (ctx.new_id("ho"), ctx.now, ctx.seq);
+    if let Some(call) = call {
+        let (handoff_id, session_id) = (id.clone(), session_id.clone());
+        ctx.insert(HandoffCall { handoff_id, session_id, call_id: call.call_id.clone(), seq })?;
+        wait_for_answer(ctx, call)?;
+    }
     ctx.insert(HandoffRequest {
         id,
         session_id,
@@ -213,7 +236,6 @@ pub fn request_supervisor_handoff(
         created_at: now,
         updated_at: now,
         seq,
-        call_id,
     })
 }
 
@@ -428,8 +450,8 @@ fn answer_call(
     status: HandoffStatus,
     text: &str,
 ) -> Result<bool, Abort> {
-    let Some(call_id) = &handoff.call_id else { return Ok(false) };
-    let call = ctx.get::<ToolCall>(call_id)?;
+    let Some(waiting) = ctx.get::<HandoffCall>(&handoff.id)? else { return Ok(false) };
+    let call = ctx.get::<ToolCall>(&waiting.call_id)?;
     let waits = |call: &ToolCall| call.status == ToolCallStatus::AwaitingApproval;
     let Some(mut call) = call.filter(waits) else { return Ok(false) };
     match status {

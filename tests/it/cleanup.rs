@@ -559,7 +559,7 @@ fn a_batch_is_bounded_in_rows() {
             to("write_entries", json!({"collection_id": "box", "puts": puts}))
         };
         world.engine().batch(&Caller::local(), &[put(0, 1)], None).await.unwrap();
-        let calls: Vec<BatchCall> = (0..200).map(|nth| put(nth, 49)).collect();
+        let calls: Vec<BatchCall> = (0..400).map(|nth| put(nth, 19)).collect();
         let refusal = world.engine().batch(&Caller::local(), &calls, None).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert_eq!(number(&world, "SELECT count(*) FROM entries").await, 1);
@@ -570,7 +570,7 @@ fn a_batch_is_bounded_in_rows() {
         world.engine().batch(&Caller::local(), &calls[..first], None).await.unwrap();
         let steps = world.engine().metrics().writer_steps_total.get() - before;
         assert!(steps < limits::batch_steps(first), "{steps} steps of {first} calls");
-        let rows = first as u64 * 50;
+        let rows = first as u64 * 20;
         assert!((limits::BATCH_ROWS * 9 / 10..=limits::BATCH_ROWS + 100).contains(&rows), "{rows}");
     });
 }

@@ -150,7 +150,7 @@ fn install_counters(
         made.expect("a function can be registered");
     }
     let rows = Arc::clone(visible_rows);
-    let made = connection.create_scalar_function("visible", 0, per_row, move |_| {
+    let made = connection.create_scalar_function("visible", -1, per_row, move |_| {
         rows.fetch_add(1, Ordering::Relaxed);
         Ok(1)
     });

@@ -116,7 +116,8 @@ pub(crate) async fn checked(
     {
         return Ok(result);
     }
-    let sql = "SELECT 1 FROM handoff_requests WHERE call_id = :id AND status = 'resolved'";
+    let sql = "SELECT 1 FROM handoff_calls c JOIN handoff_requests h ON h.id = c.handoff_id \
+               WHERE c.call_id = :id AND h.status = 'resolved'";
     let query = driver.shared.abide.sql(sql).param("id", &call.call_id);
     let answers: Vec<(i64,)> = query.fetch().await.map_err(StepError::Refused)?;
     Ok(match answers.is_empty() {

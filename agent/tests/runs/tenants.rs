@@ -335,8 +335,8 @@ answers:
     let run = acme.call(StartRun::new(&session.id).input("Pay.")).await.expect("the run starts");
     let (output, done) = fixture.output(&run.id, 0).await;
     assert_eq!(done.kind, RunEventKind::Done, "{output}");
-    for agent in ["billing", "ledger"] {
-        assert!(output.contains(&format!("there is no agent {agent}")), "{output}");
+    for refusal in ["there is no tool handoff_to_billing", "there is no agent ledger"] {
+        assert!(output.contains(refusal), "{output}");
     }
     assert!(!output.contains("delegation"), "{output}");
     fixture.close().await;

@@ -55,8 +55,8 @@ pub(crate) enum ViewChange {
 /// The known change of a view.
 #[derive(Debug)]
 pub(crate) struct VisibleChange {
-    /// The visible images of the table's changed rows, by the number of the change.
-    images: BTreeMap<usize, Images>,
+    /// The visible images of the table's changed rows with the number of each change, in ascending order.
+    images: Vec<(usize, Images)>,
     /// Whether rows appeared or vanished that the commit did not change.
     elsewhere: bool,
     /// The old and new rows of the view.
@@ -334,7 +334,8 @@ impl ViewChange {
     /// Whether a change of the table is visible in an image that a key matched.
     pub(crate) fn shows(&self, hit: &Hit) -> bool {
         let ViewChange::Known(change) = self else { return false };
-        change.images.get(&hit.number).is_some_and(|visible| {
+        self.position(hit.number).is_some_and(|position| {
+            let (_, visible) = change.images[position];
             (visible.old && hit.images.old) || (visible.new && hit.images.new)
         })
     }
@@ -342,14 +343,14 @@ impl ViewChange {
     /// The position of a change among the visible ones.
     pub(crate) fn position(&self, number: usize) -> Option<usize> {
         let ViewChange::Known(change) = self else { return None };
-        change.images.keys().position(|known| *known == number)
+        change.images.binary_search_by_key(&number, |(known, _)| *known).ok()
     }
 }
 
 impl VisibleChange {
     fn of(template: &Template, changes: &Changes, delta: &Delta) -> VisibleChange {
         let weights = delta.weights();
-        let mut change = VisibleChange { images: BTreeMap::new(), elsewhere: false, weights };
+        let mut change = VisibleChange { images: Vec::new(), elsewhere: false, weights };
         let mut named = template.query.sources.iter().enumerate();
         let Some((source, table)) =
             named.find(|(_, source)| source.is_named).map(|(at, source)| (at, source.table))
@@ -394,7 +395,7 @@ impl VisibleChange {
                 images.new = true;
             }
             if images.old || images.new {
-                change.images.insert(number, images);
+                change.images.push((number, images));
             }
         }
         change.elsewhere = !gone_left.is_empty() || !new_left.is_empty();

@@ -100,7 +100,7 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     define!(VISIBLE_READ_FUNCTION, 2, same, FunctionContext::visible_read);
     // Not deterministic: SQLite calls it for each row.
     let per_row = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
-    define!(VISIBLE_FUNCTION, 0, per_row, |state: &FunctionContext, _: &_| state.visible());
+    define!(VISIBLE_FUNCTION, -1, per_row, |state: &FunctionContext, _: &_| state.visible());
     define!("vector_similarity", 2, flags, FunctionContext::vector_similarity);
     define!("json_pretty", 1, flags, FunctionContext::pretty);
     define!("json_pretty", 2, flags, FunctionContext::pretty);
@@ -116,7 +116,8 @@ pub const READ_FUNCTION: &str = "abide_read";
 /// caller, which is evaluated on rows that the caller sees only. It also counts the bytes as work for such rows.
 pub const VISIBLE_READ_FUNCTION: &str = "abide_visible_read";
 
-/// The name of the function `abide_visible()`. It returns 1, and counts a row that a restricted caller sees.
+/// The name of the function `abide_visible(key, …)`. It returns 1, and counts a row that a restricted caller sees. It does not
+/// read its arguments: they make a condition depend on the row.
 pub const VISIBLE_FUNCTION: &str = "abide_visible";
 
 /// A value as it was given.

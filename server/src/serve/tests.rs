@@ -30,11 +30,12 @@ impl TestListener {
             "in"
         };
         let router = Router::new().route("/", get(admitted));
+        let full_router = Router::new().fallback(full);
         let (shutdown, wanted) = oneshot::channel::<()>();
         let inside = lifecycle.clone();
         let accepting = tokio::spawn(async move {
             let listener = Listener::Tcp(listener);
-            accept(&listener, &router, &Router::new(), &inside, async { drop(wanted.await) }).await;
+            accept(&listener, &router, &full_router, &inside, async { drop(wanted.await) }).await;
         });
         TestListener { address, lifecycle, _shutdown: shutdown, _accepting: accepting }
     }

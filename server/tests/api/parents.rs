@@ -346,8 +346,8 @@ async fn a_run_is_reached_through_its_own_agent_only() {
                 POST /v1/agents/AGENT/ag-ui: 404 "not_found"
                 POST /v1/agents/AGENT/ag-ui: 404 "not_found"
                 GET /v1/agents/AGENT/chat/s-CHILD/stream: 204
-                POST /v1/agents/AGENT/runs: 409 "conflict"
-                POST /v1/agents/AGENT/invoke: 409 "conflict"
+                POST /v1/agents/AGENT/runs: 409 "bad_transition"
+                POST /v1/agents/AGENT/invoke: 409 "bad_transition"
                 SendMessage /a2a/AGENT: 200 "TASK_NOT_FOUND"
                 GetTask /a2a/AGENT: 200 "TASK_NOT_FOUND"
                 CancelTask /a2a/AGENT: 200 "TASK_NOT_FOUND"

@@ -78,7 +78,7 @@ pub(crate) enum Mark {
     VisibleRead,
     /// The value ended, which the function reads so many times.
     ReadEnd(usize),
-    /// A call that counts a visible row, if the catalog has a function that does.
+    /// The name of the function that counts a visible row, if the catalog has one. The columns of the row's key follow.
     Visible,
 }
 
@@ -545,7 +545,7 @@ impl<'a> Renderer<'a> {
             Mark::Read => self.text(&format!("{}(", functions.read)),
             Mark::VisibleRead => self.text(&format!("{}(", functions.visible_read)),
             Mark::ReadEnd(times) => self.text(&format!(", {times})")),
-            Mark::Visible => self.text(&format!("{}()", functions.visible)),
+            Mark::Visible => self.text(functions.visible),
             _ => {}
         }
     }

@@ -422,14 +422,19 @@ impl Lowering<'_> {
     /// A condition that holds for each row of an authorized view, and counts it.
     fn visible_row(&self, from: &[FromTerm], guard: Option<&VisibilityGuard>) -> Option<Conjunct> {
         self.catalog.work_functions()?;
-        // SQLite evaluates it for each row only if it names a column that no condition fixes.
+        // The key makes it depend on the row. SQLite evaluates a condition without a column once and not for each row, and
+        // it replaces columns that a condition fixes, and tests that a column cannot fail, by constants.
         let source = from.first()?.source?;
-        let key = *self.catalog.table(self.sources[source].table).key.first()?;
-        let mut count = Fragment::text("CASE WHEN");
-        count.push(&Fragment::column(source, key));
-        count.push_text("ISNULL THEN 1 ELSE");
+        let mut count = Fragment::new();
         count.mark(Mark::Visible);
-        count.push_text("END");
+        count.push_text("(");
+        for (nth, key) in self.catalog.table(self.sources[source].table).key.iter().enumerate() {
+            if nth > 0 {
+                count.push_text(",");
+            }
+            count.push(&Fragment::column(source, *key));
+        }
+        count.push_text(")");
         let condition = guard.map_or(count.clone(), |guard| behind(&guard.condition, &count));
         Some(Conjunct { condition, route: Route::Any, equal: None, sides: None })
     }

@@ -256,6 +256,11 @@ fn split_history(calls: &mut Vec<BatchCall>, start: &mut usize) -> Vec<Vec<Batch
             (taken, bytes) = (position, own_bytes);
         }
     }
+    // The last batch has the input besides, which may be its largest call.
+    if bytes > HISTORY_BATCH_BYTES {
+        batches.push(*start - taken);
+        taken = *start;
+    }
     *start -= taken;
     batches.into_iter().map(|count| calls.drain(..count).collect()).collect()
 }
