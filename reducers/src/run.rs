@@ -47,7 +47,7 @@ pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use starter::RunStarter;
 pub use wait::wait_run;
-pub(crate) use wait::{go_on_after_pause, is_resting, limit_wait, rest, wake};
+pub(crate) use wait::{RESTS, go_on_after_pause, is_resting, limit_wait, rest, wake};
 
 /// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
 const DELEGATIONS_REPORT: &str = "SELECT 1";

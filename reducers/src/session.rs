@@ -15,7 +15,7 @@
 //! sessions follow in steps, see [`mod@cleanup`].
 
 use abide_schema::reducer::{ReducerResult, RowVisibility};
-use abide_schema::{Abort, Context, Json, Module, reducer};
+use abide_schema::{Abort, Code, Context, Json, Module, Refusal, reducer};
 use serde_json::Value as JsonValue;
 
 use crate::cleanup::{self, Task};
@@ -65,6 +65,11 @@ pub fn suspend_session(
     #[id(Session)] session_id: String,
     reason: Option<String>,
 ) -> Result<Session, Abort> {
+    if reason.as_ref().is_some_and(|reason| reason.starts_with(run::RESTS)) {
+        let detail = format!("a reason cannot begin with {:?}", run::RESTS);
+        let hint = "the engine gives this reason to sessions that it suspends itself";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+    }
     let mut session = find(ctx, &session_id)?;
     if run::is_resting(&session) {
         session.reason = reason;

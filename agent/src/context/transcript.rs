@@ -39,6 +39,11 @@ fn messages_with(
     conversation.messages
 }
 
+/// The result of a call that has none: its run was aborted or failed first. A call that has begun may have taken effect, and a
+/// model that is told otherwise repeats it.
+const NO_RESULT: &str = "There is no result: the run ended before the call returned one. The call may \
+    have taken effect: find out before you repeat it.";
+
 /// The messages for a model so far.
 #[derive(Default)]
 struct Conversation<'a> {
@@ -119,7 +124,7 @@ impl<'a> Conversation<'a> {
             self.messages.push(ModelMessage::Tool {
                 call_id: call.provider_call_id.clone(),
                 name: call.name.clone(),
-                content: "There is no result: the run ended before the call.".to_owned(),
+                content: NO_RESULT.to_owned(),
                 is_error: true,
             });
         }

@@ -86,14 +86,14 @@ impl CallQuestion<'_> {
         FileDiff::of_call(self.request["tool_name"].as_str().unwrap_or_default(), arguments)
     }
 
-    /// The question, with the arguments that the approver has edited. A diff stands for the arguments that it shows.
+    /// The question, with the arguments that the approver has edited. A diff that shows all of it stands for the arguments.
     fn text(&self, edited: Option<&Value>) -> String {
         let mut request = self.request.clone();
         if let Some(edited) = edited {
             request["args"] = edited.clone();
             request["defaults"] = Value::Null;
         }
-        if let Some(diff) = self.diff(&request["args"]) {
+        if let Some(diff) = self.diff(&request["args"]).filter(FileDiff::is_whole) {
             request["args"] = json!(diff.path);
         }
         let keys = match (self.can_edit, request["defaults"].is_null()) {

@@ -43,16 +43,32 @@ impl FileDiff {
     /// The change that a call requests. `None` if its tool changes no files, or its arguments do not say how.
     pub(super) fn of_call(tool: &str, arguments: &Value) -> Option<FileDiff> {
         let tool = TOOLS.iter().find(|known| known.name == tool)?;
+        let shown = [Some(tool.path), tool.old, Some(tool.new), Some("all"), Some("replace_all")];
+        let is_shown = |name: &String| shown.contains(&Some(name.as_str()));
+        // The approver sees everything that runs. Another tool of this name may have other arguments.
+        if !arguments.as_object()?.keys().all(is_shown) {
+            return None;
+        }
         let text = |name: &str| arguments[name].as_str();
         let path = text(tool.path)?.to_owned();
         let new = text(tool.new)?;
         let Some(old) = tool.old else {
-            let lines = new.lines().map(|line| format!("+{line}")).collect();
+            let lines = lines_of(new).map(|line| format!("+{line}")).collect();
             return Some(FileDiff { path, about: "the whole new content", lines });
         };
+        let old = text(old)?;
+        // The lines of both would be equal.
+        if old.ends_with('\n') != new.ends_with('\n') {
+            return None;
+        }
         let replaces_all = ["all", "replace_all"].iter().any(|name| arguments[*name] == true);
         let about = if replaces_all { "at each occurrence" } else { "" };
-        Some(FileDiff { path, about, lines: changed_lines(text(old)?, new) })
+        Some(FileDiff { path, about, lines: changed_lines(old, new) })
+    }
+
+    /// Whether [`FileDiff::shown`] cuts nothing.
+    pub(super) fn is_whole(&self) -> bool {
+        self.lines.len() <= LINES && self.lines.iter().all(|line| line.chars().count() <= COLUMNS)
     }
 
     /// The diff with its header. Long lines and diffs are cut.
@@ -82,10 +98,15 @@ impl FileDiff {
     }
 }
 
+/// Lines without the line feed at their end. A carriage return stays.
+fn lines_of(text: &str) -> impl DoubleEndedIterator<Item = &str> {
+    text.strip_suffix('\n').unwrap_or(text).split('\n')
+}
+
 /// The lines of a change: those that are equal at its begin and end are context.
 fn changed_lines(old: &str, new: &str) -> Vec<String> {
-    let old: Vec<&str> = old.lines().collect();
-    let new: Vec<&str> = new.lines().collect();
+    let old: Vec<&str> = lines_of(old).collect();
+    let new: Vec<&str> = lines_of(new).collect();
     let same = |(a, b): &(&&str, &&str)| a == b;
     let before = old.iter().zip(&new).take_while(same).count();
     let rest = old.len().min(new.len()) - before;

@@ -111,6 +111,11 @@ impl<'a> ScopedTransaction<'a> {
         row.map_or(Ok(false), |row| self.in_scope(table, &row))
     }
 
+    fn is_visible(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
+        let row = self.rows.known(table, &[Value::from(id)])?;
+        row.map_or(Ok(false), |row| self.reaches(table, &row))
+    }
+
     fn owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
         if *key == Value::Null {
             return Ok(false);
@@ -409,9 +414,10 @@ impl Transaction for ScopedTransaction<'_> {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
-        // If it exists under neither id, the error names the caller's id.
+        // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show by
+        // its namespace that it exists.
         let is_missing =
-            naming == IdArgumentKind::Existing && !self.is_in_scope(table, &qualified)?;
+            naming == IdArgumentKind::Existing && !self.is_visible(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })
     }
 

@@ -1,6 +1,6 @@
 //! Answers to calls whose work goes on in later transactions: each is held until the last step of its work.
 
-use abide_schema::{Refusal, Seq};
+use abide_schema::{Code, Refusal, Seq};
 
 use crate::commit::timers::ContinuedCall;
 use crate::commit::unit::{CallOutcome, ReplyEnvelope};
@@ -50,9 +50,21 @@ impl HeldAnswers {
         done.map(|held| held.answer).collect()
     }
 
-    /// Returns all answers as they are. Their work goes on when the file is opened again.
+    /// Returns all answers. Their work goes on when the file is opened again, so a call is not answered as done. The calls of
+    /// a batch have taken effect, except for the work that goes on.
     pub(crate) fn release_all(&mut self) -> Vec<ReplyEnvelope> {
-        self.0.drain(..).map(|held| held.answer).collect()
+        let unfinished = |ReplyEnvelope { reply, outcome }| {
+            let outcome = outcome.and_then(|done| match done.calls.len() {
+                1 => Err(Refusal::new(
+                    Code::Unavailable,
+                    "the work goes on when the file is opened again",
+                )
+                .hint("send the call again with the same request id")),
+                _ => Ok(done),
+            });
+            ReplyEnvelope { reply, outcome }
+        };
+        self.0.drain(..).map(|held| unfinished(held.answer)).collect()
     }
 }
 

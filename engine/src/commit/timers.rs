@@ -323,7 +323,7 @@ impl Lanes {
     fn take(&mut self, room: &[usize]) -> Option<(Arc<str>, usize, Micros, Vec<Value>)> {
         loop {
             let lane = self.turn.pop_front()?;
-            let rows = self.lanes.get_mut(&lane)?;
+            let Some(rows) = self.lanes.get_mut(&lane) else { continue };
             let kinds = (0..room.len()).filter(|kind| room[*kind] > 0);
             let first = kinds.filter_map(|kind| {
                 let mut of_kind =
@@ -404,6 +404,19 @@ impl Timers {
     /// # Errors
     /// [`StoreError`].
     pub(crate) fn due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
+        let due = self.take_due(store, now);
+        if due.is_err() {
+            // The rows that were taken have not run, and are in no lane any more.
+            for kind in &mut self.kinds {
+                kind.running.clear();
+            }
+            self.lanes.end_turns();
+            self.read_again();
+        }
+        due
+    }
+
+    fn take_due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
         if self.rests_until.is_some_and(|until| now < until) {
             return Ok(Vec::new());
         }

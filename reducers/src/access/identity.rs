@@ -72,14 +72,25 @@ pub fn module() -> Module {
         .reducer(enable_identity::definition())
 }
 
-/// Refuses the caller of an earlier call if it is an identity that was disabled or has another role or scope since.
+/// Refuses the caller of an earlier call if it is an identity that was disabled, has another role or scope since, or has lost a
+/// capability that the call has recorded.
 pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
     let caller = ctx.caller;
+    let (identity, role) = ctx.without_policies(|ctx| {
+        let identity = ctx.get::<Identity>(caller.id())?;
+        let role = ctx.get::<Role>(caller.role())?;
+        Ok::<_, Abort>((identity, role))
+    })?;
+    let Some(identity) = identity else { return Ok(()) };
     let scope = caller.own_scope().unwrap_or(caller.scope());
-    let changed = "WHERE id = ?1 AND (disabled_at IS NOT NULL OR role <> ?2 OR scope <> ?3)";
-    let params =
-        [caller.id().into(), caller.role().into(), Json::from(json!(scope)).as_str().into()];
-    if ctx.count_everywhere::<Identity>(changed, &params)? == 0 {
+    let mut capabilities = identity.capabilities();
+    capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
+    let has = |capability: &String| capabilities.contains(capability) || capabilities.contains("*");
+    if identity.disabled_at.is_none()
+        && identity.role == caller.role()
+        && identity.scope == Json::from(json!(scope))
+        && caller.capabilities().iter().all(has)
+    {
         return Ok(());
     }
     let detail = format!("{} was disabled, or has other permissions since", caller.id());

@@ -122,8 +122,9 @@ pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort>
     })
 }
 
-/// The beginning of the reason of a session that rests without a run.
-const RESTS: &str = "a call waits for ";
+/// The beginning of the reason of a session without a run that is suspended for a decision. No caller can give such a reason:
+/// the next decision would make the session active again.
+pub(crate) const RESTS: &str = "a call waits for ";
 
 /// Suspends a session without a run while a call of it waits for a decision, as `wait_run` does for a run.
 pub(crate) fn rest(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {

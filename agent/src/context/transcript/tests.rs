@@ -31,7 +31,7 @@ fn result(id: &str) -> Option<Value> {
     Some(json!({"call_id": id, "provider_call_id": id, "name": "look"}))
 }
 
-const ENDED: &str = "There is no result: the run ended before the call.";
+const ENDED: &str = NO_RESULT;
 
 /// A message of a supervisor between an answer and its results gave each call a second result, which says that the call did
 /// not run.
