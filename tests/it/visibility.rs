@@ -482,6 +482,42 @@ fn every_visible_table_can_be_live() {
 
 /// A row policy of sessions hid the sessions but left their messages, calls and runs readable; a
 /// hidden column left its copies in other tables.
+/// An id without the caller's namespace was completed if the row exists, before the policies were asked. So the refusal named a
+/// hidden row by its whole id, and an unknown one as the caller had written it.
+#[test]
+fn a_hidden_row_is_refused_like_an_unknown_one() {
+    run(async {
+        let world = World::new();
+        let scope: [(&str, &str); 1] = [("tenant", "acme")];
+        let app = caller("app", "app", &[], &scope);
+        for id in ["shown", "hid"] {
+            let args = json!({"agent": "a", "id": id, "title": id});
+            world.engine().call(&app, "create_session", &args, None).await.unwrap();
+            let timer = json!({"session_id": id, "in_ms": 60_000, "id": format!("{id}-timer")});
+            world.engine().call(&app, "set_timer", &timer, None).await.unwrap();
+        }
+        let may = json!({"name": "clerk", "reducers": ["append_message", "fork_session", "cancel_timer"]});
+        world.call("set_role", may).await.unwrap();
+        let rule = json!({"table": "sessions", "role": "clerk", "condition": "title IS NOT 'hid'"});
+        world.call("set_policy", rule).await.unwrap();
+        let clerk = caller("ann", "clerk", &[], &scope);
+        for (reducer, args) in [
+            ("append_message", json!({"session_id": "hid", "role": "user", "content": "x"})),
+            ("fork_session", json!({"session_id": "hid"})),
+            ("cancel_timer", json!({"id": "hid-timer"})),
+        ] {
+            let hidden = world.engine().call(&clerk, reducer, &args, None).await.unwrap_err();
+            let unknown: serde_json::Value =
+                serde_json::from_str(&args.to_string().replace("hid", "nix")).unwrap();
+            let unknown = world.engine().call(&clerk, reducer, &unknown, None).await.unwrap_err();
+            let hidden = (hidden.code, hidden.detail.replace("hid", "nix"), hidden.hint);
+            assert_eq!(hidden, (unknown.code, unknown.detail, unknown.hint), "{reducer}");
+        }
+        let shown = json!({"session_id": "shown", "role": "user", "content": "x"});
+        world.engine().call(&clerk, "append_message", &shown, None).await.unwrap();
+    });
+}
+
 #[test]
 fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
     run(async {
