@@ -189,7 +189,7 @@ impl LossyClient {
         for (id, held) in self.held.iter().filter(|(_, held)| !held.waits) {
             let Some(client) = &held.client else { continue };
             let (text, params) = (held.query.text(), held.query.named());
-            if held.query.fidelity != Fidelity::Exact || !held.query.limit.text().is_empty() {
+            if held.query.fidelity == Fidelity::Open || !held.query.limit.text().is_empty() {
                 continue;
             }
             let asked =

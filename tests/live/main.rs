@@ -8,6 +8,7 @@ mod compounds;
 mod costs;
 mod deltas;
 mod engine;
+mod equal_values;
 mod fixture;
 mod frames;
 mod from_subqueries;

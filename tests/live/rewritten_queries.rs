@@ -49,14 +49,7 @@ fn sorted(rows: &[Row], width: usize, fold: bool) -> Vec<String> {
     rows
 }
 
-/// Which of several equal values represents its group is SQLite's choice; ours is the least. These
-/// are equal values with different text: of two types, or under NOCASE.
-fn chooses(sql: &str) -> bool {
-    let groups = ["DISTINCT", "GROUP BY", "UNION", "EXCEPT", "INTERSECT"];
-    let equals = ["coalesce(a, x)", "NOCASE"];
-    groups.iter().any(|word| sql.contains(word)) && equals.iter().any(|word| sql.contains(word))
-}
-
+/// A value, with those that are equal alike: of two types, or under NOCASE.
 fn folded(value: &Value) -> Value {
     match value {
         // Beyond 2^53 a real stands for several integers, which it does not equal.
@@ -75,7 +68,8 @@ fn check(world: &mut World, planner: &Planner, sql: &str) {
     let run = world.query(binding.snapshot_sql(), binding.params());
     let run = run.unwrap_or_else(|error| panic!("{sql}: {error}"));
     let what = format!("{sql} with {params:?}\nis run as {}", binding.snapshot_sql());
-    let fold = chooses(sql);
+    // Which of several equal values represents its group is SQLite's choice.
+    let fold = binding.chooses();
     assert_eq!(sorted(&run, shown, fold), sorted(&written, shown, fold), "{what}");
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Template {
     lookups: Vec<Option<Lookup>>,
     /// The number of operators and functions in the text.
     operations: usize,
+    /// Whether a live query shows one of several values that are equal and not identical.
+    chooses: bool,
     /// The columns that it reads, by table.
     reads: BTreeMap<usize, BTreeSet<usize>>,
     /// Cached index advice.
@@ -93,6 +95,7 @@ impl Template {
             shape: query.shape(catalog),
             text_hash: hash_of(&snapshot.sql),
             operations: lex::operations(&snapshot.sql),
+            chooses: text.chooses(),
             snapshot: snapshot.sql.into(),
             rule: DeltaRule::choose(catalog, &query),
             evaluations: Evaluations::default(),
@@ -325,6 +328,14 @@ impl Binding {
 
     fn policy_version(&self) -> Option<&PolicyVersion> {
         self.0.principal_key.as_ref().map(|principal_key| &principal_key.policy_version)
+    }
+
+    /// Whether it shows one of several values that are equal and not identical, such as 2 and 2.0.
+    /// SQLite would show that of the row that it happens to read first, so a query that runs once
+    /// shows the same only as [`Binding::snapshot_sql`].
+    #[must_use]
+    pub fn chooses(&self) -> bool {
+        self.template().chooses
     }
 
     /// The number of operators and functions in its text.

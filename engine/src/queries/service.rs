@@ -52,13 +52,19 @@ impl QueryService {
         if let Some(principal) = self.policies.principal(caller) {
             return self.query_restricted(caller, principal, sql, params, as_of).await;
         }
+        let given = with_bare_names(params);
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
+        let (planner, tables) = (Arc::clone(&self.planner), Arc::clone(&self.tables));
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let metrics = Arc::clone(&self.metrics);
+        // Planned on the reader: a long text may take some milliseconds.
         let read = move |reader: &mut Reader| {
-            let answer = query::run(reader, &layout, &sql, &params, as_of);
+            let answer = match planner.bind_chosen(&sql, &given) {
+                Some(binding) => chosen(reader, &tables, &binding, as_of),
+                None => query::run(reader, &layout, &sql, &params, as_of),
+            };
             metrics.query_steps_total.add(reader.take_steps());
             answer
         };
@@ -120,10 +126,7 @@ impl QueryService {
     ) -> Result<QueryResult, Refusal> {
         query::prepare(sql, params)?;
         let given = params;
-        let params: Map<String, JsonValue> = params
-            .iter()
-            .map(|(name, value)| (bare_name(name).to_owned(), value.clone()))
-            .collect();
+        let params = with_bare_names(params);
         let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
         let (binding, (seq, rows)) = loop {
             let (planner, tables) = (Arc::clone(&self.planner), Arc::clone(&self.tables));
@@ -237,4 +240,24 @@ impl QueryService {
         self.readers.close();
         self.lookups.close();
     }
+}
+
+/// The answer to a query of an unrestricted caller that runs as planned.
+fn chosen(
+    reader: &mut Reader,
+    tables: &LiveTables,
+    binding: &Binding,
+    as_of: Option<Seq>,
+) -> Result<QueryResult, Refusal> {
+    match planned::once(reader, tables, binding, as_of) {
+        Ok((seq, rows)) => Ok(query::answer(binding, seq, rows)),
+        Err(QueryFailure::Refused(refusal)) => Err(refusal),
+        Err(QueryFailure::Outdated) => unreachable!("no policy restricts the query"),
+    }
+}
+
+/// The parameters by names without the sigil, as a plan names them.
+fn with_bare_names(params: &Map<String, JsonValue>) -> Map<String, JsonValue> {
+    let bare = params.iter().map(|(name, value)| (bare_name(name).to_owned(), value.clone()));
+    bare.collect()
 }

@@ -32,11 +32,9 @@ pub(crate) struct Query {
 /// How far SQLite's result of the text is deterministic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fidelity {
-    /// In every cell.
+    /// In every cell, except where it chooses one of several equal values
+    /// ([`abide_live::Binding::chooses`]).
     Exact,
-    /// Equal but not identical values (1 and 1.0, 'a' and 'A') may be merged into one row, which
-    /// shows any of them.
-    Equal,
     /// It depends on which of several rows comes first.
     Open,
 }

@@ -30,7 +30,7 @@ pub(crate) fn check(
     // order. A failure has no result to compare.
     let Ok(original) = run(db, &query.text(), &params) else { return Ok(()) };
     if !binding.is_top_n() {
-        return same_rows(query, binding, rows, &original);
+        return same_rows(binding, rows, &original);
     }
     if original.len() != rows.len() {
         return Err(format!("{} rows instead of {}", rows.len(), original.len()));
@@ -38,12 +38,7 @@ pub(crate) fn check(
     top_n(db, planner, query, binding, rows)
 }
 
-fn same_rows(
-    query: &Query,
-    binding: &Binding,
-    rows: &[Row],
-    original: &[Row],
-) -> Result<(), String> {
+fn same_rows(binding: &Binding, rows: &[Row], original: &[Row]) -> Result<(), String> {
     let output = || {
         let lines = |rows: &[Row]| rows.iter().map(|row| format!("\n    {row:?}")).collect();
         let [ours, theirs]: [String; 2] = [lines(rows), lines(original)];
@@ -61,8 +56,10 @@ fn same_rows(
         let ties = |row: &&Row| !ordered || client.is_tie(&rows[first], row);
         let count = rows[first..].iter().take_while(ties).count();
         let texts = |rows: &[Row]| {
-            let mut texts: Vec<String> =
-                rows[first..first + count].iter().map(|row| text(query, &row[..visible])).collect();
+            let mut texts: Vec<String> = rows[first..first + count]
+                .iter()
+                .map(|row| text(binding, &row[..visible]))
+                .collect();
             texts.sort();
             texts
         };
@@ -92,15 +89,15 @@ fn top_n(
     let Ok(all) = all else { return Ok(()) };
     let original = run(db, &unlimited.text(), &unlimited.named());
     if let Ok(original) = original {
-        same_rows(&unlimited, &whole, &all, &original)?;
+        same_rows(&whole, &all, &original)?;
     }
     let mut left: BTreeMap<String, usize> = BTreeMap::new();
     let visible = binding.shape().columns.iter().filter(|column| !column.hidden).count();
     for row in &all {
-        *left.entry(text(query, &row[..visible])).or_default() += 1;
+        *left.entry(text(binding, &row[..visible])).or_default() += 1;
     }
     for row in rows {
-        match left.get_mut(&text(query, &row[..visible])) {
+        match left.get_mut(&text(binding, &row[..visible])) {
             Some(count) if *count > 0 => *count -= 1,
             _ => return Err(format!("{row:?} is not in the whole result")),
         }
@@ -119,15 +116,16 @@ fn top_n(
     }
 }
 
-/// A row as text: by exact type, or with equal values alike.
-fn text(query: &Query, row: &[Value]) -> String {
-    if query.fidelity == Fidelity::Exact {
+/// A row as text: by exact type, or with equal values alike if the query chooses one of them.
+fn text(binding: &Binding, row: &[Value]) -> String {
+    if !binding.chooses() {
         return format!("{row:?}");
     }
     let loose = |value: &Value| match value {
         #[expect(clippy::cast_precision_loss, reason = "equal numbers stay equal")]
         Value::Integer(n) => format!("{:?}", *n as f64),
-        Value::Real(x) => format!("{x:?}"),
+        // -0.0 + 0.0 is 0.0.
+        Value::Real(x) => format!("{:?}", x + 0.0),
         Value::Text(text) => format!("{:?}", text.to_ascii_lowercase().trim_end_matches(' ')),
         other => format!("{other:?}"),
     };

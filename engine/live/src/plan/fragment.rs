@@ -80,6 +80,8 @@ pub(crate) enum Mark {
     ReadEnd(usize),
     /// The name of the function that counts a visible row, if the catalog has one. The columns of the row's key follow.
     Visible,
+    /// A value that a live query chooses from equal ones which need not be identical.
+    Chosen,
 }
 
 /// Aggregates, by how they can be maintained.
@@ -463,6 +465,12 @@ impl Fragment {
     /// Whether it names no columns but those of tables.
     pub(crate) fn is_flat(&self) -> bool {
         !self.derived && !self.has_subquery()
+    }
+
+    /// Whether a live query chooses one of several equal values in it, where SQLite would take the
+    /// one that it happens to read first.
+    pub(crate) fn chooses(&self) -> bool {
+        self.pieces.contains(&Piece::Mark(Mark::Chosen))
     }
 
     /// Whether it contains a subquery.

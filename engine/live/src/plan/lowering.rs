@@ -9,7 +9,7 @@ use abide_schema::table::Kind;
 use crate::catalog::Catalog;
 use crate::plan::block::Block;
 use crate::plan::expansion::Expansion;
-use crate::plan::fragment::{Affinity, Fragment, PlainExpr, Source};
+use crate::plan::fragment::{Affinity, Fragment, Mark, PlainExpr, Source};
 use crate::plan::principal::QueryPrincipal;
 use crate::plan::query::ExprContext;
 use crate::plan::scope::NamedQuery;
@@ -79,15 +79,23 @@ impl<'c> Lowering<'c> {
     }
 
     /// The value of a group expression. If equal values can differ (1 and 1.0, 'a' and 'A' by
-    /// NOCASE), it picks one independently of the order of rows.
+    /// NOCASE), it picks one independently of the order of rows. In a query that runs once it is
+    /// only marked: min() and max() would decide from which row other columns come.
     pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
         if by.fixed || self.form_of(by).is_some() {
             return by.clone();
         }
+        if self.once {
+            let mut marked = by.clone();
+            marked.mark(Mark::Chosen);
+            return marked;
+        }
         // A function result has no affinity; a CAST to the type restores it without changing the
         // values.
         let affinity = self.affinity_of(by);
-        let mut out = Fragment::text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
+        let mut out = Fragment::new();
+        out.mark(Mark::Chosen);
+        out.push_text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
         // 0.0 + -0.0 is 0.0, whichever of the two min() returns.
         for text in [
             "CASE WHEN min(typeof(",

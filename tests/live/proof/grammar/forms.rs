@@ -118,17 +118,10 @@ impl Grammar<'_> {
 
     fn grouped(&mut self) -> (Sql, Sql) {
         let (from, scope) = self.from(&[], TABLES);
-        if scope.own.iter().any(|source| source.key.is_empty()) {
-            // A column of a subquery may be 1 in one row and 1.0 in another.
-            self.at_most(Fidelity::Equal);
-        }
         let mut groups: Vec<Sql> = Vec::new();
         for _ in 0..1 + self.random.below(2) {
             let depth = self.random.below(4) / 3;
             let column = if depth == 0 { self.column(&scope, KINDS) } else { None };
-            if column.is_none() {
-                self.at_most(Fidelity::Equal);
-            }
             groups.push(column.unwrap_or_else(|| self.value(&scope, 1)));
         }
         if self.one_in(5) {
@@ -139,7 +132,6 @@ impl Grammar<'_> {
         }
         let collated = self.one_in(8);
         if collated {
-            self.at_most(Fidelity::Equal);
             let first = groups[0].clone();
             groups[0] = value![first, " COLLATE NOCASE"];
         }
@@ -213,7 +205,6 @@ impl Grammar<'_> {
     }
 
     fn distinct(&mut self) -> (Sql, Sql) {
-        self.at_most(Fidelity::Equal);
         let (from, scope) = self.from(&[], TABLES);
         let shown: Vec<Sql> = (0..1 + self.random.below(3))
             .map(|_| match self.random.below(4) {
@@ -239,7 +230,6 @@ impl Grammar<'_> {
         let operators: &[&'static str] = if all {
             &[" UNION ALL "]
         } else {
-            self.at_most(Fidelity::Equal);
             &[" UNION ", " UNION ", " EXCEPT ", " INTERSECT ", " UNION ALL "]
         };
         for at in 0..2 + self.random.below(2) {

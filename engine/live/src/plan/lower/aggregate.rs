@@ -29,17 +29,17 @@ impl Lowering<'_> {
         let filter = call.filter().map(|filter| self.expr(filter, scope)).transpose()?;
         require_own_columns(call, self.frame.reads, scope)?;
         self.frame.reads |= reads;
-        let mut out = Fragment::new();
-        out.mark(Mark::Aggregate(kept_by(call, &arguments, sequence)));
-        out.push(&open(call));
-        out.mark(Mark::Argument);
         // Only these collect their values.
         let read = arguments.iter().map(|value| self.read(value, usize::from(sequence)));
-        push_list(&mut out, &read.collect::<Vec<Fragment>>());
-        out.mark(Mark::ArgumentEnd);
-        out.push(&order);
-        out.push_text(")");
-        push_filter(&mut out, filter.as_ref());
+        let read: Vec<Fragment> = read.collect();
+        let mut out = Fragment::new();
+        out.mark(Mark::Aggregate(kept_by(call, &arguments, sequence)));
+        match read.as_slice() {
+            [only] if is_extreme(call) && self.form_of(only).is_none() => {
+                out.push(&self.extreme(call, only, &order, filter.as_ref()));
+            }
+            _ => out.push(&written(call, &read, &order, filter.as_ref())),
+        }
         out.mark(Mark::End);
         self.frame.within = false;
         self.frame.windowed = windowed;
@@ -49,15 +49,53 @@ impl Lowering<'_> {
         Ok(out.of_kind(self.kind_of_call(call, &arguments)))
     }
 
+    /// min() or max() of an expression that can be an integer in one row and an equal real in
+    /// another, or 0.0 and -0.0: independently of the order of rows, as [`Lowering::representative`].
+    fn extreme(
+        &self,
+        call: &Call,
+        only: &Fragment,
+        order: &Fragment,
+        filter: Option<&Fragment>,
+    ) -> Fragment {
+        let mut out = Fragment::new();
+        out.mark(Mark::Chosen);
+        let extreme = written(call, std::slice::from_ref(only), order, filter);
+        if self.once {
+            out.push(&extreme);
+            return out;
+        }
+        let mut integer = Fragment::text("CASE typeof(");
+        integer.push(only);
+        integer.push_text(") WHEN 'integer' THEN");
+        integer.push(only);
+        integer.push_text("END");
+        let integer = written(call, &[integer], order, filter);
+        out.push_text("CASE WHEN");
+        out.push(&integer);
+        out.push_text("=");
+        out.push(&extreme);
+        out.push_text("THEN");
+        out.push(&integer);
+        out.push_text("WHEN typeof(");
+        out.push(&extreme);
+        // 0.0 + -0.0 is 0.0.
+        out.push_text(") = 'real' THEN");
+        out.push(&extreme);
+        out.push_text("+ 0.0 ELSE");
+        out.push(&extreme);
+        out.push_text("END");
+        out
+    }
+
     /// Refuses min() and max() with a collation: among equal texts the result would be arbitrary.
     pub(super) fn require_no_collation(
         &self,
         call: &Call,
         arguments: &[Fragment],
     ) -> Result<(), Refusal> {
-        let extreme = ["min", "max"].iter().any(|name| call.name.eq_ignore_ascii_case(name));
         let collates = |value: &Fragment| value.collation.is_some() || value.collates_within;
-        if extreme && arguments.iter().any(collates) {
+        if is_extreme(call) && arguments.iter().any(collates) {
             let hint =
                 "a collation treats different texts as equal: use min(lower(…)) or max(lower(…))";
             return Err(unsupported("min() or max() with COLLATE").hint(hint));
@@ -140,6 +178,28 @@ impl Lowering<'_> {
         }
         Ok(order_by(&terms))
     }
+}
+
+/// Whether a call is min() or max().
+pub(super) fn is_extreme(call: &Call) -> bool {
+    ["min", "max"].iter().any(|name| call.name.eq_ignore_ascii_case(name))
+}
+
+/// The call of an aggregate with these arguments.
+fn written(
+    call: &Call,
+    arguments: &[Fragment],
+    order: &Fragment,
+    filter: Option<&Fragment>,
+) -> Fragment {
+    let mut out = open(call);
+    out.mark(Mark::Argument);
+    push_list(&mut out, arguments);
+    out.mark(Mark::ArgumentEnd);
+    out.push(order);
+    out.push_text(")");
+    push_filter(&mut out, filter);
+    out
 }
 
 /// An aggregate over columns of an enclosing query only belongs to that query, not to the FROM

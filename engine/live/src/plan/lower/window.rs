@@ -11,9 +11,9 @@ use sqlite3_parser::ast::{
 };
 
 use crate::identifier::unquote;
-use crate::plan::fragment::{Fragment, Piece, push_list};
+use crate::plan::fragment::{Fragment, Mark, Piece, push_list};
 use crate::plan::functions::{self, Function, Windowed};
-use crate::plan::lower::aggregate::{direction, no_key, push_filter};
+use crate::plan::lower::aggregate::{direction, is_extreme, no_key, push_filter};
 use crate::plan::lower::call::{Call, misuse, open};
 use crate::plan::lowering::{Lowered, Lowering};
 use crate::plan::query::SelectCore;
@@ -77,7 +77,11 @@ impl Lowering<'_> {
         let partition = window.partition.iter().filter(known).cloned().collect();
         self.frame.partitions.push(partition);
         self.frame.windowed = true;
-        let mut out = open(call);
+        let mut out = Fragment::new();
+        if is_extreme(call) && arguments.iter().any(|only| self.form_of(only).is_none()) {
+            out.mark(Mark::Chosen);
+        }
+        out.push(&open(call));
         let times = usize::from(functions::is_sequence(&call.name));
         let read = arguments.iter().map(|value| self.read(value, times));
         push_list(&mut out, &read.collect::<Vec<Fragment>>());
