@@ -32,7 +32,9 @@ use proc_macro::TokenStream;
 ///
 /// On the struct: `name`, `without_rowid`, `shared`, `index(columns…)`, `unique(columns…)`, each of these two
 /// optionally with `where = "condition"`, `constraint = "SQL"`, `trigger = SQL_CONST`. On a field:
-/// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`, `#[column(scope)]`.
+/// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`, `#[column(scope)]`,
+/// `#[column(omit_null)]` (a row in JSON omits the column if it is null: an event commits to its result, so a column that was added
+/// to an existing table must not change the results of earlier events).
 /// The database assigns a single integer key: insert 0. Attributes of `serde` are refused: a row in JSON has the names of
 /// its columns.
 #[proc_macro_attribute]

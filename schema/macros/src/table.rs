@@ -75,6 +75,7 @@ struct Column {
     key: bool,
     unique: bool,
     scope: bool,
+    omit_null: bool,
     references: Option<LitStr>,
 }
 
@@ -92,15 +93,22 @@ impl Column {
                     column.unique = true;
                 } else if meta.path.is_ident("scope") {
                     column.scope = true;
+                } else if meta.path.is_ident("omit_null") {
+                    column.omit_null = true;
                 } else if meta.path.is_ident("references") {
                     column.references = Some(meta.value()?.parse()?);
                 } else {
-                    return Err(meta.error("expected key, unique, scope or references"));
+                    return Err(meta.error("expected key, unique, scope, omit_null or references"));
                 }
                 Ok(())
             })?;
         }
         field.attrs.retain(|attribute| !attribute.path().is_ident("column"));
+        if column.omit_null {
+            field.attrs.push(syn::parse_quote!(
+                #[serde(skip_serializing_if = "::std::option::Option::is_none")]
+            ));
+        }
         Ok(column)
     }
 }
