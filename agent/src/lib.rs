@@ -89,7 +89,7 @@ pub use recorded_run::recording::{
 };
 pub use run::error::RuntimeError;
 pub use run::runtime::Runtime;
-pub use run::settings::Settings;
+pub use run::settings::{Settings, SettingsClock};
 pub use tools::worker::ToolWorker;
 pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};
 pub use trace::tracer::Tracer;

@@ -275,15 +275,19 @@ fn check_mode(agent: &Agent, purpose: RunPurpose) -> Result<(), Abort> {
     Err(Refusal::new(Code::BadTransition, detail).hint(hint).into())
 }
 
-/// When a run of a revision that began then must have ended, if its agent has such a limit.
+/// When a run of a revision that began then must have ended even if it waits: if its agent has a time limit, and the time that
+/// the run waits counts. Otherwise the driver knows the time that is left.
 pub(crate) fn time_limit(
     ctx: &mut Context<'_>,
     revision: (&str, i64),
     began_at: Micros,
 ) -> Result<Option<Micros>, Abort> {
     let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>(revision))?;
-    let seconds =
-        defined.and_then(|it| it.definition.value()["limits"]["wall_clock_seconds"].as_i64());
+    let limits = defined.map(|it| it.definition.value()["limits"].take()).unwrap_or_default();
+    if limits["wall_clock_counts_waits"] != true && !ctx.is_before("run", 10) {
+        return Ok(None);
+    }
+    let seconds = limits["wall_clock_seconds"].as_i64();
     Ok(seconds.map(|seconds| began_at.plus_ms(seconds.saturating_mul(1_000))))
 }
 

@@ -80,7 +80,7 @@ pub fn record_pause(
     stage: PauseStage,
     /// Why, for people.
     reason: Option<String>,
-    /// When the run ends if it still waits: the time limit of an agent that has taken over the turn.
+    /// When the run ends if it still waits: the time limit of an agent that has taken over the turn, if it includes waits.
     ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;

@@ -78,6 +78,7 @@ pub fn module() -> Module {
         .step(list::FILL)
         .step(starter::STARTERS)
         .step(active_agent::OWNERS)
+        .step(rows::WAITS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.

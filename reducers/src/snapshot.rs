@@ -51,6 +51,9 @@ const CONSUMED: &str = "SELECT 1";
 /// Version 6: an import limits the deadline of a run and the number of its answers of unknown usage. The tables do not change.
 const CLAMPED: &str = "SELECT 1";
 
+/// Version 7: snapshots say how long a run has worked. The tables do not change.
+const WORK: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -61,6 +64,7 @@ pub fn module() -> Module {
         .step(CONSUMED)
         .step(rows::STEPS)
         .step(CLAMPED)
+        .step(WORK)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

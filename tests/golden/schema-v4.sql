@@ -697,6 +697,8 @@ CREATE TABLE runs (
   ended_at INTEGER,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
+  waited_us INTEGER,
+  waiting_since INTEGER,
   CHECK ((driver IS NULL) = (lease_expires_at IS NULL))
 ) STRICT;
 

@@ -111,6 +111,8 @@ fn an_older_file_is_migrated() {
              DROP TABLE run_lists;
              DROP TABLE run_starters;
              DROP TABLE active_agents;
+             ALTER TABLE runs DROP COLUMN waited_us;
+             ALTER TABLE runs DROP COLUMN waiting_since;
              UPDATE meta SET value = '3' WHERE name = 'module.tool_call';
              UPDATE meta SET value = '1' WHERE name = 'module.run'",
         )

@@ -260,9 +260,12 @@ pub struct Limits {
     /// Maximum number of concurrent tool calls; the default is that of the profile, or 5. 0 counts as 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tools: Option<usize>,
-    /// Maximum duration in seconds since the start of the run, including the time that it waits.
+    /// Maximum duration of the run in seconds, without the time that it waits for a decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_clock_seconds: Option<i64>,
+    /// Whether `wall_clock_seconds` includes the time that the run waits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub wall_clock_counts_waits: bool,
     /// Maximum number of input and output tokens, including delegated runs. An answer whose usage the provider does not
     /// report counts as estimated.
     #[serde(skip_serializing_if = "Option::is_none")]

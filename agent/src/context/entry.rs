@@ -246,6 +246,8 @@ pub(crate) struct HandoffEntry {
     pub(crate) revision: i64,
     /// Microseconds since 1970.
     pub(crate) at: i64,
+    /// Microseconds in which the run had not waited.
+    pub(crate) worked_us: i64,
     pub(crate) iterations: i64,
     pub(crate) tool_calls: i64,
     pub(crate) tokens: i64,
@@ -260,6 +262,7 @@ impl HandoffEntry {
             agent: target["agent"].as_str().map(str::to_owned),
             revision: target["revision"].as_i64().unwrap_or_default(),
             at,
+            worked_us: (at - run.created_at.0 - run.waited_us.unwrap_or(0)).max(0),
             iterations: run.iterations,
             tool_calls: run.tool_calls,
             tokens: run.input_tokens + run.output_tokens,

@@ -300,6 +300,7 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
             // Prices and the clock are not those of the recording.
             cost_usd: None,
             wall_clock_seconds: None,
+            wall_clock_counts_waits: false,
             ..definition.limits.clone()
         };
         let subagents = subagents.collect();

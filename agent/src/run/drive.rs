@@ -256,7 +256,7 @@ impl Driver {
             let paused = below.runs.first().map(|run| run.id.as_str());
             interrupt.insert("run_id".to_owned(), json!(paused));
         }
-        let ends_at = self.handoff_deadline().map(Micros);
+        let ends_at = self.wait_deadline().map(Micros);
         let run = self.abide.call(self.run_lease.wait(interrupt, ends_at)).await?;
         Ok(run.status == RunStatus::Waiting)
     }

@@ -278,17 +278,30 @@ impl Driver {
         }
     }
 
-    /// The run's deadline, in microseconds since 1970.
+    /// The run's deadline, in microseconds since 1970. The run does not wait while it has a driver.
     pub(crate) fn deadline(&self) -> Option<i64> {
-        let own = ends_after(self.run.created_at.0, &self.own);
+        let began = self.run.created_at.0;
+        let own = ends_after(&self.own, began, self.work_began());
         let given = self.run.deadline_at.map(|at| at.0);
         [own, self.handoff_deadline(), given].into_iter().flatten().min()
     }
 
-    /// The deadline of an agent that has taken over the turn. The row of the run does not have it, so each wait reports
-    /// it.
-    pub(crate) fn handoff_deadline(&self) -> Option<i64> {
-        self.handoff().and_then(|handoff| ends_after(handoff.at, &self.definition))
+    /// The deadline of an agent that has taken over the turn.
+    fn handoff_deadline(&self) -> Option<i64> {
+        let handoff = self.handoff()?;
+        let work_began = self.work_began().saturating_add(handoff.worked_us);
+        ends_after(&self.definition, handoff.at, work_began)
+    }
+
+    /// When the run would have begun if it had never waited.
+    fn work_began(&self) -> i64 {
+        self.run.created_at.0.saturating_add(self.run.waited_us.unwrap_or(0))
+    }
+
+    /// When a wait that begins now ends the run: the deadline of an agent that has taken over the turn, if waits count. The row of
+    /// the run does not have it, so each wait reports it.
+    pub(crate) fn wait_deadline(&self) -> Option<i64> {
+        self.handoff_deadline().filter(|_| self.definition.limits.wall_clock_counts_waits)
     }
 
     /// Completes at the run's deadline; never if it has none.
@@ -461,9 +474,11 @@ impl Driver {
     }
 }
 
-/// When an agent that began at this time reaches its time limit, in microseconds since 1970.
-fn ends_after(since: i64, definition: &AgentDefinition) -> Option<i64> {
+/// When an agent that began at this time reaches its time limit, in microseconds since 1970. `work_began` is when it would have
+/// begun if the run had not waited since then: waits count only if the definition says so.
+fn ends_after(definition: &AgentDefinition, began: i64, work_began: i64) -> Option<i64> {
     let seconds = definition.limits.wall_clock_seconds?;
+    let since = if definition.limits.wall_clock_counts_waits { began } else { work_began };
     Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
 }
 

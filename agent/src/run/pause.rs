@@ -28,7 +28,7 @@ pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall
             continue;
         }
         let (id, token) = (&driver.run_lease.run_id, driver.run_lease.fencing_token);
-        let ends_at = driver.handoff_deadline().map(Micros);
+        let ends_at = driver.wait_deadline().map(Micros);
         let record = RecordPause { reason, ends_at, ..RecordPause::new(id, token, stage) };
         let run = driver.abide.call(record).await?;
         if run.status == RunStatus::Waiting {

@@ -1,5 +1,7 @@
 //! The settings of a runtime.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use abide_models::Retry;
@@ -28,6 +30,35 @@ pub struct Settings {
     /// Maximum numbers of runs that are driven at a time. A delegated run, and a run that waits
     /// for calls of others, is not counted.
     pub runs: Concurrency,
+    /// The clock of time limits. The file has the times of runs from its own clock, so both must agree.
+    pub clock: SettingsClock,
+}
+
+/// A clock: microseconds since 1970.
+#[derive(Clone)]
+pub struct SettingsClock(Arc<dyn Fn() -> i64 + Send + Sync>);
+
+impl SettingsClock {
+    /// The clock that this function reads. For virtual time.
+    #[must_use]
+    pub fn of(now: impl Fn() -> i64 + Send + Sync + 'static) -> SettingsClock {
+        SettingsClock(Arc::new(now))
+    }
+
+    /// The machine's clock.
+    #[must_use]
+    pub fn system() -> SettingsClock {
+        SettingsClock::of(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+        })
+    }
+}
+
+impl fmt::Debug for SettingsClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SettingsClock").field(&(self.0)()).finish()
+    }
 }
 
 impl Settings {
@@ -42,12 +73,12 @@ impl Settings {
             look: Duration::from_secs(1),
             grace: Duration::from_secs(5),
             runs: RUNS,
+            clock: SettingsClock::system(),
         }
     }
 
     /// Microseconds since 1970.
     pub(crate) fn now(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+        (self.clock.0)()
     }
 }

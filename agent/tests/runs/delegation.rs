@@ -218,7 +218,7 @@ async fn a_suspended_subagent_is_named() {
 #[tokio::test]
 async fn a_delegation_has_no_time_limit_of_its_own() {
     let fixture = plan(
-        "limits: { wall_clock_seconds: 500 }\n",
+        "limits: { wall_clock_seconds: 500, wall_clock_counts_waits: true }\n",
         "",
         [DELEGATES, "answers: [{ text: Paid. }]"],
     );

@@ -273,8 +273,7 @@ async fn ends_while_it_waits(plan: FixtureOptions) {
 /// Regression: the limit had no effect on a run that waits for a decision.
 #[tokio::test]
 async fn wall_clock_limit_ends_a_run_that_waits() {
-    let definition =
-        "tools: [pay]\ninterrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600 }\n";
+    let definition = "tools: [pay]\ninterrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600, wall_clock_counts_waits: true }\n";
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]\n";
     ends_while_it_waits(FixtureOptions::of(definition, script)).await;
 }
@@ -291,7 +290,7 @@ async fn wall_clock_limit_of_an_agent_that_took_over_ends_a_run_that_waits() {
     plan.define(
         "other.yaml",
         "mode: subagent\nas_handoff: {}\nconfig: { provider: other }\ntools: [pay]\n\
-         interrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600 }\n",
+         interrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600, wall_clock_counts_waits: true }\n",
     );
     ends_while_it_waits(plan).await;
 }

@@ -145,7 +145,8 @@ async fn the_time_limit_of_each_level_ends_the_deepest_run() {
         let chain = Chain {
             last: "  - { calls: [{ name: pay, arguments: { order: A } }] }\n".to_owned(),
             tools: "tools: [pay]\ninterrupt_on: { pay: true }\n",
-            ..Chain::of(DEEPEST).limit(level, "{ wall_clock_seconds: 600 }")
+            ..Chain::of(DEEPEST)
+                .limit(level, "{ wall_clock_seconds: 600, wall_clock_counts_waits: true }")
         };
         let options = chain.options();
         let clock = Arc::new(MovedClock::default());

@@ -42,6 +42,7 @@ mod stops;
 mod structured_answers;
 mod supervisors;
 mod tenants;
+mod time_limit;
 mod tool_worker;
 mod traces;
 mod victim;

@@ -246,11 +246,15 @@ async fn resuming_at_every_stage_equals_never_having_paused() {
     }
 }
 
-/// Removes the time of a handoff from a row.
+/// Removes the times of a handoff from a row.
 pub(crate) fn strip_time(row: &mut String) {
-    let Some(at) = row.find("\\\"at\\\":") else { return };
-    let end = row[at + 7..].find(|c: char| !c.is_ascii_digit()).unwrap_or_default();
-    row.replace_range(at..at + 7 + end, "");
+    for name in ["at", "worked_us"] {
+        let member = format!("\\\"{name}\\\":");
+        let Some(at) = row.find(&member) else { continue };
+        let number = at + member.len();
+        let end = row[number..].find(|c: char| !c.is_ascii_digit()).unwrap_or_default();
+        row.replace_range(at..number + end, "");
+    }
 }
 
 /// A paused run is a row and an event, has no driver, and names the stage.

@@ -350,7 +350,7 @@ export interface BuiltinTables {
     cost_micros: number | null;
     /** Number of events so far. */
     events: number;
-    /** When it must have ended. */
+    /** When it must have ended, whether it waits or not. */
     deadline_at: number | null;
     /** When its abort was requested: its driver is asked to stop. */
     abort_requested_at: number | null;
@@ -368,8 +368,12 @@ export interface BuiltinTables {
     updated_at: number;
     /** The event of the last change. */
     seq: number;
+    /** Microseconds that it has waited, without the current wait. Null if it has not. */
+    waited_us: number | null;
+    /** When its current wait began. */
+    waiting_since: number | null;
   };
-  /** When a run that waits ends, if an agent that has taken over its turn has a time limit. It applies only while the run waits; the next wait replaces it. */
+  /** When a run that waits ends, if an agent that has taken over its turn has a time limit that includes waits. It applies only while the run waits; the next wait replaces it. */
   wait_limits: {
     /** The run. */
     run_id: string;
@@ -1792,6 +1796,8 @@ export interface BuiltinReducers {
         turn: number | null;
         /** Answers of unknown usage. */
         usage_missing: number;
+        /** Microseconds in which it has not waited. The time until its import counts as a wait. */
+        worked_us: number | null;
       })[];
       /** A label for people. */
       tag: string | null;
@@ -2099,6 +2105,8 @@ export interface BuiltinReducers {
           turn?: number | bigint | null | undefined;
           /** Answers of unknown usage. */
           usage_missing: number | bigint;
+          /** Microseconds in which it has not waited. The time until its import counts as a wait. */
+          worked_us?: number | bigint | null | undefined;
         })[];
         /** A label for people. */
         tag?: string | null | undefined;

@@ -137,7 +137,7 @@ pub struct Run {
     pub cost_micros: Option<i64>,
     /// Number of events so far.
     pub events: i64,
-    /// When it must have ended.
+    /// When it must have ended, whether it waits or not.
     pub deadline_at: Option<Micros>,
     /// When its abort was requested: its driver is asked to stop.
     pub abort_requested_at: Option<Micros>,
@@ -155,10 +155,14 @@ pub struct Run {
     pub updated_at: Micros,
     /// The event of the last change.
     pub seq: Seq,
+    /// Microseconds that it has waited, without the current wait. Null if it has not.
+    pub waited_us: Option<i64>,
+    /// When its current wait began.
+    pub waiting_since: Option<Micros>,
 }
 
-/// When a run that waits ends, if an agent that has taken over its turn has a time limit. It applies only while the run
-/// waits; the next wait replaces it.
+/// When a run that waits ends, if an agent that has taken over its turn has a time limit that includes waits. It applies only
+/// while the run waits; the next wait replaces it.
 #[table(name = "wait_limits", without_rowid, index(session_id), index(ends_at))]
 pub struct WaitLimit {
     /// The run.
@@ -323,9 +327,18 @@ pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("run", 4)
 }
 
+/// Version 10: a run counts the time that it waits, and the time limit of its agent does not, unless the definition says so.
+pub(super) const WAITS: &str = "ALTER TABLE runs ADD COLUMN waited_us INTEGER;
+ALTER TABLE runs ADD COLUMN waiting_since INTEGER";
+
+/// Writes a changed run. All changes of its status come here.
 pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.updated_at = ctx.now;
     run.seq = ctx.seq;
+    let is_waiting = run.status == RunStatus::Waiting;
+    if is_waiting != run.waiting_since.is_some() && !ctx.is_before("run", 10) {
+        run.count_wait(ctx.now);
+    }
     let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;
     ctx.update(&run)?;
     if run.status.is_terminal() && before.as_ref().is_some_and(|it| !it.status.is_terminal()) {
@@ -342,6 +355,24 @@ impl Run {
     /// Whether a driver can claim it now.
     fn waits(&self) -> bool {
         self.status == RunStatus::Running && self.driver.is_none()
+    }
+
+    /// Begins to count a wait, or ends that.
+    fn count_wait(&mut self, now: Micros) {
+        match self.waiting_since.take() {
+            Some(since) => {
+                let waited = now.0.saturating_sub(since.0).max(0);
+                self.waited_us = Some(self.waited_us.unwrap_or(0).saturating_add(waited));
+            }
+            None => self.waiting_since = Some(now),
+        }
+    }
+
+    /// Returns the microseconds since its start in which it has not waited.
+    pub(crate) fn worked_us(&self, now: Micros) -> i64 {
+        let until = self.waiting_since.unwrap_or(now);
+        let lived = until.0.saturating_sub(self.created_at.0);
+        lived.saturating_sub(self.waited_us.unwrap_or(0)).max(0)
     }
 
     /// Marks it as ended; the caller saves it. `reason` is why it was aborted, if it was.

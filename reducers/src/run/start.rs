@@ -102,6 +102,8 @@ pub(crate) fn begin(
         ended_at: None,
         updated_at: now,
         seq,
+        waited_us: None,
+        waiting_since: None,
     };
     starter::insert(ctx, &run, &starter)?;
     waiting::note(ctx, run.entry(), true)?;
@@ -125,7 +127,7 @@ fn check_owner(ctx: &mut Context<'_>, session: &Session, agent: &str) -> Result<
     Err(Refusal::new(Code::BadTransition, detail).hint(hint).into())
 }
 
-/// When a run must have ended: at the given time, or earlier by the limit of its agent.
+/// When a run must have ended, whether it waits or not: at the given time, or earlier by the limit of its agent.
 pub(crate) fn must_end(
     ctx: &mut Context<'_>,
     revision: (&str, i64),

@@ -19,7 +19,7 @@ pub fn wait_run(
     #[id(Run)] id: String,
     fencing_token: i64,
     interrupt: Map<String, JsonValue>,
-    /// When the run ends if it still waits: the time limit of an agent that has taken over the turn.
+    /// When the run ends if it still waits: the time limit of an agent that has taken over the turn, if it includes waits.
     ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;

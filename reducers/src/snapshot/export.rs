@@ -10,7 +10,7 @@ use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
     self, FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
-    SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS, check_tag,
+    SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS, WITHOUT_WORK, check_tag,
 };
 use super::refusal::too_many;
 use super::rows::RunMove;
@@ -221,10 +221,11 @@ impl Export {
         }
         let budget = ctx.without_policies(|ctx| ctx.get::<RunBudget>(&run.id))?;
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
+        let worked_us = (self.version > WITHOUT_WORK).then(|| run.worked_us(ctx.now));
         let output = of_run(run, session, budget, (messages, calls), context);
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
         let turn = output.turn.filter(|_| self.version > FIRST_VERSION);
-        self.runs.push(SnapshotRun { stage, stage_iteration, turn, ..output });
+        self.runs.push(SnapshotRun { stage, stage_iteration, turn, worked_us, ..output });
         Ok(())
     }
 
@@ -408,6 +409,7 @@ fn of_run(
         budget_cost_micros: budget.as_ref().map_or(own_cost, |budget| budget.cost_micros),
         deadline_at: run.deadline_at,
         began_at: run.created_at,
+        worked_us: None,
         stage: None,
         stage_iteration: None,
         messages,

@@ -18,8 +18,11 @@ use crate::tool_call::ToolCallStatus;
 pub(super) const FORMAT: &str = "abide-run";
 
 /// The version that is written. A later one has other members, and is refused. Version 2 has `context` and
-/// `turn`. Version 3 says which messages the driver of a run wrote.
-pub(super) const VERSION: i64 = 3;
+/// `turn`. Version 3 says which messages the driver of a run wrote, and version 4 how long a run has worked.
+pub(super) const VERSION: i64 = 4;
+
+/// The last version without the time that a run has worked.
+pub(super) const WITHOUT_WORK: i64 = 3;
 
 /// The last version whose messages all count as written by a driver.
 pub(super) const WITHOUT_AUTHORS: i64 = 2;
@@ -32,6 +35,7 @@ pub(super) fn version(ctx: &mut Context<'_>) -> i64 {
     match is_former(ctx) {
         true => FIRST_VERSION,
         false if ctx.is_before("snapshot", 3) => WITHOUT_AUTHORS,
+        false if ctx.is_before("snapshot", 7) => WITHOUT_WORK,
         false => VERSION,
     }
 }
@@ -129,6 +133,9 @@ pub struct SnapshotRun {
     pub deadline_at: Option<Micros>,
     /// When it began.
     pub began_at: Micros,
+    /// Microseconds in which it has not waited. The time until its import counts as a wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worked_us: Option<i64>,
     /// The stage of its last pause, which it has passed when it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<PauseStage>,
@@ -306,6 +313,7 @@ impl SnapshotRun {
             ("cost_micros", self.cost_micros),
             ("budget_tokens", Some(self.budget_tokens)),
             ("budget_cost_micros", Some(self.budget_cost_micros)),
+            ("worked_us", self.worked_us),
         ] {
             check::within(name, number, &sums)?;
         }

@@ -15,6 +15,7 @@ use crate::agent::{self, AgentRevision, RunPurpose};
 pub(super) struct Counters {
     pub(super) iterations: i64,
     pub(super) tool_calls: i64,
+    pub(super) worked_us: i64,
 }
 
 /// Refuses a run with a handoff that its agents could not have made, or that would give the active agent more than its
@@ -81,6 +82,7 @@ fn check_numbers(
     for (name, max) in [
         ("iterations", counters.iterations),
         ("tool_calls", counters.tool_calls),
+        ("worked_us", counters.worked_us),
         ("tokens", tokens),
         ("cost_micros", source.cost_micros.unwrap_or(0)),
         ("at", now.0),

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::{DERIVED, IdArgumentKind, ReducerResult, check_chosen};
-use abide_schema::{Abort, Code, Context, Json, Refusal, Value, limits, reducer};
+use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Value, limits, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{SnapshotContext, Target};
@@ -258,6 +258,27 @@ fn check_numbers(message: &SnapshotMessage) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Returns the microseconds since a run began.
+fn lived_us(source: &SnapshotRun, now: Micros) -> i64 {
+    now.0.saturating_sub(source.began_at.0).max(0)
+}
+
+/// Returns the microseconds in which a run has not waited: at least those that its handoffs count, and at most all since it began.
+/// The rest until now is the time that it has waited.
+fn worked_us<'a>(
+    source: &SnapshotRun,
+    messages: impl Iterator<Item = &'a SnapshotMessage>,
+    now: Micros,
+) -> i64 {
+    let lived = lived_us(source, now);
+    let Some(worked) = source.worked_us else { return lived };
+    let handoffs = messages.filter_map(|message| message.data.as_ref()?.get("handoff"));
+    let own = handoffs.filter(|handoff| handoff["run_id"] == source.id.as_str());
+    let counted = own.filter_map(|handoff| handoff["worked_us"].as_i64()).max();
+    // The clock of a driver can be ahead of that of the file.
+    worked.max(counted.unwrap_or(0)).min(lived)
+}
+
 /// An import in progress.
 struct Import<'a> {
     snapshot: &'a RunSnapshot,
@@ -455,6 +476,7 @@ impl Import<'_> {
         let counters = Counters {
             iterations: source.iterations.max(counted.unwrap_or(0)),
             tool_calls: source.tool_calls.max(requested as i64),
+            worked_us: worked_us(source, written.clone(), ctx.now),
         };
         if is_checked {
             let messages = written.clone().filter(|message| message.role == "tool");
@@ -475,7 +497,7 @@ impl Import<'_> {
         session: &Session,
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
-        let Counters { iterations, tool_calls } = self.checked_counters(ctx, source)?;
+        let Counters { iterations, tool_calls, worked_us } = self.checked_counters(ctx, source)?;
         let (now, seq) = (ctx.now, ctx.seq);
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.
@@ -515,6 +537,8 @@ impl Import<'_> {
             ended_at: None,
             updated_at: now,
             seq,
+            waited_us: Some(lived_us(source, now) - worked_us).filter(|waited| *waited > 0),
+            waiting_since: None,
         };
         let starter = ctx.caller.clone();
         run::starter::insert(ctx, &run, &starter)?;

@@ -36,7 +36,7 @@ fn complete() -> RunSnapshot {
         "subagents": ["helper"]});
     RunSnapshot {
         format: "abide-run".to_owned(),
-        version: 3,
+        version: 4,
         id: "snap".to_owned(),
         created_at: Micros(BEGAN_AT),
         tag: Some("for review".to_owned()),
@@ -76,6 +76,7 @@ fn first_run() -> SnapshotRun {
         budget_cost_micros: 9,
         deadline_at: Some(Micros(4_000_000_000_000_000)),
         began_at: Micros(BEGAN_AT),
+        worked_us: Some(60_000_000),
         stage: Some(PauseStage::AfterAgent),
         stage_iteration: Some(2),
         messages: messages(),
@@ -124,7 +125,7 @@ fn messages() -> Vec<SnapshotMessage> {
     let answer = json!({"run_id": "r1", "iteration": 1, "calls": calls, "past_limit": 1,
         "input_tokens": 40, "estimated_tokens": 41, "cut_results": 1});
     let handoff = json!({"run_id": "r1", "agent": "helper", "revision": 1, "at": BEGAN_AT,
-        "iterations": 1, "tool_calls": 3, "tokens": 42, "cost_micros": 7});
+        "worked_us": 30_000_000, "iterations": 1, "tool_calls": 3, "tokens": 42, "cost_micros": 7});
     let result = json!({"call_id": "r1~1.1", "handoff": handoff});
     let message = |role: &str, content: &str, data: Option<JsonValue>| SnapshotMessage {
         role: role.to_owned(),
@@ -284,7 +285,8 @@ async fn written(world: &World) -> BTreeMap<String, JsonValue> {
         (
             "runs",
             "session_id, agent, revision, parent_id, status, turn, iterations, tool_calls, \
-             input_tokens, output_tokens, usage_missing, cost_micros, deadline_at, created_at",
+             input_tokens, output_tokens, usage_missing, cost_micros, deadline_at, created_at, \
+             waited_us",
             "id",
         ),
         ("run_budgets", "tokens, cost_micros", "run_id"),

@@ -1,8 +1,10 @@
 //! Runs: one at a time per session, with one driver at a time; each turn ends once.
 
+use std::fmt::Write as _;
+
 use expect_test::expect;
 
-use crate::script::check;
+use crate::script::{check, play};
 
 const BEGUN: &str = r#"
     register_agent name=support definition={"prompt":"be kind"}
@@ -38,7 +40,7 @@ fn a_run_is_started_driven_and_completed() {
         start_run session_id=s1 id=r2 input=again
         raw UPDATE run_events SET data = '{}' WHERE number = 1
         raw UPDATE runs SET status = 'running' WHERE id = 'r1'
-        raw INSERT INTO runs SELECT 'r3', session_id, agent, revision, parent_id, status, reason, driver, fencing_token, lease_expires_at, turn, iterations, tool_calls, input_tokens, output_tokens, usage_missing, cost_micros, events, deadline_at, abort_requested_at, output, error_code, error_message, created_at, ended_at, updated_at, seq FROM runs WHERE id = 'r2'
+        raw INSERT INTO runs SELECT 'r3', session_id, agent, revision, parent_id, status, reason, driver, fencing_token, lease_expires_at, turn, iterations, tool_calls, input_tokens, output_tokens, usage_missing, cost_micros, events, deadline_at, abort_requested_at, output, error_code, error_message, created_at, ended_at, updated_at, seq, waited_us, waiting_since FROM runs WHERE id = 'r2'
         replay
         "#,
         expect![[r#"
@@ -484,7 +486,7 @@ fn a_waiting_child_makes_its_parent_wait() {
         r#"
         register_tool name=task effect=idempotent
         register_tool name=pay needs_approval=true
-        register_agent name=lead definition={"limits":{"wall_clock_seconds":60}}
+        register_agent name=lead definition={"limits":{"wall_clock_seconds":60,"wall_clock_counts_waits":true}}
         register_agent name=clerk definition={} mode=subagent
         create_session agent=lead id=s1
         start_run session_id=s1 id=r1
@@ -610,7 +612,7 @@ fn a_run_that_waits_ends_at_the_limit_of_its_agent() {
     check(
         r#"
         register_tool name=pay needs_approval=true
-        register_agent name=clerk definition={"limits":{"wall_clock_seconds":60}}
+        register_agent name=clerk definition={"limits":{"wall_clock_seconds":60,"wall_clock_counts_waits":true}}
         create_session agent=clerk id=s1
         start_run session_id=s1 id=r1 deadline_ms=90000
         sql SELECT deadline_at - created_at FROM runs
@@ -718,14 +720,14 @@ fn a_run_that_waits_ends_at_the_limit_of_the_agent_that_has_taken_over() {
 }
 
 /// The limit of a delegated run, its own or that of the run above it, ends it while it waits; the run above continues
-/// with the error. A limit above ends both.
+/// with the error. A limit above ends both. Without `wall_clock_counts_waits` no limit ends a wait, and both runs count theirs.
 #[test]
 fn a_delegated_run_that_waits_ends_at_its_limit() {
-    let script = |limits: &str| {
+    let script = |waits: bool, limits: &str| {
         format!(
             r#"
         register_tool name=task effect=idempotent
-        register_agent name=lead definition={{"limits":{{"wall_clock_seconds":60}}}}
+        register_agent name=lead definition={{"limits":{{"wall_clock_seconds":60,"wall_clock_counts_waits":{waits}}}}}
         register_agent name=clerk definition={limits} mode=subagent
         create_session agent=lead id=s1
         start_run session_id=s1 id=r1
@@ -739,31 +741,35 @@ fn a_delegated_run_that_waits_ends_at_its_limit() {
         sql SELECT id, status, reason, error_code FROM runs ORDER BY id
         +30s
         sql SELECT id, status, reason, error_code FROM runs ORDER BY id
+        resume_run id=r1~1~run
+        sql SELECT id, status, waited_us, waiting_since FROM runs ORDER BY id
         replay
         "#
         )
     };
     check(
-        &script(r#"{"limits":{"wall_clock_seconds":30}}"#),
+        &script(true, r#"{"limits":{"wall_clock_seconds":30,"wall_clock_counts_waits":true}}"#),
         expect![[r#"
-        seq 1 {name: task, version: 1, effect: idempotent}
-        seq 2 {name: lead, revision: 1, mode: primary}
-        seq 3 {name: clerk, revision: 1, mode: subagent}
-        seq 4 {id: s1, status: created}
-        seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-        seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
-        seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
-        seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
-        seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
-        seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
-        seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
-        ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
-        ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
-        the same up to 13
-    "#]],
+            seq 1 {name: task, version: 1, effect: idempotent}
+            seq 2 {name: lead, revision: 1, mode: primary}
+            seq 3 {name: clerk, revision: 1, mode: subagent}
+            seq 4 {id: s1, status: created}
+            seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+            seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+            seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+            seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
+            seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
+            ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
+            ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
+            refused bad_transition: run r1~1~run is failed, not paused (hint: `abide agent pause` pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
+            ("r1", "running", 30000000, null) ("r1~1~run", "failed", 30000000, null)
+            the same up to 13
+        "#]],
     );
     check(
-        &script("{}"),
+        &script(true, "{}"),
         expect![[r#"
             seq 1 {name: task, version: 1, effect: idempotent}
             seq 2 {name: lead, revision: 1, mode: primary}
@@ -778,9 +784,97 @@ fn a_delegated_run_that_waits_ends_at_its_limit() {
             seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
             ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
             ("r1", "failed", null, "execution_timeout") ("r1~1~run", "aborted", "the run that delegated it has ended", "aborted")
+            refused bad_transition: run r1~1~run is aborted, not paused (hint: `abide agent pause` pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
+            ("r1", "failed", 60000000, null) ("r1~1~run", "aborted", 60000000, null)
             the same up to 13
         "#]],
     );
+    check(
+        &script(false, r#"{"limits":{"wall_clock_seconds":30}}"#),
+        expect![[r#"
+        seq 1 {name: task, version: 1, effect: idempotent}
+        seq 2 {name: lead, revision: 1, mode: primary}
+        seq 3 {name: clerk, revision: 1, mode: subagent}
+        seq 4 {id: s1, status: created}
+        seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+        seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+        seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
+        seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+        seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+        seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
+        seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
+        ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
+        ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
+        seq 13 {id: r1~1~run, revision: 1, status: running, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 9, parent_id: r1}
+        ("r1", "running", 60000000, null) ("r1~1~run", "running", 60000000, null)
+        the same up to 13
+    "#]],
+    );
+}
+
+/// Regression: a run that waited an hour for a person was at its time limit of one minute. The class: a wait that counts against
+/// `wall_clock_seconds`. Each kind of wait, whatever ends it, is counted in the row, and the run has no fixed end.
+#[test]
+fn no_wait_counts_against_the_time_limit() {
+    let call = |tool: &str| {
+        format!(
+            "request_tool_call call_id=r~1 session_id=s tool_name={tool} arguments={{}} run_id=r \
+             run_fencing_token=6"
+        )
+    };
+    let wait = "wait_run id=r fencing_token=6 interrupt={}";
+    let approval = format!("{}\n{wait}", call("pay"));
+    let mut output = String::new();
+    for (what, begin, end) in [
+        ("approval", approval.clone(), "decide_approval call_id=r~1 decision=approve"),
+        ("approval, aborted", approval, "abort_run id=r"),
+        (
+            "settlement",
+            format!("{} claim_lease_ms=1000\n+1s\n{wait}", call("once")),
+            "settle_tool_call call_id=r~1 outcome=succeeded",
+        ),
+        (
+            "handoff",
+            format!(
+                "request_supervisor_handoff session_id=s reason=x required_capability=y\n{wait}"
+            ),
+            "claim_handoff id=ho#1 as=ann\nresolve_handoff id=ho#1 resolution=x as=ann",
+        ),
+        ("resume", format!("suspend_session session_id=s\n{wait}"), "resume_session session_id=s"),
+        (
+            "pause",
+            "record_pause id=r fencing_token=6 stage=after_agent reason=x".to_owned(),
+            "resume_run id=r",
+        ),
+    ] {
+        let played = play(&format!(
+            r#"
+            register_tool name=pay needs_approval=true
+            register_tool name=once
+            register_agent name=a definition={{"limits":{{"wall_clock_seconds":60}}}}
+            create_session agent=a id=s
+            start_run session_id=s id=r
+            claim_run id=r driver=d lease_ms=60000
+            +7s
+            {begin}
+            sql SELECT status, reason, waited_us, waiting_since - created_at FROM runs
+            +59m
+            {end}
+            sql SELECT status, deadline_at, waited_us, waiting_since FROM runs
+            replay
+            "#
+        ));
+        let shown = played.lines().filter(|line| !line.starts_with("seq"));
+        writeln!(output, "{what}: {}", shown.collect::<Vec<_>>().join(" ")).unwrap();
+    }
+    expect![[r#"
+        approval: ("waiting", "approval", null, 7000000) ("running", null, 3540000000, null) the same up to 9
+        approval, aborted: ("waiting", "approval", null, 7000000) ("aborted", null, 3540000000, null) the same up to 9
+        settlement: ("waiting", "settlement", null, 8000000) ("running", null, 3540000000, null) the same up to 10
+        handoff: ("waiting", "handoff", null, 7000000) ("running", null, 3540000000, null) the same up to 10
+        resume: ("waiting", "resume", null, 7000000) ("running", null, 3540000000, null) the same up to 9
+        pause: ("waiting", "pause", null, 7000000) ("running", null, 3540000000, null) the same up to 8
+    "#]].assert_eq(&output);
 }
 
 /// Regression: the row of a run that was aborted without a driver had no `reason`, and neither had one after its driver had stopped,
@@ -824,7 +918,7 @@ fn an_aborted_run_says_why() {
         ),
     ] {
         let row = "sql SELECT status, substr(reason, 1, 20), error_code, reason = error_message FROM runs";
-        let answers = crate::script::play(&format!("{begin}{script}\n{row}\nreplay\n"));
+        let answers = play(&format!("{begin}{script}\n{row}\nreplay\n"));
         let last: Vec<&str> = answers.lines().rev().take(2).collect();
         output.push_str(&format!("{what}: {}, {}\n", last[1], last[0]));
     }

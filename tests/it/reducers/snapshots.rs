@@ -297,7 +297,7 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     all.extend(forged_messages(good));
     all.extend([
         ("format", forge("/format", json!("tar"))),
-        ("version", forge("/version", json!(4))),
+        ("version", forge("/version", json!(5))),
         ("version 0", forge("/version", json!(0))),
         ("no runs", forge("/runs", json!([]))),
         ("negative iterations", forge("/runs/0/iterations", json!(-5))),
@@ -375,8 +375,8 @@ fn a_forged_snapshot_writes_nothing() {
             handoff later: bad_arguments: the snapshot is not valid: at of a handoff is not between 0 and 1795269600000000
             answer number: bad_arguments: the snapshot is not valid: an answer has the number 9223372036854775807
             format: bad_arguments: the snapshot is not valid: format is "tar", not "abide-run"
-            version: bad_arguments: the snapshot is not valid: the snapshot has version 4, not 1 to 3
-            version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 3
+            version: bad_arguments: the snapshot is not valid: the snapshot has version 5, not 1 to 4
+            version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 4
             no runs: bad_arguments: the snapshot is not valid: the snapshot has 0 runs, not 1 to 257
             negative iterations: bad_arguments: run 0 of the snapshot: iterations is -5, not between 0 and 4294967295
             negative tokens: bad_arguments: run 0 of the snapshot: input_tokens is -1000, not between 0 and 9007199254740992

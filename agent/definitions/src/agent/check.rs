@@ -87,6 +87,10 @@ impl AgentDefinition {
                 return Err(InvalidSetting::new(setting, why));
             }
         }
+        if limits.wall_clock_counts_waits && limits.wall_clock_seconds.is_none() {
+            let why = "is true without wall_clock_seconds: set the number, or remove it";
+            return Err(InvalidSetting::new("limits.wall_clock_counts_waits", why));
+        }
         if let Some(cost) = limits.cost_usd.filter(|cost| !cost.is_finite() || *cost <= 0.0) {
             let why = format!("is {cost}; it must be finite and above 0");
             return Err(InvalidSetting::new("limits.cost_usd", why));

@@ -273,6 +273,8 @@ fn numbers_that_no_run_can_work_with_are_refused() {
         "delegation_seconds: 0",
         "wall_clock_seconds: -5",
         "wall_clock_seconds: 0",
+        "wall_clock_seconds: 1, wall_clock_counts_waits: true",
+        "wall_clock_counts_waits: true",
         "tokens: -1",
         "tokens: 0",
         "cost_usd: -0.5",
@@ -294,6 +296,8 @@ fn numbers_that_no_run_can_work_with_are_refused() {
         limits: { delegation_seconds: 0 }: contradiction: limits.delegation_seconds is 0; it must be at least 1
         limits: { wall_clock_seconds: -5 }: contradiction: limits.wall_clock_seconds is -5; it must be at least 1
         limits: { wall_clock_seconds: 0 }: contradiction: limits.wall_clock_seconds is 0; it must be at least 1
+        limits: { wall_clock_seconds: 1, wall_clock_counts_waits: true }: valid
+        limits: { wall_clock_counts_waits: true }: contradiction: limits.wall_clock_counts_waits is true without wall_clock_seconds: set the number, or remove it
         limits: { tokens: -1 }: contradiction: limits.tokens is -1; it must be at least 1
         limits: { tokens: 0 }: contradiction: limits.tokens is 0; it must be at least 1
         limits: { cost_usd: -0.5 }: contradiction: limits.cost_usd is -0.5; it must be finite and above 0
