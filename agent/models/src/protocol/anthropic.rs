@@ -81,13 +81,15 @@ fn tool(tool: &ToolSpec) -> Value {
 /// Decodes the stream: blocks that start, grow and end, by their index.
 #[derive(Default)]
 pub(super) struct Anthropic {
+    has_started: bool,
     blocks: BTreeMap<u64, Block>,
     input: Input,
 }
 
 enum Block {
-    /// A call. Its parts are in [`PartialResponse::calls`].
-    Call,
+    /// A call. Its parts are in [`PartialResponse::calls`]. `is_object`: without other arguments they are `{}`, because
+    /// the block says so.
+    Call { is_object: bool },
     /// The initial thinking block, and the text added to it.
     Thinking { block: Value, thinking: String, signature: String },
     /// A text.
@@ -106,6 +108,10 @@ struct Input {
 
 impl Decoder for Anthropic {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
+        if data.trim() == "[DONE]" {
+            gathered.over = gathered.is_complete(); // Some proxies send it here too.
+            return Ok(());
+        }
         let event: Value = parse(data)?;
         if event["type"] == "error" {
             return Err(classify::of_event(&event));
@@ -118,6 +124,12 @@ impl Decoder for Anthropic {
         let index = event["index"].as_u64();
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => {
+                // The second one is another answer: a gateway has tried again after a failure.
+                if self.has_started || gathered.has_begun() {
+                    let why = "the stream begins a second message";
+                    return Err(ModelError::invalid_response(why));
+                }
+                self.has_started = true;
                 let message = &event["message"];
                 gathered.model(message["model"].as_str());
                 self.usage(&message["usage"], gathered);
@@ -176,12 +188,15 @@ impl Anthropic {
             }
             Some("tool_use") => {
                 let (id, name) = (text("id"), text("name"));
-                gathered.calls.announce(CallPart { id, name, index, ..CallPart::default() })?;
                 // The pieces of the input follow, unless it is already here.
-                if !is_blank(&block["input"]) {
-                    gathered.calls.set_initial(arguments_text(&block["input"], data, path));
-                }
-                Block::Call
+                let initial = if is_blank(&block["input"]) {
+                    String::new()
+                } else {
+                    arguments_text(&block["input"], data, path)
+                };
+                let part = CallPart { id, name, index, ..CallPart::default() };
+                gathered.calls.announce(part, initial)?;
+                Block::Call { is_object: !block["input"].is_null() }
             }
             Some("thinking") => {
                 gathered.reasoning(text("thinking"));
@@ -198,7 +213,7 @@ impl Anthropic {
 
     fn end(&mut self, index: Option<u64>, gathered: &mut PartialResponse) {
         if let Some(block) = self.blocks.remove(&index.unwrap_or_default()) {
-            if matches!(block, Block::Call) {
+            if matches!(block, Block::Call { is_object: true }) {
                 gathered.calls.end(index);
             }
             ended(block, gathered);
@@ -225,7 +240,15 @@ impl Anthropic {
                 signature.push_str(piece("signature"));
             }
             (Some("input_json_delta"), Some(Block::Unread)) => {}
-            (Some("input_json_delta"), _) => {
+            (Some("input_json_delta"), block) => {
+                let is_open = block.is_some();
+                if let Some(Block::Call { is_object }) = block
+                    && delta["partial_json"].is_null()
+                {
+                    *is_object = false;
+                }
+                // An index that nothing has says nothing.
+                let index = index.filter(|index| is_open || gathered.calls.has_index(*index));
                 let path = ["delta", "partial_json"];
                 let arguments = arguments_text(&delta["partial_json"], data, &path);
                 let arguments = Arguments::Piece(arguments);
@@ -288,15 +311,16 @@ fn ended(block: Block, gathered: &mut PartialResponse) {
                 blocks.push(block);
             }
         }
-        Block::Call | Block::Text | Block::Unread => {}
+        Block::Call { .. } | Block::Text | Block::Unread => {}
     }
 }
 
-/// <https://docs.claude.com/en/api/handling-stop-reasons>. It documents none that means failure.
+/// <https://docs.claude.com/en/api/handling-stop-reasons>. It documents none that means failure,
+/// but the turn of `pause_turn` is not over, and we cannot continue it.
 const STOP_REASONS: StopReasons = StopReasons {
-    end: &["end_turn", "stop_sequence"],
-    tool_use: &["tool_use"],
+    end: &["end_turn", "stop_sequence", "stop"],
+    tool_use: &["tool_use", "tool_calls"],
     length: &["max_tokens", "model_context_window_exceeded"],
     filtered: &["refusal"],
-    failed: &["error"],
+    failed: &["error", "pause_turn"],
 };

@@ -4,11 +4,19 @@
 //! names. A part that goes to the wrong call makes a tool run with arguments that the model did not write. So parts
 //! are assigned by identity, see [`OpenCalls::part`], and arguments that do not fit together are kept as they are:
 //! they are not JSON, and the model gets an error instead of a result.
+//!
+//! Servers also send a call again: in a final list, under another index, or with other ids. Such a repetition must not
+//! become a second call, see [`OpenCalls::repeat`] and [`OpenCalls::finish`]. Arguments are compared as JSON values.
 
+mod arguments;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value};
+
+use self::arguments::{canonical, is_json, is_placeholder, settled};
 
 use super::partial::{self, PathPiece};
 use crate::{ModelCall, ModelError};
@@ -63,6 +71,19 @@ struct OpenCall {
     value: Option<Value>,
     /// What counts if nothing else arrives.
     initial: String,
+    /// Whether the event that ends its item has arrived.
+    is_done: bool,
+}
+
+/// How a call of a list that repeats the answer is recognized. The first ways are the most certain.
+#[derive(Clone, Copy)]
+enum Match {
+    IdAndArguments,
+    Id,
+    Index,
+    Arguments,
+    /// It is the next in order, whatever it says.
+    Order,
 }
 
 impl OpenCalls {
@@ -85,25 +106,70 @@ impl OpenCalls {
         self.calls.last_mut().expect("one was just pushed").add(part)
     }
 
-    /// Begins a call, unless it repeats the beginning of one that has no arguments yet.
-    pub(super) fn announce(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
-        if self.calls.iter().any(|call| call.is_announced_by(&part)) {
-            return Ok(());
+    /// Begins a call, unless it repeats the beginning of one that has no arguments yet. `initial` counts if no other
+    /// arguments arrive. Returns the position of the call.
+    pub(super) fn announce(
+        &mut self,
+        part: CallPart<'_>,
+        initial: String,
+    ) -> Result<usize, ModelError> {
+        let announced = self.calls.iter().position(|call| call.is_announced_by(&part));
+        let at = match announced {
+            Some(at) => at,
+            None => {
+                self.begin(part)?;
+                self.calls.len() - 1
+            }
+        };
+        if !initial.trim().is_empty() {
+            self.calls[at].initial = initial;
         }
-        self.begin(part)
+        Ok(at)
     }
 
-    /// Begins a call that arrives complete, unless it repeats one with the same id.
-    pub(super) fn whole(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
-        if self.calls.iter().any(|call| call.is_same_as(&part)) {
-            return Ok(());
+    /// Begins a call that arrives complete, unless it repeats one with the same id. Returns the position of the call.
+    pub(super) fn whole(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
+        let Some(at) = self.calls.iter().position(|call| call.is_same_as(&part)) else {
+            self.begin(part)?;
+            return Ok(self.calls.len() - 1);
+        };
+        if self.calls[at].is_bare() {
+            self.calls[at].add(part)?;
         }
-        self.begin(part)
+        Ok(at)
+    }
+
+    /// Adds all arguments of a call, from an event that ends them or, if `ends_item`, the item of the call. Some servers
+    /// make new ids for this event, so the call is also recognized by its index and its arguments.
+    pub(super) fn complete(
+        &mut self,
+        part: CallPart<'_>,
+        ends_item: bool,
+    ) -> Result<(), ModelError> {
+        let with_id = self.with_id(&part).filter(|at| {
+            let call = &self.calls[*at];
+            !(call.is_done && call.is_at_another_index(&part))
+        });
+        let completed =
+            with_id.or_else(|| self.calls.iter().position(|call| call.can_be_completed_by(&part)));
+        match completed {
+            Some(at) => {
+                self.calls[at].is_done |= ends_item;
+                self.calls[at].add(part)
+            }
+            None if part.name.is_empty() => self.part(part),
+            None => {
+                self.begin(part)?;
+                self.calls.last_mut().expect("one was just begun").is_done = ends_item;
+                Ok(())
+            }
+        }
     }
 
     /// Adds a part. It belongs to the call with its id. Otherwise an id with a name begins a call; another name begins
     /// one, and so does the same name with new arguments after complete ones; a part without a name belongs to the
-    /// call with its index if that can grow, and at last to the call that began last.
+    /// call with its index if that can grow, and at last to the call that began last, unless its id or index contradicts
+    /// that: then it belongs to a call whose name is missing.
     pub(super) fn part(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
         if part.is_empty() {
             return Ok(());
@@ -124,34 +190,45 @@ impl OpenCalls {
                 self.calls[at].add(part)
             }
             Place::New => self.begin(part),
-            Place::Repetition => Ok(()),
         }
     }
 
-    /// Adds the calls of an event that repeats the whole answer. A call that has arrived before is not added again.
+    /// Adds the calls of an event that repeats the whole answer. A call that has arrived before is not added again, even
+    /// if its id is another one now: only calls beyond the number of those that arrived are new. If the repetition says
+    /// something else, the call keeps both texts, and does not run.
     pub(super) fn repeat(&mut self, parts: Vec<CallPart<'_>>) -> Result<(), ModelError> {
+        let arrived: Vec<String> =
+            self.calls.iter().map(|call| canonical(&call.arguments)).collect();
         let mut unmatched: Vec<usize> = (0..self.calls.len()).collect();
-        for part in parts {
-            let Some(found) = unmatched.iter().position(|at| self.calls[*at].is_repeated_by(&part))
-            else {
-                self.begin(part)?;
-                continue;
-            };
-            let call = &mut self.calls[unmatched.remove(found)];
-            if call.progress.is_complete() {
-                call.add(CallPart { arguments: Arguments::None, ..part })?;
-            } else {
-                call.add(part)?;
+        let mut parts: Vec<(String, CallPart<'_>)> =
+            parts.into_iter().map(|part| (canonical(part.text()), part)).collect();
+        for criterion in
+            [Match::IdAndArguments, Match::Id, Match::Index, Match::Arguments, Match::Order]
+        {
+            let mut others = Vec::new();
+            for (arguments, part) in parts {
+                let adds_nothing = is_placeholder(&arguments);
+                let found = unmatched.iter().position(|at| {
+                    let is_same = adds_nothing || arrived[*at] == arguments;
+                    self.calls[*at].is_repeated_by(&part, criterion, is_same)
+                });
+                match found {
+                    Some(found) => self.calls[unmatched.remove(found)].add(part)?,
+                    None => others.push((arguments, part)),
+                }
             }
+            parts = others;
         }
-        Ok(())
+        parts.into_iter().try_for_each(|(_, part)| self.begin(part))
     }
 
-    /// Sets the arguments that count if the call that began last gets no others.
-    pub(super) fn set_initial(&mut self, arguments: String) {
-        if let Some(last) = self.calls.last_mut() {
-            last.initial = arguments;
-        }
+    /// Removes the calls of an item.
+    pub(super) fn remove_item(&mut self, item: &str) {
+        self.calls.retain(|call| call.item != item);
+    }
+
+    pub(super) fn has_index(&self, index: u64) -> bool {
+        self.calls.iter().any(|call| call.index == Some(index))
     }
 
     /// The provider states that the call with this index, or the one that began last, is complete. If no arguments
@@ -176,13 +253,13 @@ impl OpenCalls {
             let why = "the stream has a tool call without a name";
             return Err(ModelError::invalid_response(why));
         }
-        Ok(calls.into_iter().map(OpenCall::into_call).collect())
+        Ok(without_repetitions(calls))
     }
 
     fn place(&self, part: &CallPart<'_>) -> Place {
         let last = self.calls.len().checked_sub(1);
         if let Some(at) = self.with_id(part) {
-            return self.calls[at].place(at, part);
+            return if self.calls[at].is_beside(part) { Place::New } else { Place::Call(at) };
         }
         let with_index = part
             .index
@@ -199,25 +276,116 @@ impl OpenCalls {
                 _ => Place::New,
             };
         }
-        let growing = with_index.filter(|at| self.calls[*at].can_take(part));
-        growing.or(last).map_or(Place::New, Place::Call)
+        if let Some(at) = with_index {
+            let call = &self.calls[at];
+            if call.can_take(part) {
+                return Place::Call(at);
+            }
+            if call.has_other_id(part) {
+                return Place::New;
+            }
+        }
+        match last {
+            Some(at) if part.is_blank() || self.is_last_meant_by(part) => Place::Call(at),
+            _ => Place::New,
+        }
     }
 
-    /// Returns the call with one of the ids of a part, by its index if there are several.
-    fn with_id(&self, part: &CallPart<'_>) -> Option<usize> {
-        let with_both = self.calls.iter().rposition(|call| {
-            call.has_id(part.id, part.item) && part.index.is_some() && call.index == part.index
-        });
-        with_both.or_else(|| self.calls.iter().rposition(|call| call.has_id(part.id, part.item)))
+    /// Whether a part, which has no name and an unknown id, can belong to the call that began last.
+    fn is_last_meant_by(&self, part: &CallPart<'_>) -> bool {
+        let Some(last) = self.calls.last() else { return false };
+        let has_ids = !(last.id.is_empty() && last.item.is_empty());
+        let is_other_item = !part.item.is_empty() && !last.item.is_empty();
+        match part.index {
+            _ if last.has_other_id(part) => false,
+            None => !is_other_item || self.calls.len() == 1,
+            // Servers that number all heads alike, and count the arguments. Without ids, an index may say nothing.
+            Some(index) if has_ids && !self.has_index(index) => {
+                u64::try_from(self.calls.len() - 1) == Ok(index)
+            }
+            Some(_) => true,
+        }
     }
+
+    /// Returns the call with one of the ids of a part, by its index if there are several. An item is one call, and some
+    /// servers give the same id to several.
+    fn with_id(&self, part: &CallPart<'_>) -> Option<usize> {
+        let has_id = |call: &OpenCall| call.has_id(part.id, part.item);
+        let is_at_index = |call: &OpenCall| part.index.is_some() && call.index == part.index;
+        let calls = &self.calls;
+        calls
+            .iter()
+            .rposition(|call| has_id(call) && is_at_index(call))
+            .or_else(|| calls.iter().rposition(|call| call.has_id("", part.item)))
+            .or_else(|| calls.iter().rposition(has_id))
+    }
+}
+
+/// Returns the calls without those that repeat one with the same id, or repeat it without its id.
+///
+/// Of several calls with one id, the one without arguments is a placeholder. At different indexes, different arguments
+/// are different calls, because some servers give all calls one id. At one index they contradict each other, and the
+/// call keeps both texts: it does not run.
+fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
+    /// The calls with one id and name.
+    #[derive(Default)]
+    struct SameId {
+        /// The position of a call without arguments, if it is the only one.
+        placeholder: Option<usize>,
+        by_arguments: BTreeMap<String, usize>,
+        by_index: BTreeMap<u64, usize>,
+    }
+
+    let mut kept: Vec<ModelCall> = Vec::new();
+    let mut groups: BTreeMap<(String, String), SameId> = BTreeMap::new();
+    let mut with_ids: BTreeSet<(String, String)> = BTreeSet::new();
+    for call in calls {
+        let index = call.index;
+        let call = call.into_call();
+        if call.id.is_empty() {
+            kept.push(call);
+            continue;
+        }
+        let arguments = canonical(&call.arguments);
+        with_ids.insert((call.name.clone(), arguments.clone()));
+        let is_first = !groups.contains_key(&(call.id.clone(), call.name.clone()));
+        let group = groups.entry((call.id.clone(), call.name.clone())).or_default();
+        if is_placeholder(&call.arguments) {
+            if is_first {
+                group.placeholder = Some(kept.len());
+                kept.push(call);
+            }
+            continue;
+        }
+        if group.by_arguments.contains_key(&arguments) {
+            continue;
+        }
+        let contradicted = index.and_then(|index| group.by_index.get(&index));
+        let at = if let Some(at) = group.placeholder.take() {
+            kept[at] = call;
+            at
+        } else if let Some(at) = contradicted {
+            kept[*at].arguments.push_str(&call.arguments);
+            *at
+        } else {
+            kept.push(call);
+            kept.len() - 1
+        };
+        group.by_arguments.insert(arguments, at);
+        if let Some(index) = index {
+            group.by_index.insert(index, at);
+        }
+    }
+    kept.retain(|call| {
+        !call.id.is_empty() || !with_ids.contains(&(call.name.clone(), canonical(&call.arguments)))
+    });
+    kept
 }
 
 /// Where a part belongs.
 enum Place {
     Call(usize),
     New,
-    /// It has arrived before.
-    Repetition,
 }
 
 impl CallPart<'_> {
@@ -238,6 +406,14 @@ impl CallPart<'_> {
         }
     }
 
+    /// The text of the arguments.
+    fn text(&self) -> &str {
+        match &self.arguments {
+            Arguments::Piece(text) | Arguments::Whole(text) => text,
+            Arguments::None | Arguments::At(_) => "",
+        }
+    }
+
     /// Whether it has spaces, which may belong to a string.
     fn is_inside_text(&self) -> bool {
         matches!(&self.arguments, Arguments::Piece(text) if !text.is_empty())
@@ -254,25 +430,65 @@ impl OpenCall {
         self.has_id(part.id, part.item) && self.index == part.index && self.is_bare()
     }
 
-    /// Whether a part is this call once more: it has the same id, name and arguments.
-    fn is_same_as(&self, part: &CallPart<'_>) -> bool {
-        self.has_id(part.id, part.item) && self.name == part.name && self.has_arguments_of(part)
+    /// Whether a part has another id than this call.
+    fn has_other_id(&self, part: &CallPart<'_>) -> bool {
+        !part.id.is_empty() && !self.id.is_empty() && self.id != part.id
     }
 
-    /// Whether a part of an event that repeats the whole answer is this call: by its id, or by what it says if one of both
-    /// has no id.
-    fn is_repeated_by(&self, part: &CallPart<'_>) -> bool {
-        if self.has_id(part.id, part.item) {
-            return true;
+    fn is_at_another_index(&self, part: &CallPart<'_>) -> bool {
+        part.index.is_some() && self.index.is_some() && part.index != self.index
+    }
+
+    /// Whether the name of a part is that of this call, or one of both is not known.
+    fn can_have_name_of(&self, part: &CallPart<'_>) -> bool {
+        part.name.is_empty() || self.name.is_empty() || part.name == self.name
+    }
+
+    /// Whether a part with the id of this call belongs to another call with the same id: it names another tool, or it is
+    /// the head of a call at another index.
+    fn is_beside(&self, part: &CallPart<'_>) -> bool {
+        let is_growing = !self.is_bare() && !self.progress.is_complete();
+        let is_other_head = !part.name.is_empty() && self.is_at_another_index(part) && !is_growing;
+        is_other_head || !self.can_have_name_of(part)
+    }
+
+    /// Whether a complete call is this one once more: it has the same id and name, and the same arguments if both have
+    /// some.
+    fn is_same_as(&self, part: &CallPart<'_>) -> bool {
+        self.has_id(part.id, part.item)
+            && self.name == part.name
+            && (self.is_bare() || is_empty_object(part.text()) || self.has_arguments_of(part))
+    }
+
+    /// Whether an event with all arguments, whose ids are not those of this call, completes it.
+    fn can_be_completed_by(&self, part: &CallPart<'_>) -> bool {
+        if self.is_done || !self.can_have_name_of(part) {
+            return false;
         }
-        let lacks_id = !part.has_id() || self.id.is_empty() && self.item.is_empty();
-        let is_open = !self.progress.is_complete();
-        lacks_id && self.name == part.name && (is_open || self.has_arguments_of(part))
+        match (self.index, part.index) {
+            (Some(own), Some(index)) => own == index,
+            _ => !self.progress.is_complete() || self.has_arguments_of(part),
+        }
+    }
+
+    /// Whether a part of an event that repeats the whole answer is this call. `is_same`: it has no other arguments.
+    fn is_repeated_by(&self, part: &CallPart<'_>, criterion: Match, is_same: bool) -> bool {
+        let is_alike = self.can_have_name_of(part) && (is_same || !self.progress.is_complete());
+        match criterion {
+            Match::IdAndArguments => self.has_id(part.id, part.item) && is_same,
+            Match::Id => self.has_id(part.id, part.item),
+            Match::Index => is_alike && part.index.is_some() && self.index == part.index,
+            Match::Arguments => is_alike,
+            Match::Order => true,
+        }
     }
 
     fn has_arguments_of(&self, part: &CallPart<'_>) -> bool {
         match &part.arguments {
-            Arguments::Piece(text) | Arguments::Whole(text) => text.trim() == self.arguments.trim(),
+            Arguments::Piece(text) | Arguments::Whole(text) => {
+                text.trim() == self.arguments.trim()
+                    || canonical(text) == canonical(&self.arguments)
+            }
             Arguments::None => self.is_bare(),
             Arguments::At(_) => false,
         }
@@ -294,17 +510,16 @@ impl OpenCall {
         self.name.is_empty() && (self.id.is_empty() || part.id.is_empty())
     }
 
-    /// Decides about a part with the id or the name of this call, which is at `at`.
+    /// Decides about a part without an id and with the name of this call, which is at `at`.
     fn place(&self, at: usize, part: &CallPart<'_>) -> Place {
-        let Arguments::Piece(piece) = &part.arguments else { return Place::Call(at) };
-        if part.name.is_empty() || part.is_blank() || !self.progress.is_complete() {
+        if part.is_blank() || !self.progress.is_complete() {
             return Place::Call(at);
         }
-        let is_same = part.has_id()
-            && (part.index.is_none() || part.index == self.index)
-            && part.name == self.name
-            && piece.trim() == self.arguments.trim();
-        if is_same { Place::Repetition } else { Place::New }
+        let is_placeholder = is_empty_object(part.text()) || is_empty_object(&self.arguments);
+        if is_placeholder && part.index.is_some() && part.index == self.index {
+            return Place::Call(at);
+        }
+        Place::New
     }
 
     fn add(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
@@ -317,16 +532,18 @@ impl OpenCall {
         }
         match part.arguments {
             Arguments::None => {}
-            Arguments::Piece(piece) => {
-                self.progress.advance(&piece);
-                self.arguments.push_str(&piece);
-            }
+            Arguments::Piece(piece) => self.append(&piece),
             // An empty text is absent: the pieces count.
             Arguments::Whole(text) if text.trim().is_empty() => {}
+            Arguments::Whole(text) if self.progress.is_complete() => {
+                // Another text contradicts the pieces, so both stay.
+                if text.trim() != self.arguments.trim() {
+                    self.append(&text);
+                }
+            }
             Arguments::Whole(text) => {
-                self.progress = ObjectProgress::default();
-                self.progress.advance(&text);
-                self.arguments = text;
+                self.clear();
+                self.append(&text);
             }
             Arguments::At(piece) => {
                 let value = self.value.get_or_insert_with(|| Value::Object(Map::new()));
@@ -336,15 +553,35 @@ impl OpenCall {
         Ok(())
     }
 
+    fn append(&mut self, text: &str) {
+        let has_more = !text.trim().is_empty();
+        if has_more && self.progress.is_complete() && is_empty_object(&self.arguments) {
+            self.clear();
+        }
+        self.progress.advance(text);
+        self.arguments.push_str(text);
+    }
+
+    fn clear(&mut self) {
+        self.progress = ObjectProgress::default();
+        self.arguments.clear();
+    }
+
     fn into_call(self) -> ModelCall {
         let arguments = match self.value {
             // Text beside it does not fit, and both together are not JSON.
-            Some(value) => format!("{}{value}", self.arguments),
+            Some(value) => settled(format!("{}{value}", self.arguments)),
             None if self.arguments.trim().is_empty() => self.initial,
-            None => self.arguments,
+            None if is_json(&self.initial) => settled(self.initial + &self.arguments),
+            None => settled(self.arguments),
         };
         ModelCall { id: self.id, name: self.name, arguments }
     }
+}
+
+/// Whether a text is `{}`. It stops at the first other character.
+fn is_empty_object(text: &str) -> bool {
+    text.chars().filter(|character| !character.is_whitespace()).eq("{}".chars())
 }
 
 /// How far a text that should be one JSON object has arrived. It looks at each character once, and does not

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::set;
 use super::calls::{Arguments, CallPart};
-use super::decoder::{Decoder, PartialResponse, arguments_text, id_text, index, parse};
+use super::decoder::{Decoder, PartialResponse, UNSTATED, arguments_text, id_text, index, parse};
 use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
@@ -84,7 +84,12 @@ fn tool(tool: &ToolSpec) -> Value {
 pub(super) struct Chat {
     /// Whether anything has arrived in pieces.
     has_deltas: bool,
+    /// Whether any `tool_calls` have arrived. Then `function_call`, the older form, repeats one of them.
+    has_tool_calls: bool,
 }
+
+/// The item of the call in `function_call`, of which an answer has one.
+const FUNCTION_CALL: &str = "function_call";
 
 /// Where a message or a part of one is in a frame.
 struct Place<'a> {
@@ -101,7 +106,7 @@ impl Decoder for Chat {
             gathered.over = true;
             // A server that ends the stream correctly but without a stop reason is accepted.
             if gathered.has_begun() {
-                gathered.stop.get_or_insert(Stop::Other("unstated".to_owned()));
+                gathered.stop.get_or_insert(Stop::Other(UNSTATED.to_owned()));
             }
             return Ok(());
         }
@@ -122,9 +127,15 @@ impl Decoder for Chat {
                 return Err(classify::of_event(part));
             }
         }
+        let has_calls = has_tool_calls(&choice["delta"]) || has_tool_calls(&choice["message"]);
+        if has_calls && !self.has_tool_calls {
+            self.has_tool_calls = true;
+            gathered.calls.remove_item(FUNCTION_CALL);
+        }
         if !is_blank(&choice["delta"]) {
             self.has_deltas = true;
-            read_delta(&choice["delta"], &Place::of(data, at, "delta"), gathered)?;
+            let place = Place::of(data, at, "delta");
+            self.read_delta(&choice["delta"], &place, gathered)?;
         }
         self.read_message(&choice["message"], &Place::of(data, at, "message"), gathered)?;
         gathered.text(choice["text"].as_str().unwrap_or_default());
@@ -148,7 +159,7 @@ impl Chat {
             return Ok(());
         }
         let mut whole = PartialResponse::default();
-        read_delta(message, place, &mut whole)?;
+        self.read_delta(message, place, &mut whole)?;
         if gathered.reasoning.is_empty() {
             gathered.reasoning(&whole.reasoning);
         }
@@ -167,6 +178,37 @@ impl Chat {
             ..CallPart::default()
         });
         gathered.calls.repeat(parts.collect())
+    }
+
+    fn read_delta(
+        &self,
+        delta: &Value,
+        place: &Place<'_>,
+        gathered: &mut PartialResponse,
+    ) -> Result<(), ModelError> {
+        let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
+        let reasoning = reasoning.into_iter().filter_map(Value::as_str);
+        gathered.reasoning(reasoning.max_by_key(|piece| !piece.is_empty()).unwrap_or_default());
+        match &delta["content"] {
+            Value::Array(parts) => parts.iter().for_each(|part| read_part(part, gathered)),
+            part => read_part(part, gathered),
+        }
+        if let Some(piece) = delta["refusal"].as_str() {
+            gathered.refusal(piece);
+        }
+        for (at, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            read_call(call, place, &["tool_calls", &at.to_string()], gathered)?;
+        }
+        // Servers that call a single tool: an object, or the field before `tool_calls` existed.
+        if delta["tool_calls"].is_object() {
+            read_call(&delta["tool_calls"], place, &["tool_calls"], gathered)?;
+        }
+        let function = &delta["function_call"];
+        if self.has_tool_calls || is_blank(function) {
+            return Ok(());
+        }
+        let part = CallPart { item: FUNCTION_CALL, ..CallPart::default() };
+        read_function(function, place, &["function_call"], part, gathered)
     }
 }
 
@@ -189,37 +231,19 @@ fn is_error_report(chunk: &Value) -> bool {
     is_marked || chunk["choices"].is_null() && (has_code || chunk["detail"].is_string())
 }
 
-/// Whether a delta adds nothing.
+/// Whether a delta, or a function in it, adds nothing.
 fn is_blank(delta: &Value) -> bool {
     delta.as_object().is_none_or(|fields| {
         fields.iter().all(|(name, value)| name == "role" || value.is_null() || *value == "")
     })
 }
 
-fn read_delta(
-    delta: &Value,
-    place: &Place<'_>,
-    gathered: &mut PartialResponse,
-) -> Result<(), ModelError> {
-    let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
-    let reasoning = reasoning.into_iter().filter_map(Value::as_str);
-    gathered.reasoning(reasoning.max_by_key(|piece| !piece.is_empty()).unwrap_or_default());
-    match &delta["content"] {
-        Value::Array(parts) => parts.iter().for_each(|part| read_part(part, gathered)),
-        part => read_part(part, gathered),
+/// Whether a delta or a message has calls.
+fn has_tool_calls(delta: &Value) -> bool {
+    match &delta["tool_calls"] {
+        Value::Array(calls) => !calls.is_empty(),
+        calls => calls.is_object(),
     }
-    if let Some(piece) = delta["refusal"].as_str() {
-        gathered.refusal(piece);
-    }
-    for (at, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-        read_call(call, place, &["tool_calls", &at.to_string()], gathered)?;
-    }
-    // Servers that call a single tool: an object, or the field before `tool_calls` existed.
-    if delta["tool_calls"].is_object() {
-        read_call(&delta["tool_calls"], place, &["tool_calls"], gathered)?;
-    }
-    let function = &delta["function_call"];
-    read_function(function, place, &["function_call"], CallPart::default(), gathered)
 }
 
 /// Adds a part of a call, which is at a path of the message.
@@ -286,12 +310,37 @@ fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
 }
 
 /// As of OpenAI, and of the servers with its API: vLLM, SGLang, llama.cpp, Mistral, DeepSeek, GLM, OpenRouter, and
-/// gateways to other protocols.
+/// gateways to other protocols, as Gemini's.
 const STOP_REASONS: StopReasons = StopReasons {
     end: &["stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed"],
     tool_use: &["tool_calls", "tool_call", "tool_use", "function_call"],
-    length: &["length", "max_tokens", "model_length", "model_context_window_exceeded"],
-    filtered: &["content_filter", "content_filtered", "refusal", "safety", "sensitive"],
+    length: &[
+        "length",
+        "max_tokens",
+        "model_length",
+        "model_context_window_exceeded",
+        "context_window",
+        "max_len",
+        "max_new_tokens",
+        "truncated",
+    ],
+    filtered: &[
+        "content_filter",
+        "content_filtered",
+        "refusal",
+        "safety",
+        "sensitive",
+        "guardrail_intervened",
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+        "spii",
+        "language",
+        "model_armor",
+        "image_safety",
+        "image_prohibited_content",
+        "image_recitation",
+    ],
     failed: &[
         "error",
         "abort",
@@ -302,6 +351,18 @@ const STOP_REASONS: StopReasons = StopReasons {
         "server_error",
         "timeout",
         "insufficient_system_resource",
+        "incomplete",
+        "oom",
+        "pause_turn",
+        "repetition",
+        "time_limit",
+        "finish_reason_unspecified",
+        "other",
         "malformed_function_call",
+        "malformed_response",
+        "too_many_tool_calls",
+        "missing_thought_signature",
+        "image_other",
+        "no_image",
     ],
 };

@@ -94,6 +94,13 @@ impl PartialResponse {
         };
         let is_cut = matches!(stop, Stop::Length | Stop::Filtered);
         let calls = self.calls.finish(is_cut)?;
+        // Nobody knows whether these calls are what the model wanted.
+        if let Stop::Other(reason) = &stop
+            && reason != UNSTATED
+            && !calls.is_empty()
+        {
+            return Err(classify::of_stop(reason, &Value::Null));
+        }
         if stop == Stop::ToolUse && calls.is_empty() {
             let why = "the provider announced tool calls, but sent none";
             return Err(ModelError::invalid_response(why));
@@ -170,6 +177,9 @@ impl PartialResponse {
         }
     }
 }
+
+/// The reason of an answer that ended correctly without one.
+pub(super) const UNSTATED: &str = "unstated";
 
 /// How much an answer with this stop reason can lack: nothing, calls, or more.
 fn lack(stop: &Stop) -> u8 {

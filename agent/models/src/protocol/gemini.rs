@@ -149,6 +149,10 @@ struct FunctionCall {
 
 impl Decoder for Gemini {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
+        if data.trim() == "[DONE]" {
+            gathered.over = gathered.is_complete(); // Some proxies send it here too.
+            return Ok(());
+        }
         let chunk: Chunk = parse(data)?;
         if classify::is_error(&chunk.error) {
             return Err(classify::of_event(&json!({ "error": chunk.error })));
@@ -169,15 +173,10 @@ impl Decoder for Gemini {
         for (at, part) in parts.into_iter().flatten().enumerate() {
             read_part(part, data, at, gathered)?;
         }
-        match candidate.finish_reason.as_deref().unwrap_or_default() {
-            "" => {}
-            "UNEXPECTED_TOOL_CALL" => {
-                gathered.stopped(Stop::UnknownTool("a tool".to_owned()));
-            }
-            reason => {
-                let details = json!({ "message": candidate.finish_message });
-                gathered.stopped(STOP_REASONS.read(reason, &details)?);
-            }
+        let reason = candidate.finish_reason.as_deref().unwrap_or_default();
+        if !reason.is_empty() {
+            let details = json!({ "message": candidate.finish_message });
+            gathered.stopped(STOP_REASONS.read(reason, &details)?);
         }
         Ok(())
     }
@@ -230,19 +229,19 @@ fn read_call(
         ));
     }
     let part = CallPart { id: &id, name: &name, arguments, ..CallPart::default() };
-    if name.is_empty() {
+    let place = if name.is_empty() {
         gathered.calls.part(part)?;
+        gathered.calls.len() - 1
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
-        gathered.calls.whole(part)?;
+        gathered.calls.whole(part)?
     } else {
-        gathered.calls.announce(part)?;
-    }
-    if let Some(signature) = signature {
-        let last = gathered.calls.len() - 1;
-        if let Some(signatures) = carry(gathered)["calls"].as_array_mut() {
-            signatures.resize(last, Value::Null);
-            signatures.push(json!(signature));
-        }
+        gathered.calls.announce(part, String::new())?
+    };
+    if let Some(signature) = signature
+        && let Some(signatures) = carry(gathered)["calls"].as_array_mut()
+    {
+        signatures.resize(signatures.len().max(place + 1), Value::Null);
+        signatures[place] = json!(signature);
     }
     if !pieces.is_empty() && is_damaged(data) {
         let arguments = Arguments::Piece(UNREADABLE.to_owned());

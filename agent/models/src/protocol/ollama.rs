@@ -134,7 +134,8 @@ fn read_call(
         }),
     };
     let (id, name) = (call.id.unwrap_or_default(), call.function.name.unwrap_or_default());
-    gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })
+    gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })?;
+    Ok(())
 }
 
 /// A model that is loaded or unloaded gives no answer.

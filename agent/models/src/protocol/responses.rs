@@ -111,7 +111,7 @@ struct MessageTexts {
 
 impl Decoder for Responses {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
-        if data == "[DONE]" {
+        if data.trim() == "[DONE]" {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
@@ -130,10 +130,9 @@ impl Decoder for Responses {
             "response.output_item.added" => {
                 let item = &event["item"];
                 if item["type"] == "function_call" {
-                    gathered.calls.announce(part(&event, item, Arguments::None))?;
                     let arguments =
                         arguments_text(&item["arguments"], data, &["item", "arguments"]);
-                    gathered.calls.set_initial(arguments);
+                    gathered.calls.announce(part(&event, item, Arguments::None), arguments)?;
                 }
             }
             "response.function_call_arguments.delta" => {
@@ -142,13 +141,14 @@ impl Decoder for Responses {
             }
             "response.function_call_arguments.done" => {
                 let whole = arguments_text(&event["arguments"], data, &["arguments"]);
-                gathered.calls.part(part(&event, &Value::Null, Arguments::Whole(whole)))?;
+                let part = part(&event, &Value::Null, Arguments::Whole(whole));
+                gathered.calls.complete(part, false)?;
             }
             "response.output_item.done" => {
                 let item = &event["item"];
                 if item["type"] == "function_call" {
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
-                    gathered.calls.part(part(&event, item, Arguments::Whole(whole)))?;
+                    gathered.calls.complete(part(&event, item, Arguments::Whole(whole)), true)?;
                 } else {
                     self.items.add(item);
                     self.item(item, gathered);
@@ -252,7 +252,8 @@ impl Responses {
             if item["type"] == "function_call" {
                 let path = ["response", "output", &at.to_string(), "arguments"];
                 let whole = Arguments::Whole(arguments_text(&item["arguments"], data, &path));
-                calls.push(part(&Value::Null, item, whole));
+                let call = part(&Value::Null, item, whole);
+                calls.push(CallPart { index: Some(at as u64), ..call });
             }
         }
         gathered.calls.repeat(calls)?;

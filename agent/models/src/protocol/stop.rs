@@ -52,18 +52,23 @@ impl StopReasons {
     /// The reason means that the answer has failed.
     pub(super) fn read(&self, reason: &str, details: &Value) -> Result<Stop, ModelError> {
         let code = reason.trim().to_ascii_lowercase().replace(['-', ' '], "_");
+        // Gateways write `function_call_filter: MALFORMED_FUNCTION_CALL`.
+        let last = code.rsplit(':').next().unwrap_or_default().trim_start_matches('_');
         let is_in = |listed: &[&str]| listed.contains(&code.as_str());
+        let ends_in = |listed: &[&str]| listed.contains(&last);
         let has_one_of = |words: &[&str]| words.iter().any(|word| code.contains(word));
         Ok(if is_in(self.end) {
             Stop::End
         } else if is_in(self.tool_use) {
             Stop::ToolUse
-        } else if is_in(self.length) {
+        } else if ends_in(self.length) {
             Stop::Length
-        } else if is_in(self.filtered) {
+        } else if ends_in(self.filtered) {
             Stop::Filtered
-        } else if is_in(self.failed) {
+        } else if ends_in(self.failed) {
             return Err(classify::of_stop(reason, details));
+        } else if last == "unexpected_tool_call" {
+            Stop::UnknownTool("a tool".to_owned())
         } else if has_one_of(&LENGTH_WORDS) {
             Stop::Length
         } else if has_one_of(&FILTER_WORDS) {

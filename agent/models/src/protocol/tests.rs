@@ -1,6 +1,7 @@
 //! Decoding of frames by protocol, regardless of how the stream is split.
 
 mod odd_streams;
+mod one_call;
 
 use std::path::Path;
 
