@@ -222,6 +222,18 @@ impl OpenCalls {
         parts.into_iter().try_for_each(|(_, part)| self.begin(part))
     }
 
+    /// Whether a list begins with all calls that have arrived, in their order. A single call can be followed by an equal
+    /// one with another id, but several calls are not all made again.
+    pub(super) fn are_repeated_by(&self, list: &[ModelCall]) -> bool {
+        self.calls.len() > 1
+            && self.calls.len() <= list.len()
+            && self.calls.iter().zip(list).all(|(call, listed)| {
+                call.progress.is_complete()
+                    && call.name == listed.name
+                    && canonical(&call.arguments) == canonical(&listed.arguments)
+            })
+    }
+
     /// Removes the calls of an item.
     pub(super) fn remove_item(&mut self, item: &str) {
         self.calls.retain(|call| call.item != item);

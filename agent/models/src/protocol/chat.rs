@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::body::set;
-use super::calls::{Arguments, CallPart};
+use super::calls::{Arguments, CallPart, OpenCalls};
 use super::decoder::{Decoder, PartialResponse, UNSTATED, arguments_text, id_text, index, parse};
 use super::stop::StopReasons;
 use crate::classify;
@@ -171,13 +171,7 @@ impl Chat {
             gathered.text(&whole.text);
         }
         let calls = whole.calls.finish(false)?;
-        let parts = calls.iter().map(|call| CallPart {
-            id: &call.id,
-            name: &call.name,
-            arguments: Arguments::Whole(call.arguments.clone()),
-            ..CallPart::default()
-        });
-        gathered.calls.repeat(parts.collect())
+        gathered.calls.repeat(calls.iter().map(whole_part).collect())
     }
 
     fn read_delta(
@@ -196,19 +190,26 @@ impl Chat {
         if let Some(piece) = delta["refusal"].as_str() {
             gathered.refusal(piece);
         }
-        for (at, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-            read_call(call, place, &["tool_calls", &at.to_string()], gathered)?;
+        let list = delta["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        if list.len() > 1 && !gathered.calls.is_empty() {
+            let mut listed = OpenCalls::default();
+            read_calls(list, place, &mut listed)?;
+            let listed = listed.finish(false).unwrap_or_default();
+            if gathered.calls.are_repeated_by(&listed) {
+                return gathered.calls.repeat(listed.iter().map(whole_part).collect());
+            }
         }
+        read_calls(list, place, &mut gathered.calls)?;
         // Servers that call a single tool: an object, or the field before `tool_calls` existed.
         if delta["tool_calls"].is_object() {
-            read_call(&delta["tool_calls"], place, &["tool_calls"], gathered)?;
+            read_call(&delta["tool_calls"], place, &["tool_calls"], &mut gathered.calls)?;
         }
         let function = &delta["function_call"];
         if self.has_tool_calls || is_blank(function) {
             return Ok(());
         }
         let part = CallPart { item: FUNCTION_CALL, ..CallPart::default() };
-        read_function(function, place, &["function_call"], part, gathered)
+        read_function(function, place, &["function_call"], part, &mut gathered.calls)
     }
 }
 
@@ -246,18 +247,25 @@ fn has_tool_calls(delta: &Value) -> bool {
     }
 }
 
+/// Adds the parts of calls in a list of a message.
+fn read_calls(list: &[Value], place: &Place<'_>, calls: &mut OpenCalls) -> Result<(), ModelError> {
+    list.iter()
+        .enumerate()
+        .try_for_each(|(at, call)| read_call(call, place, &["tool_calls", &at.to_string()], calls))
+}
+
 /// Adds a part of a call, which is at a path of the message.
 fn read_call(
     call: &Value,
     place: &Place<'_>,
     path: &[&str],
-    gathered: &mut PartialResponse,
+    calls: &mut OpenCalls,
 ) -> Result<(), ModelError> {
     let id = id_text(&call["id"]);
     let part = CallPart { id: &id, index: index(&call["index"]), ..CallPart::default() };
     match &call["function"] {
-        Value::Null => read_function(call, place, path, part, gathered),
-        function => read_function(function, place, &[path, &["function"]].concat(), part, gathered),
+        Value::Null => read_function(call, place, path, part, calls),
+        function => read_function(function, place, &[path, &["function"]].concat(), part, calls),
     }
 }
 
@@ -267,14 +275,24 @@ fn read_function<'a>(
     place: &Place<'_>,
     path: &[&str],
     part: CallPart<'a>,
-    gathered: &mut PartialResponse,
+    calls: &mut OpenCalls,
 ) -> Result<(), ModelError> {
     let name = function["name"].as_str().unwrap_or_default();
     let arguments = match &function["arguments"] {
         Value::Null => Arguments::None,
         value => Arguments::Piece(place.arguments(value, &[path, &["arguments"]].concat())),
     };
-    gathered.calls.part(CallPart { name, arguments, ..part })
+    calls.part(CallPart { name, arguments, ..part })
+}
+
+/// Returns the part that is a whole call.
+fn whole_part(call: &ModelCall) -> CallPart<'_> {
+    CallPart {
+        id: &call.id,
+        name: &call.name,
+        arguments: Arguments::Whole(call.arguments.clone()),
+        ..CallPart::default()
+    }
 }
 
 /// Reads a content, or a part of one: a text, or an object with a type.

@@ -558,6 +558,9 @@ fn a_final_list_repeats_the_calls() {
     let listed = delta(json!({ "tool_calls": [
         tool_call(Some(0), "c1", "pay", A), tool_call(Some(1), "c2", "pay", B)
     ] }));
+    let renamed = delta(json!({ "tool_calls": [
+        tool_call(Some(0), "y", "pay", A), tool_call(Some(1), "z", "pay", B)
+    ] }));
     let end = reason("tool_calls");
     check_all(
         Protocol::OpenAiCompatible,
@@ -572,7 +575,8 @@ fn a_final_list_repeats_the_calls() {
                     message(&[tool_call(None, "y", "pay", B), tool_call(None, "z", "pay", A)]),
                 ],
             ),
-            ("other indexes", vec![first.clone(), second.clone(), listed, end]),
+            ("other indexes", vec![first.clone(), second.clone(), listed, end.clone()]),
+            ("list of pieces with other ids", vec![first.clone(), second.clone(), renamed, end]),
             (
                 "white space",
                 vec![
@@ -604,6 +608,9 @@ fn a_final_list_repeats_the_calls() {
               c1 pay {"order":"A-7","cents":100}
               c2 pay {"order":"B-8","cents":200}
             other indexes
+              c1 pay {"order":"A-7","cents":100}
+              c2 pay {"order":"B-8","cents":200}
+            list of pieces with other ids
               c1 pay {"order":"A-7","cents":100}
               c2 pay {"order":"B-8","cents":200}
             white space
