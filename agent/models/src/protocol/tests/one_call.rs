@@ -144,10 +144,17 @@ fn responses_items_are_identified_by_their_place_if_their_ids_change() {
         &[
             (
                 "final list with other ids",
-                with(&[arguments_done(0, "fc1", A), done(0, &whole), completed(&[other.clone()])]),
+                with(&[
+                    arguments_done(0, "fc1", A),
+                    done(0, &whole),
+                    completed(std::slice::from_ref(&other)),
+                ]),
             ),
-            ("no done", with(&[completed(&[other.clone()])])),
-            ("done with other ids", with(&[done(0, &other), completed(&[whole.clone()])])),
+            ("no done", with(&[completed(std::slice::from_ref(&other))])),
+            (
+                "done with other ids",
+                with(&[done(0, &other), completed(std::slice::from_ref(&whole))]),
+            ),
             ("done with other ids, no list", with(&[done(0, &other), completed(&[])])),
             (
                 "new ids in each event",
@@ -157,7 +164,7 @@ fn responses_items_are_identified_by_their_place_if_their_ids_change() {
                     completed(&[item("z", "z", A)]),
                 ]),
             ),
-            ("only done", vec![done(0, &whole), completed(&[other.clone()])]),
+            ("only done", vec![done(0, &whole), completed(std::slice::from_ref(&other))]),
             (
                 "shifted by reasoning",
                 with(&[done(0, &whole), completed(&[reasoning, other.clone()])]),
@@ -958,7 +965,7 @@ fn the_marker_of_chat_completions_in_other_protocols() {
                 "in place of the end",
                 [&call[..], &[stop_reason("tool_use"), marker.clone()]].concat(),
             ),
-            ("in the middle", [&call[..], &[marker.clone()]].concat()),
+            ("in the middle", [&call[..], std::slice::from_ref(&marker)].concat()),
         ],
         expect![[r#"
             after the end
