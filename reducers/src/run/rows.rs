@@ -156,8 +156,10 @@ pub struct Run {
     /// The event of the last change.
     pub seq: Seq,
     /// Microseconds that it has waited, without the current wait. Null if it has not.
+    #[column(omit_null)]
     pub waited_us: Option<i64>,
     /// When its current wait began.
+    #[column(omit_null)]
     pub waiting_since: Option<Micros>,
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use abide_schema::{Code, Refusal, limits};
+use rustix::termios::QueueSelector;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -252,7 +253,10 @@ impl Input {
     /// As [`Input::next`].
     pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
         self.gate.change(|state| state.reads_ahead = false);
-        // A run reads from its first question on. What was typed before answers it, unless a question has ended elsewhere.
+        if self.is_terminal && self.interrupts.is_none() {
+            // A run reads from its first question on. Until then the terminal holds what is typed: it approves nothing.
+            rustix::termios::tcflush(io::stdin(), QueueSelector::IFlush).map_err(io::Error::from)?;
+        }
         if self.interrupts.is_some() || self.decided.is_some() {
             while let Ok(block) = self.lines.try_recv() {
                 self.received += 1;
