@@ -467,9 +467,10 @@ impl OpenCall {
     /// Whether a complete call is this one once more: it has the same id and name, and the same arguments if both have
     /// some.
     fn is_same_as(&self, part: &CallPart<'_>) -> bool {
+        let adds_nothing = part.is_blank() || is_empty_object(part.text());
         self.has_id(part.id, part.item)
             && self.name == part.name
-            && (self.is_bare() || is_empty_object(part.text()) || self.has_arguments_of(part))
+            && (self.is_bare() || adds_nothing || self.has_arguments_of(part))
     }
 
     /// Whether an event with all arguments, whose ids are not those of this call, completes it.

@@ -254,7 +254,8 @@ fn sent_calls() -> impl Strategy<Value = Vec<SentCall>> {
 }
 
 proptest! {
-    /// The parts of some calls, in every order that keeps those of a call in order, give the same calls.
+    /// The parts of some calls, in every order that keeps those of a call in order, give the same calls. With the ids in
+    /// each part, so do the same parts once more.
     #[test]
     fn parts_in_any_order_and_cut_give_the_same_calls(
         style in prop::sample::select(Style::ALL.to_vec()),
@@ -296,7 +297,11 @@ proptest! {
                 arguments: calls[*at].arguments.clone(),
             })
             .collect();
-        prop_assert_eq!(assembled(&parts).expect("each call has a name"), expected, "{:?}", parts);
+        prop_assert_eq!(&assembled(&parts).expect("each call has a name"), &expected, "{:?}", parts);
+        if matches!(style, Style::Full | Style::IdsAndZeros) {
+            let twice = [&parts[..], &parts].concat();
+            prop_assert_eq!(assembled(&twice).expect("each call has a name"), expected, "{:?}", parts);
+        }
     }
 
     /// No parts cause a panic, and no call has arguments that are JSON and were never sent as such.
