@@ -240,6 +240,17 @@ BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END;
 
 CREATE INDEX events_session_id ON events (session_id) WHERE session_id IS NOT NULL;
 
+CREATE TABLE handoff_calls (
+  handoff_id TEXT PRIMARY KEY NOT NULL REFERENCES handoff_requests(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX handoff_calls_call_id ON handoff_calls (call_id);
+
+CREATE INDEX handoff_calls_session_id ON handoff_calls (session_id);
+
 CREATE TABLE handoff_requests (
   id TEXT PRIMARY KEY NOT NULL,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -258,12 +269,9 @@ CREATE TABLE handoff_requests (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
-  call_id TEXT,
   CHECK (status <> 'claimed' OR (claimed_by IS NOT NULL
     AND fencing_token IS NOT NULL AND lease_expires_at IS NOT NULL))
 ) STRICT;
-
-CREATE UNIQUE INDEX handoff_requests_call_id ON handoff_requests (call_id) WHERE call_id IS NOT NULL;
 
 CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'

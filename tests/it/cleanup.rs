@@ -570,7 +570,7 @@ fn a_batch_is_bounded_in_rows() {
         world.engine().batch(&Caller::local(), &calls[..first], None).await.unwrap();
         let steps = world.engine().metrics().writer_steps_total.get() - before;
         assert!(steps < limits::batch_steps(first), "{steps} steps of {first} calls");
-        let rows = first as u64 * 20;
+        let rows = first as u64 * 19;
         assert!((limits::BATCH_ROWS * 9 / 10..=limits::BATCH_ROWS + 100).contains(&rows), "{rows}");
     });
 }

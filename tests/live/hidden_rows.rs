@@ -50,7 +50,6 @@ const QUERIES: &[&str] = &[
     "SELECT id FROM messages WHERE instr(body, :a) AND length(body) < length(:b) + 9",
     "SELECT id FROM messages WHERE id >= :a AND id < :b ORDER BY id LIMIT 2",
     "SELECT id FROM messages WHERE session_id >= :a ORDER BY body, id LIMIT 3",
-    "SELECT count(*) FROM messages a JOIN messages b ON b.id > a.id WHERE a.id >= :a AND b.id < :b",
     "SELECT a.id FROM messages a JOIN calls b ON b.session_id = a.session_id WHERE a.id >= :a AND b.id >= :a",
     "SELECT id FROM sessions s WHERE (SELECT count(*) FROM messages m WHERE m.id >= :a AND m.id < :b) > 1",
     "SELECT body, group_concat(id) FROM messages WHERE id >= :a GROUP BY body",
@@ -226,7 +225,7 @@ fn two_worlds_that_differ_in_hidden_rows_send_the_same_frames() {
     for correlated in [false, true] {
         let free = compare(Budget::UNLIMITED, correlated);
         assert!(free.known > 100 && free.unknown == 0, "{free:?}");
-        for budget in [average(60), average(200), commit(8_000), commit(40_000), commit(100_000)] {
+        for budget in [average(60), average(200), commit(8_000), commit(40_000), commit(140_000)] {
             let outcomes = compare(budget, correlated);
             assert!(outcomes.unknown > 0, "{budget:?} is never exceeded: {outcomes:?}");
         }

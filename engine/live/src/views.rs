@@ -213,6 +213,8 @@ impl Views {
             return Ok(Delta::default());
         }
         let mut spent = Cost::default();
+        // The bound of a single query would make the rows of a commit that a caller does not see decide about its queries.
+        let budget = budget.map(|budget| Budget { max: budget.max.max(budget.views()), ..budget });
         sql.allow(template.allowance(budget, CountedSteps::All));
         let mut run = template.run(view.params(), &seen, sql, &mut spent);
         let delta = template.rule().delta(&mut run, (!numbers.is_empty()).then_some(numbers));

@@ -228,7 +228,19 @@ async fn every_protocol_refuses_a_session_of_another_agent() {
     let sql = "SELECT id FROM runs";
     let runs = home.0.engine.query(&Caller::local(), sql, &Map::new(), None).await;
     assert_eq!(runs.expect("the query is valid").rows.len(), 1, "only the run of the other agent");
-    expect![[""]].assert_eq(&table);
+    expect![[r#"
+        /v1/agents/{name}/runs: 409 refused
+        /v1/agents/{name}/invoke: 409 refused
+        /v1/agents/{name}/chat: 409 refused
+        /v1/agents/{name}/ag-ui: 409 refused
+        /v1/responses: 409 refused
+        /a2a/{agent}: 200 refused
+        /a2a/{agent}/message:send: 409 refused
+        /mcp: 200 refused
+        /v1/batch: 409 refused
+        /v1/call/{reducer}: 409 refused
+    "#]]
+    .assert_eq(&table);
 }
 
 #[tokio::test]

@@ -255,7 +255,8 @@ impl Input {
         self.gate.change(|state| state.reads_ahead = false);
         if self.is_terminal && self.interrupts.is_none() {
             // A run reads from its first question on. Until then the terminal holds what is typed: it approves nothing.
-            rustix::termios::tcflush(io::stdin(), QueueSelector::IFlush).map_err(io::Error::from)?;
+            rustix::termios::tcflush(io::stdin(), QueueSelector::IFlush)
+                .map_err(io::Error::from)?;
         }
         if self.interrupts.is_some() || self.decided.is_some() {
             while let Ok(block) = self.lines.try_recv() {
