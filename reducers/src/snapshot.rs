@@ -48,10 +48,10 @@ const HANDOFFS: &str = "SELECT 1";
 /// change.
 const CONSUMED: &str = "SELECT 1";
 
-/// Version 6: an import limits the deadline of a run and the number of its answers of unknown usage. The tables do not change.
+/// Version 7: an import limits the deadline of a run and the number of its answers of unknown usage. The tables do not change.
 const CLAMPED: &str = "SELECT 1";
 
-/// Version 7: snapshots say how long a run has worked. The tables do not change.
+/// Version 8: snapshots say how long a run has worked. The tables do not change.
 const WORK: &str = "SELECT 1";
 
 /// The module.

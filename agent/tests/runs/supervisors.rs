@@ -33,10 +33,10 @@ async fn the_answer_is_the_result_of_the_call() {
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
     assert_eq!(interrupt.data["reason"], "handoff");
-    let sql = "SELECT h.reason, h.required_capability, h.escalate_to, h.call_id, s.status, r.status, \
+    let sql = "SELECT h.reason, h.required_capability, h.escalate_to, c.call_id, s.status, r.status, \
                r.reason, c.status, (h.expires_at - h.created_at) / 1000000 \
                FROM handoff_requests AS h JOIN sessions AS s ON s.id = h.session_id \
-               JOIN runs AS r ON r.session_id = s.id JOIN tool_calls AS c ON c.call_id = h.call_id";
+               JOIN runs AS r ON r.session_id = s.id JOIN handoff_calls AS w ON w.handoff_id = h.id JOIN tool_calls AS c ON c.call_id = w.call_id";
     let rows = fixture.abide.sql(sql).rows().await.expect("it is read").rows;
     expect![[r#"[[Text("May I pay?"), Text("boss"), Text("chief"), Text("r1~1.1"), Text("handed_off"), Text("waiting"), Text("handoff"), Text("awaiting_approval"), Integer(3600)]]"#]].assert_eq(&format!("{rows:?}"));
     resolve(&fixture.abide, "Pay it.").await;

@@ -58,7 +58,8 @@ impl FileDiff {
         };
         let old = text(old)?;
         // The lines of both would be equal.
-        if old.ends_with('\n') != new.ends_with('\n') {
+        let has_both = !old.is_empty() && !new.is_empty();
+        if has_both && old.ends_with('\n') != new.ends_with('\n') {
             return None;
         }
         let replaces_all = ["all", "replace_all"].iter().any(|name| arguments[*name] == true);
@@ -100,7 +101,8 @@ impl FileDiff {
 
 /// Lines without the line feed at their end. A carriage return stays.
 fn lines_of(text: &str) -> impl DoubleEndedIterator<Item = &str> {
-    text.strip_suffix('\n').unwrap_or(text).split('\n')
+    let lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
+    (!text.is_empty()).then_some(lines).into_iter().flatten()
 }
 
 /// The lines of a change: those that are equal at its begin and end are context.

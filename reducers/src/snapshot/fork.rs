@@ -88,7 +88,10 @@ pub fn fork_session(
     let progress = Progress { key: ctx.digest(&fork.session_id), ..Progress::default() };
     let mut copy = Copy::new(origin, session, fork, progress);
     copy.begin(ctx)?;
-    copy.take_step(ctx)
+    let fork = copy.take_step(ctx)?;
+    // Results of earlier versions had no such member.
+    let ended_at = fork.ended_at.filter(|_| !ctx.is_before("snapshot", 6));
+    Ok(SessionFork { ended_at, ..fork })
 }
 
 /// Why a step was refused.

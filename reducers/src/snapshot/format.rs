@@ -35,7 +35,7 @@ pub(super) fn version(ctx: &mut Context<'_>) -> i64 {
     match is_former(ctx) {
         true => FIRST_VERSION,
         false if ctx.is_before("snapshot", 3) => WITHOUT_AUTHORS,
-        false if ctx.is_before("snapshot", 7) => WITHOUT_WORK,
+        false if ctx.is_before("snapshot", 8) => WITHOUT_WORK,
         false => VERSION,
     }
 }

@@ -503,7 +503,7 @@ impl Import<'_> {
         // Neither must a forged time, or the limit of another definition.
         let defined = (source.agent.as_str(), revision);
         let deadline_at = run::must_end(ctx, defined, source.began_at, source.deadline_at)?;
-        let (deadline_at, usage_missing) = if ctx.is_before("snapshot", 6) {
+        let (deadline_at, usage_missing) = if ctx.is_before("snapshot", 7) {
             (deadline_at, source.usage_missing)
         } else {
             let last = now.plus_ms(*limits::AHEAD_MS.end());

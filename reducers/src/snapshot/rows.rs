@@ -68,6 +68,7 @@ pub struct SessionFork {
     /// The event that forked it.
     pub seq: Seq,
     /// When the copy ended; null while it is in progress. If it failed, the new session is `failed`.
+    #[column(omit_null)]
     pub ended_at: Option<Micros>,
 }
 

@@ -456,7 +456,7 @@ async fn another_scope_or_role_finds_nothing() {
         MCP tasks/update: 200 there is no task [MCP]; role: 200 the role worker may not call decide_approval
         MCP tasks/cancel: 200 there is no task [MCP]; role: 200 the role worker may not call abort_run
         MCP requestState: 200 requestState is not that of a call of this tool; role: 200 the role worker may not call decide_approval
-        MCP call in the session: 200 there is no session ctx | 200 there is no session tenant=acme/ctx; role: 200 the role worker may not call start_run
+        MCP call in the session: 200 there is no session ctx; role: 200 the role worker may not call start_run
         MCP resource of the run: 200 Resource not found; role: 200 a result: contents (1)
         MCP resource of the session: 200 Resource not found; role: 200 a result: contents (1)
         MCP 2025-11-25 tasks/list: 404 Session not found: start a new one with initialize; role: 404 Session not found: start a new one with initialize

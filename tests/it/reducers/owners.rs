@@ -369,32 +369,32 @@ fn the_answer_of_a_supervisor_is_the_result_of_the_call() {
             refused bad_arguments: the call has only one of call_id and call_fencing_token (hint: the worker of the tool call gives both; other callers omit both)
             refused lease_lost: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             refused bad_arguments: call c1 belongs to another session (hint: hand off its session, s)
-            seq 5 {id: ho#1, call_id: c1, status: pending, reason: why}
+            seq 5 {id: ho#1, status: pending, reason: why}
             ("awaiting_approval", null)
             refused conflict: call c1 is awaiting_approval (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'"`)
             refused lease_lost: call c1 is awaiting_approval and not claimed (hint: another worker may repeat this call; discard this result)
             refused not_found: there is no approval for c1 (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             refused conflict: call c1 is awaiting_approval; only an unknown call can be settled
-            seq 6 {id: ho#1, call_id: c1, status: claimed, fencing_token: 6, claimed_by: local, lease_expires_at: 14:15:05, reason: why}
-            seq 7 {id: ho#1, call_id: c1, status: resolved, fencing_token: 6, claimed_by: local, lease_expires_at: 14:15:05, reason: why, resolution: Pay it.}
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: local, lease_expires_at: 14:15:05, reason: why}
+            seq 7 {id: ho#1, status: resolved, fencing_token: 6, claimed_by: local, lease_expires_at: 14:15:05, reason: why, resolution: Pay it.}
             ("succeeded", "[\"Pay it.\",\"resolved\"]")
             (0)
             ("active")
             seq 8 {call_id: c2, status: claimed, attempt: 1, fencing_token: 8, claimed_by: local, lease_expires_at: 14:00:06}
-            seq 9 {id: ho#2, call_id: c2, status: pending, reason: why}
-            seq 10 {id: ho#2, call_id: c2, status: claimed, fencing_token: 10, claimed_by: local, lease_expires_at: 14:15:05, reason: why}
-            seq 11 {id: ho#2, call_id: c2, status: rejected, fencing_token: 10, claimed_by: local, lease_expires_at: 14:15:05, reason: why, resolution: Not now.}
+            seq 9 {id: ho#2, status: pending, reason: why}
+            seq 10 {id: ho#2, status: claimed, fencing_token: 10, claimed_by: local, lease_expires_at: 14:15:05, reason: why}
+            seq 11 {id: ho#2, status: rejected, fencing_token: 10, claimed_by: local, lease_expires_at: 14:15:05, reason: why, resolution: Not now.}
             seq 12 {call_id: c3, status: claimed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:06}
-            seq 13 {id: ho#3, call_id: c3, status: pending, expires_at: 14:00:06, reason: why}
+            seq 13 {id: ho#3, status: pending, expires_at: 14:00:06, reason: why}
             seq 15 {call_id: c4, status: claimed, attempt: 1, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:07}
-            seq 16 {id: ho#4, call_id: c4, status: pending, reason: why}
+            seq 16 {id: ho#4, status: pending, reason: why}
             seq 17 {call_id: c4, status: cancelled, attempt: 1, fencing_token: 15, claimed_by: local, cancel_requested_at: 14:00:06}
-            seq 18 {id: ho#4, call_id: c4, status: claimed, fencing_token: 18, claimed_by: local, lease_expires_at: 14:15:06, reason: why}
-            seq 19 {id: ho#4, call_id: c4, status: resolved, fencing_token: 18, claimed_by: local, lease_expires_at: 14:15:06, reason: why, resolution: Late.}
+            seq 18 {id: ho#4, status: claimed, fencing_token: 18, claimed_by: local, lease_expires_at: 14:15:06, reason: why}
+            seq 19 {id: ho#4, status: resolved, fencing_token: 18, claimed_by: local, lease_expires_at: 14:15:06, reason: why, resolution: Late.}
             ("c1", "succeeded", null) ("c2", "rejected", "Not now.") ("c3", "failed", "there was no answer in time") ("c4", "cancelled", null)
             ("supervisor", "handoff", "Late.")
             seq 20 {call_id: c5, status: claimed, attempt: 1, fencing_token: 20, claimed_by: local, lease_expires_at: 14:00:07}
-            seq 21 {id: ho#5, call_id: c5, status: pending, reason: why}
+            seq 21 {id: ho#5, status: pending, reason: why}
             seq 22 {id: s, status: failed, cancel_requested_at: 14:00:06, error_code: cancelled}
             ("c5", "cancelled")
             ("cancelled")
