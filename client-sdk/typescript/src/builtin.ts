@@ -272,6 +272,17 @@ export interface BuiltinTables {
     /** The event of the last change. */
     seq: number;
   };
+  /** A tool call whose result is the answer to a handoff. */
+  handoff_calls: {
+    /** The handoff. */
+    handoff_id: string;
+    /** Its session. */
+    session_id: string;
+    /** The call. */
+    call_id: string;
+    /** The event that recorded it. */
+    seq: number;
+  };
   /** An agent, in its newest revision. */
   agents: {
     /** Its name. */
@@ -395,6 +406,17 @@ export interface BuiltinTables {
     /** The caller's role, capabilities and scope, as in the log. JSON text. */
     authority: string;
     /** The event that started the run. */
+    seq: number;
+  };
+  /** The agents that have taken over the turn of a run. A run without a row is at its own agent. */
+  active_agents: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** Their names, in the order of the handoffs. The last one is active. JSON text. */
+    agents: string;
+    /** The event of the last handoff. */
     seq: number;
   };
   /** A run in the list of its agent. */
@@ -814,7 +836,7 @@ export interface BuiltinTables {
     caller: string;
     /** Its restrictions, as in the log; null if it has none. */
     authority: string | null;
-    /** The place that the steps have reached. */
+    /** The place that the steps have reached. JSON text. */
     progress: string;
     /** When the next step is due: immediately. */
     due_at: number;
@@ -1472,7 +1494,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["identities"];
   };
-  /** Creates a session. It gets the scope of the caller and of its parent session; `scope` can add keys, but not remove these. */
+  /** Creates a session. `agent` can be any name; an agent that is registered as a `subagent` is refused, because no run of it could start in the session. The session gets the scope of the caller and of its parent session; `scope` can add keys, but not remove these. */
   create_session: {
     args: {
       agent: string;
@@ -2464,7 +2486,7 @@ export interface BuiltinReducers {
       version: number;
     };
   };
-  /** Rejects a claimed handoff. The reason becomes a message of the session, which is active again. */
+  /** Rejects a claimed handoff. The reason becomes a message of the session, or the error of the tool call that waits for it, and the session is active again. */
   reject_handoff: {
     args: {
       fencing_token?: number | bigint | null | undefined;
@@ -2488,9 +2510,11 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["roles"];
   };
-  /** Hands a session off to a supervisor. It is `handed_off` until there is an answer. If the handoff is unclaimed after `escalate_after_ms`, it requires the capability `escalate_to` instead; if it is unclaimed after `expires_after_ms`, the session continues without an answer. */
+  /** Hands a session off to a supervisor. It is `handed_off` until there is an answer. If the handoff is unclaimed after `escalate_after_ms`, it requires the capability `escalate_to` instead; if it is unclaimed after `expires_after_ms`, the session continues without an answer. With `call_id` and `call_fencing_token` the answer is the result of that tool call, which waits for it without a lease. */
   request_supervisor_handoff: {
     args: {
+      call_fencing_token?: number | bigint | null | undefined;
+      call_id?: string | null | undefined;
       data?: unknown | undefined;
       escalate_after_ms?: number | bigint | null | undefined;
       escalate_to?: string | null | undefined;
@@ -2530,7 +2554,7 @@ export interface BuiltinReducers {
       budgets: number;
     };
   };
-  /** Resolves a claimed handoff. The resolution becomes a message of the session, which is active again. */
+  /** Resolves a claimed handoff. The resolution becomes a message of the session, or the result of the tool call that waits for it, and the session is active again. Refused while the caller that started the run of the session may not start runs of its agents. */
   resolve_handoff: {
     args: {
       fencing_token?: number | bigint | null | undefined;
@@ -2697,7 +2721,7 @@ export interface BuiltinReducers {
       updated_at: number;
     };
   };
-  /** Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one changes nothing. Requires the capability that the tool requires. */
+  /** Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one changes nothing. Refused while the caller that started the run of the call may not start runs of its agents. Requires the capability that the tool requires. */
   settle_tool_call: {
     args: {
       call_id: string;
@@ -2719,7 +2743,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Starts a run of a session's agent, or of the named one. `input` is the user's message. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its runs: `allow`. A session has one run at a time. The same `id` for the same session is the same run. */
+  /** Starts a run of a session's agent. `input` is the user's message. Another agent is accepted only if it took over the turn of the last run in the session by a handoff. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its runs: `allow`. A session has one run at a time. The same `id` for the same session is the same run. */
   start_run: {
     args: {
       agent?: string | null | undefined;
@@ -2730,7 +2754,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Suspends a session until something arrives for it. */
+  /** Suspends a session until something arrives for it. One that is suspended because a call of it waits for a decision is not continued by the decision. */
   suspend_session: {
     args: {
       reason?: string | null | undefined;
