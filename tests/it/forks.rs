@@ -338,7 +338,8 @@ fn a_fork_fails_when_its_caller_is_revoked() {
             let ann = Caller::with("ann", "clerk", BTreeSet::new(), scope);
             history(&world, &ann).await;
             without_steps(&mut world);
-            ask(&world, &ann, "fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+            let fork = json!({"session_id": "s", "id": "f"});
+            world.engine().call(&ann, "fork_session", &fork, Some("once")).await.unwrap();
             let copied = "SELECT count(*) FROM agent_state WHERE session_id = 'tenant=acme/f'";
             let before = number(&world, copied).await;
             ask(&world, &local, reducer, args).await.unwrap();
@@ -353,6 +354,9 @@ fn a_fork_fails_when_its_caller_is_revoked() {
             );
             assert_eq!(number(&world, copied).await, before, "{reducer}");
             assert_eq!(number(&world, "SELECT count(*) FROM session_copies").await, 0);
+            // A retry was answered with the first step, as if the fork had succeeded.
+            let retry = world.engine().call(&ann, "fork_session", &fork, Some("once")).await;
+            assert_eq!(retry.unwrap_err().code, code, "{reducer}");
             check_replay(&mut world);
         });
     }
@@ -491,6 +495,15 @@ fn retries_and_batches_wait_for_the_end() {
             .unwrap();
         assert!(again.duplicate && !first.duplicate);
         world.say("f", "It is complete.").await.unwrap();
+        // After the end a retry has the same result, and not that of the first step.
+        let late = world
+            .engine()
+            .call(&Caller::local(), "fork_session", &args, Some("once"))
+            .await
+            .unwrap();
+        assert_eq!((late.seq, &late.result), (again.seq, &again.result));
+        let fork: JsonValue = serde_json::from_str(&late.result).unwrap();
+        assert_eq!(fork["messages"], 3 * ROUNDS, "{fork}");
         let forks = ["g", "h"].map(|id| to("fork_session", json!({"session_id": "s", "id": id})));
         let done = world.engine().batch(&Caller::local(), &forks, None).await.unwrap();
         for result in done.results {

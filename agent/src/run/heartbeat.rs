@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::run::lease::{RunLease, fencing_token, millis};
 
 /// Leases in one batch: half of the permitted batch size, because a batch blocks all other writes.
-const TOGETHER: usize = 500;
+const LEASES_PER_BATCH: usize = 500;
 
 /// Renewals in the time of a lease. A lease that was just taken is renewed after a third of it at most, so two more renewals can be
 /// late or fail.
@@ -106,7 +106,7 @@ impl HeldLeases {
         let calls: Vec<Lease> = self.calls().values().cloned().map(Lease::Call).collect();
         // Runs first: without its run, a call is of no use.
         let held = [runs, calls].concat();
-        let mut waiting: Vec<&[Lease]> = held.chunks(TOGETHER).rev().collect();
+        let mut waiting: Vec<&[Lease]> = held.chunks(LEASES_PER_BATCH).rev().collect();
         while let Some(together) = waiting.pop() {
             let heartbeats = together.iter().map(|lease| lease.heartbeat(duration));
             // No longer than until the next renewals.
@@ -134,6 +134,22 @@ impl HeldLeases {
             }
         }
         Ok(())
+    }
+
+    /// Returns a connection that the async runtime of this thread drives. Until there is one, for example because the server
+    /// accepts no further connection, the leases are renewed over the connection of the runtime.
+    async fn connect(&self, abide: &Abide, duration: Duration) -> Abide {
+        loop {
+            match abide.separate().await {
+                Ok(separate) => return separate,
+                Err(error) => tracing::warn!(%error, "no connection of its own to renew leases"),
+            }
+            if let Err(error) = self.renew(abide, duration).await {
+                tracing::warn!(%error, "leases could not be renewed");
+            }
+            // tidy: the pause before another attempt to connect
+            tokio::time::sleep(RECONNECT.min(duration / RENEWALS)).await;
+        }
     }
 
     /// Renews all leases each third of their duration.
@@ -192,7 +208,8 @@ impl LeaseKeeper {
             let runtime = runtime.expect("an async runtime can be created");
             runtime.block_on(async {
                 let keeps = async {
-                    leases.keep(&connect(&abide).await, duration).await;
+                    let separate = leases.connect(&abide, duration).await;
+                    leases.keep(&separate, duration).await;
                 };
                 tokio::select! {
                     () = stopped.cancelled() => {}
@@ -213,18 +230,6 @@ impl LeaseKeeper {
         if self.thread.join().is_err() {
             tracing::error!("the thread that renews leases panicked");
         }
-    }
-}
-
-/// A connection that the async runtime of this thread drives.
-async fn connect(abide: &Abide) -> Abide {
-    loop {
-        match abide.separate().await {
-            Ok(separate) => return separate,
-            Err(error) => tracing::warn!(%error, "no connection to renew leases"),
-        }
-        // tidy: the pause before another attempt to connect
-        tokio::time::sleep(RECONNECT).await;
     }
 }
 

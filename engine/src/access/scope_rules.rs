@@ -56,6 +56,11 @@ impl ScopeRules {
         self.continued.get(reducer).copied().unwrap_or(reducer)
     }
 
+    /// Returns the reducer that continues the calls of a reducer, if their work goes on in later transactions.
+    pub(crate) fn step_of(&self, reducer: &str) -> Option<&'static str> {
+        self.continued.iter().find(|(_, first)| **first == reducer).map(|(step, _)| *step)
+    }
+
     /// The result for a restricted caller: an empty text replaces each secret of the reducer, so that the
     /// row keeps its shape.
     pub(crate) fn without_secrets(&self, reducer: &str, result: String) -> String {

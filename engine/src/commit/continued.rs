@@ -22,7 +22,7 @@ pub(crate) struct LastStep {
     pub(crate) outcome: Result<(Seq, String), Refusal>,
 }
 
-/// The held answers. A lost one is not lost work: the rows of the work are in the file.
+/// The held answers. If one is lost, its work still goes on: the rows of the work are in the file.
 #[derive(Debug, Default)]
 pub(crate) struct HeldAnswers(Vec<HeldAnswer>);
 
@@ -38,13 +38,14 @@ impl HeldAnswers {
     /// Returns the answers that wait for nothing more after this step.
     pub(crate) fn release(&mut self, step: &LastStep) -> Vec<ReplyEnvelope> {
         for held in &mut self.0 {
-            let is_it = |call: &ContinuedCall| {
-                call.reducer == step.call.reducer && call.subject == step.call.subject
-            };
-            for (position, _) in held.unfinished.iter().filter(|(_, call)| is_it(call)) {
-                held.answer.complete(*position, &step.outcome);
-            }
-            held.unfinished.retain(|(_, call)| !is_it(call));
+            held.unfinished.retain(|(position, call)| {
+                let has_ended =
+                    call.reducer == step.call.reducer && call.subject == step.call.subject;
+                if has_ended {
+                    held.answer.complete(*position, &step.outcome);
+                }
+                !has_ended
+            });
         }
         let done = self.0.extract_if(.., |held| held.unfinished.is_empty());
         done.map(|held| held.answer).collect()

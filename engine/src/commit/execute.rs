@@ -31,7 +31,7 @@ pub(crate) struct Executor {
     pub(crate) clock: Arc<dyn Clock>,
     salts: SaltPool,
     /// Access of restricted callers.
-    scope_rules: ScopeRules,
+    pub(crate) scope_rules: ScopeRules,
     /// Whether the log itself has subscribers.
     pub(crate) keeps_events: bool,
     /// The events of this transaction, if there are such subscribers.

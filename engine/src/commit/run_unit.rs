@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
+use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
 use abide_schema::work::SharedWork;
 use abide_schema::{Abort, Code, Refusal, SEE_LOG, Seq, limits};
 use abide_store::StoreError;
+use serde_json::Value as JsonValue;
 
 use crate::commit::execute::{Executor, RollbackPoint};
 use crate::commit::outcome::{expand, refusal_in};
@@ -231,6 +233,17 @@ impl Executor {
                         .hint("repeat the request with the role and the capabilities of its first attempt"),
                 ));
             }
+            // The work of the call may have gone on in later transactions: then its result is that of the last step.
+            let last_step = match &event {
+                Some(first) => self.last_step(first).map_err(UnitFailure::Store)?,
+                None => None,
+            };
+            if unit.calls.len() == 1
+                && let Some(failure) = last_step.as_ref().and_then(step_failure)
+            {
+                return Err(UnitFailure::Refused(failure));
+            }
+            let event = last_step.or(event);
             let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
             let result = event.as_ref().map_or_else(
                 || "null".to_owned(),
@@ -239,9 +252,23 @@ impl Executor {
             let reducer = event.as_ref().map_or("", |event| &event.reducer);
             let result = self.shown(caller, reducer, result);
             let result = result.map_err(UnitFailure::Store)?;
+            let seq = event.as_ref().map_or(seq, |event| event.seq);
             calls.push(CallOutcome { seq, result, duplicate: true, refusal });
         }
         Ok(Some(UnitResult { calls, duplicate: true }))
+    }
+
+    /// Returns the last step so far of a call whose work goes on in later transactions; `None` if it needs none.
+    fn last_step(&self, first: &Event) -> Result<Option<Event>, StoreError> {
+        let store = &self.transaction.store;
+        let step = self.scope_rules.step_of(&first.reducer);
+        let Some((step, session_id)) = step.zip(first.session_id.as_deref()) else {
+            return Ok(None);
+        };
+        match store.last_of_run(session_id, first.seq, step)? {
+            Some(last) => store.event(last),
+            None => Ok(None),
+        }
     }
 
     /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events
@@ -258,6 +285,14 @@ impl Executor {
         }
         self.transaction.store.remember_request(request.row(caller, &seqs)).map_err(broken)
     }
+}
+
+/// Returns why the work of a call could not be completed, if its last step says so: see `Module::continuing`.
+fn step_failure(step: &Event) -> Option<Refusal> {
+    let arguments: JsonValue = serde_json::from_str(&step.arguments).ok()?;
+    let error = arguments.get("error").filter(|error| !error.is_null())?;
+    let code = Code::parse(error["code"].as_str()?)?;
+    Some(Refusal::new(code, error["message"].as_str()?))
 }
 
 /// The refusal of a batch that blocks the writer for too long.

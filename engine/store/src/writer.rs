@@ -467,6 +467,29 @@ impl Writer {
         Ok(found)
     }
 
+    /// Returns the last of the events of `reducer` that follow an event in its session without another one between them.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn last_of_run(
+        &self,
+        session_id: &str,
+        after: Seq,
+        reducer: &str,
+    ) -> Result<Option<Seq>, StoreError> {
+        let mut found = None;
+        let sql = "SELECT max(seq) FROM events WHERE session_id = ?1 AND seq > ?2 AND seq < coalesce(
+            (SELECT seq FROM events WHERE session_id = ?1 AND seq > ?2 AND reducer <> ?3 ORDER BY seq LIMIT 1),
+            9223372036854775807)";
+        let params = [Value::from(session_id), Value::Integer(after.0), Value::from(reducer)];
+        self.run(sql, &params, &mut |row| {
+            if let Some(Value::Integer(seq)) = row.first() {
+                found = Some(Seq(*seq));
+            }
+        })?;
+        Ok(found)
+    }
+
     /// The caller of an event.
     ///
     /// # Errors

@@ -86,7 +86,7 @@ pub fn fork_session(
         ended_at: None,
     })?;
     let progress = Progress { key: ctx.digest(&fork.session_id), ..Progress::default() };
-    let mut copy = Copy::new(origin, session, fork, progress);
+    let mut copy = ForkStep::new(origin, session, fork, progress);
     copy.begin(ctx)?;
     let fork = copy.take_step(ctx)?;
     // Results of earlier versions had no such member.
@@ -140,7 +140,7 @@ pub fn continue_fork(
     })?;
     let progress = serde_json::from_str(row.progress.as_str());
     let progress = progress.map_err(|why| Abort::Broken(Box::new(why)))?;
-    Copy::new(origin, session, fork, progress).take_step(ctx)
+    ForkStep::new(origin, session, fork, progress).take_step(ctx)
 }
 
 /// The event that the history ends with.
@@ -248,7 +248,7 @@ impl NewMessage {
 }
 
 /// One step of a fork.
-struct Copy {
+struct ForkStep {
     origin: Session,
     session: Session,
     fork: SessionFork,
@@ -271,9 +271,9 @@ struct Copy {
     has_copied: bool,
 }
 
-impl Copy {
-    fn new(origin: Session, session: Session, fork: SessionFork, progress: Progress) -> Copy {
-        Copy {
+impl ForkStep {
+    fn new(origin: Session, session: Session, fork: SessionFork, progress: Progress) -> ForkStep {
+        ForkStep {
             origin,
             session,
             fork,
