@@ -234,11 +234,24 @@ impl Rig {
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
+        let mut idle_at = None;
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            assert!(self.step(), "the engine is idle, but the response is missing");
+            if self.step() {
+                continue;
+            }
+            // The answer may wait for work that goes on in due rows, or that a fault has ended.
+            let state = (self.engine().durable_seq(), self.engine().ready().is_err());
+            assert!(idle_at != Some(state), "the engine is idle, but the response is missing");
+            idle_at = Some(state);
+            if state.1 {
+                self.director.step(EngineThread::Writer);
+            } else {
+                let mut due = pin!(self.engine().fire_due());
+                while due.as_mut().poll(&mut context).is_pending() && self.step() {}
+            }
         }
     }
 

@@ -320,10 +320,23 @@ impl ScriptRun<'_> {
             "output_tokens": 1});
         self.call("app", "correct_run", json!({"id": "run3", "result": result, "lines": []}))?;
         self.webhooks()?;
-        self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
+        self.fork()?;
         self.call("app", "resume_run", json!({"id": "run1"}))?;
         let claim = json!({"id": "run1", "driver": "one", "lease_ms": 1_000});
         Ok(token(&self.call("agent", "claim_run", claim)?))
+    }
+
+    /// A short session is copied in one call, and a long one in steps.
+    fn fork(&mut self) -> ScriptResult {
+        self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
+        let session = json!({"agent": "support", "id": "long", "scope": {"tenant": "t1"}});
+        self.call("app", "create_session", session)?;
+        let message = |nth: usize| BatchCall {
+            reducer: "append_message".to_owned(),
+            args: json!({"session_id": "long", "role": "user", "content": format!("{nth}")}),
+        };
+        self.put("app", (0..limits::FORK_STEP_ROWS + 20).map(message).collect())?;
+        self.call("app", "fork_session", json!({"session_id": "long", "id": "s7"})).map(drop)
     }
 
     /// A webhook is set, fails once, is tried again when its time has come, and is deleted.
