@@ -6,7 +6,7 @@
 //! A live query has the webhooks with events that are not delivered. Each is served by a task; a scope has a share of them, so
 //! that slow receivers of one tenant delay no other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,6 +109,9 @@ struct Outbox {
     /// The ids and the shares of those that are served, by task.
     busy: BTreeMap<String, String>,
     tasks: HashMap<tokio::task::Id, String>,
+    /// The ids of those that came again while they were served, for example because the pause after a failure has ended
+    /// already. What their tasks have looked at was before.
+    came_again: BTreeSet<String>,
     /// The share that was served last: the next one comes first.
     last_share: String,
     is_snapshot: bool,
@@ -155,7 +158,11 @@ impl Outbox {
             let (set_seq, events) = (number(set_seq), number(events));
             let before = former.get(&**id).and_then(Option::as_ref);
             let same = before.or_else(|| self.waiting.get(&**id));
-            let looked_at = same.filter(|it| it.set_seq == set_seq).map_or(0, |it| it.looked_at);
+            let looked_at = same.filter(|it| it.set_seq == set_seq).map(|it| it.looked_at);
+            if looked_at.is_none() && self.busy.contains_key(&**id) {
+                self.came_again.insert(id.to_string());
+            }
+            let looked_at = looked_at.unwrap_or(0);
             let waiting = Waiting { share, set_seq, events, looked_at };
             self.waiting.insert(id.to_string(), waiting);
         }
@@ -198,6 +205,9 @@ impl Outbox {
     fn finished(&mut self, task: tokio::task::Id, looked_at: Option<i64>) {
         let Some(id) = self.tasks.remove(&task) else { return };
         self.busy.remove(&id);
+        if self.came_again.remove(&id) {
+            return;
+        }
         if let Some(waiting) = self.waiting.get_mut(&id) {
             waiting.looked_at = looked_at.unwrap_or(waiting.events);
         }
@@ -451,8 +461,6 @@ fn pause(attempts: i64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn row(id: &str, tenant: &str, events: i64) -> Row {
@@ -501,6 +509,20 @@ mod tests {
         // After a pause it is tried again, although there is no new event.
         outbox.change(&[row("a", "acme", 4)], [].iter());
         outbox.change(&[], [row("a", "acme", 4)].iter());
+        assert_eq!(outbox.take(), Some(("a".to_owned(), 0)));
+    }
+
+    /// The end of a pause arrived before the end of the task that had recorded it. The webhook was then marked as looked at,
+    /// and no further attempt was made.
+    #[test]
+    fn a_webhook_that_comes_again_while_it_is_served_is_served_again() {
+        let mut outbox = Outbox::default();
+        outbox.change(&[], [row("a", "acme", 3)].iter());
+        assert_eq!(served(&mut outbox), ["a"]);
+        let task = *outbox.tasks.keys().next().expect("it is served");
+        outbox.change(&[row("a", "acme", 3)], [].iter());
+        outbox.change(&[], [row("a", "acme", 3)].iter());
+        outbox.finished(task, Some(3));
         assert_eq!(outbox.take(), Some(("a".to_owned(), 0)));
     }
 
