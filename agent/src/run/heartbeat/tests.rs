@@ -8,7 +8,7 @@ use abide_client::arguments::{ClaimRun, CreateSession, RegisterAgent, StartRun};
 use abide_client::{Abide, Call};
 use serde_json::Map;
 
-use super::{HeldLeases, TOGETHER};
+use super::{HeldLeases, LEASES_PER_BATCH};
 use crate::run::lease::RunLease;
 
 /// Starts runs for one driver, each in its own session.
@@ -40,10 +40,10 @@ async fn number(abide: &Abide, sql: &str) -> i64 {
 async fn a_refused_renewal_does_not_affect_other_runs() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
-    let runs = TOGETHER + 20;
+    let runs = LEASES_PER_BATCH + 20;
     let run_leases = drive(&abide, runs).await;
     // Two runs have ended since the list was read, one in each batch.
-    for gone in [7, TOGETHER + 3] {
+    for gone in [7, LEASES_PER_BATCH + 3] {
         abide.call(run_leases[gone].failed("over", "it is over")).await.expect("the run ends");
     }
     let latest = "SELECT max(lease_expires_at) FROM runs";
