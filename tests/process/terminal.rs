@@ -46,8 +46,14 @@ fn assert_harmless(how: &str, output: &str) {
     assert!(!output.contains("\rend"), "a carriage return of {how}: {output:?}");
 }
 
-/// Runs a command on a pseudo-terminal, types the input, and returns everything that was shown.
-fn on_a_terminal(args: &[String], input: &str) -> String {
+/// What is asked on a terminal, and the line that answers it. What is typed before the question answers nothing.
+struct Question {
+    asked: &'static str,
+    answer: &'static str,
+}
+
+/// Runs a command on a pseudo-terminal, answers its question, and returns everything that was shown.
+fn on_a_terminal(args: &[String], mut question: Option<Question>) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -57,12 +63,15 @@ fn on_a_terminal(args: &[String], input: &str) -> String {
     let mut child = abide().args(args).stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
     drop(slave);
     let mut master = File::from(master);
-    master.write_all(input.as_bytes()).unwrap();
     let mut shown = Vec::new();
     let mut buffer = [0; 4096];
     // A terminal whose other end is closed reads as an error.
     while let Ok(read @ 1..) = master.read(&mut buffer) {
         shown.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8_lossy(&shown);
+        if let Some(Question { answer, .. }) = question.take_if(|it| text.contains(it.asked)) {
+            master.write_all(answer.as_bytes()).unwrap();
+        }
     }
     child.wait().unwrap();
     String::from_utf8_lossy(&shown).into_owned()
@@ -73,7 +82,7 @@ fn on_a_terminal(args: &[String], input: &str) -> String {
 #[track_caller]
 fn check(args: &[&str]) -> String {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-    let shown = on_a_terminal(&args, "");
+    let shown = on_a_terminal(&args, None);
     assert_harmless(&format!("{args:?} on a terminal"), &shown);
     let mut all = shown;
     for more in [None, Some("--json".to_owned())] {
@@ -302,7 +311,8 @@ fn a_run_and_its_prompt_escape_control_characters() {
             .map(str::to_owned)
             .into()
     };
-    let shown = on_a_terminal(&of("r1"), "y\n");
+    let question = Question { asked: "approve? [y/N]", answer: "y\n" };
+    let shown = on_a_terminal(&of("r1"), Some(question));
     assert_harmless("a run on a terminal", &shown);
     assert!(shown.contains("approve? [y/N]"), "{shown:?}");
     assert!(shown.matches("mark").count() >= 4, "{shown:?}");
