@@ -1,6 +1,7 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
 mod approvals;
+mod behaviour;
 mod compaction;
 mod composition;
 mod config_reload;
