@@ -77,6 +77,7 @@ pub use catalog::agents::{Catalog, Problem};
 pub use catalog::folder_check::check_definitions;
 pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource, mcp_servers};
 pub use catalog::project_reload::{FolderChange, FolderChanges};
+pub use context::entry::CallStatus;
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
     until_turn_ends,

@@ -342,9 +342,14 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
         "assistant" if is_answer(entry) => {
             let calls = entry.assistant()?.calls.iter().map(|call| {
                 let (name, id, arguments) = (&call.name, &call.call_id, &call.arguments);
+                let outcome = entry.undelivered(id).map(|outcome| {
+                    let failed = if outcome.is_error { "failed " } else { "" };
+                    format!("\n{failed}result of {name} {id}: {}", outcome.text)
+                });
+                let outcome = outcome.unwrap_or_default();
                 match context::reduction::drops(&settings.reduce_arguments, name, arguments) {
-                    true => format!("\ncalls {name} {id}"),
-                    false => format!("\ncalls {name} {id} with {arguments}"),
+                    true => format!("\ncalls {name} {id}{outcome}"),
+                    false => format!("\ncalls {name} {id} with {arguments}{outcome}"),
                 }
             });
             format!("agent: {text}{}", calls.collect::<String>())

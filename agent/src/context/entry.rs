@@ -12,6 +12,19 @@ pub(crate) struct SessionEntry {
     row: AgentState,
     data: EntryData,
     is_denied: bool,
+    /// Outcomes of the calls of an answer that no message has, see `tools::undelivered`.
+    undelivered: Vec<UndeliveredResult>,
+}
+
+/// The outcome of a call whose run ended before it gave the result to the model.
+#[derive(Clone, Debug)]
+pub(crate) struct UndeliveredResult {
+    pub(crate) call_id: String,
+    /// As the model reads it.
+    pub(crate) text: String,
+    pub(crate) is_error: bool,
+    /// Whether it cannot change any more.
+    pub(crate) is_final: bool,
 }
 
 /// What a model reads in place of a message that a request guardrail has denied.
@@ -33,7 +46,7 @@ impl From<AgentState> for SessionEntry {
             "tool" => EntryData::Result(data(&row)),
             _ => EntryData::Unparsed,
         };
-        SessionEntry { row, data, is_denied: false }
+        SessionEntry { row, data, is_denied: false, undelivered: Vec::new() }
     }
 }
 
@@ -55,6 +68,17 @@ impl SessionEntry {
     /// Whether a request guardrail has denied the message.
     pub(crate) fn is_denied(&self) -> bool {
         self.is_denied
+    }
+
+    /// The outcome of a call of the answer, if it is known and no message has it.
+    pub(crate) fn undelivered(&self, call_id: &str) -> Option<&UndeliveredResult> {
+        self.undelivered.iter().find(|result| result.call_id == call_id)
+    }
+
+    /// Sets the outcome of a call of the answer that no message has.
+    pub(crate) fn set_undelivered(&mut self, result: UndeliveredResult) {
+        self.undelivered.retain(|known| known.call_id != result.call_id);
+        self.undelivered.push(result);
     }
 
     /// The data of an assistant message. It is the default if no driver wrote the message, or if it cannot be parsed.
@@ -167,7 +191,8 @@ pub(crate) struct RequestedCall {
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum CallStatus {
+pub enum CallStatus {
+    /// The tool succeeded.
     Succeeded,
     /// The tool failed, or the call was not valid.
     Failed,
@@ -175,6 +200,7 @@ pub(crate) enum CallStatus {
     Rejected,
     /// It exceeded a limit. It did not run.
     Skipped,
+    /// It was cancelled before it began, or while it ran.
     Cancelled,
 }
 

@@ -3,7 +3,12 @@
 
 use std::ops::Deref;
 
-use crate::context::entry::{SessionEntry, is_answer, is_of_others};
+use abide_client::Run;
+
+use crate::context::entry::{
+    RequestedCall, SessionEntry, UndeliveredResult, is_answer, is_of_others, is_result,
+};
+use crate::run::next_step;
 
 /// The messages, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +34,35 @@ impl SessionEntries {
             }
             self.all.push(entry);
         }
+    }
+
+    /// The calls of answers whose final outcome neither a message nor [`SessionEntries::set_undelivered`] has, each with the
+    /// position of its answer. The last answer of the run is omitted: its calls go on.
+    pub(crate) fn undelivered(&self, run: &Run) -> Vec<(usize, RequestedCall)> {
+        let current = next_step::last_answer(run, &self.all).map(|(at, _)| at);
+        let mut open: Vec<(usize, &RequestedCall)> = Vec::new();
+        let mut all: Vec<(usize, &RequestedCall)> = Vec::new();
+        for (at, entry) in self.all.iter().enumerate() {
+            if is_result(entry) {
+                let answered = entry.tool().map(|result| result.call_id.as_str());
+                open.retain(|(_, call)| Some(call.call_id.as_str()) != answered);
+            } else if is_answer(entry) {
+                all.append(&mut open);
+                let calls = entry.assistant().map_or(&[][..], |answer| &answer.calls);
+                open.extend(calls.iter().map(|call| (at, call)));
+            }
+        }
+        all.append(&mut open);
+        let is_known = |at: usize, call: &RequestedCall| {
+            self.all[at].undelivered(&call.call_id).is_some_and(|known| known.is_final)
+        };
+        all.retain(|(at, call)| Some(*at) != current && !is_known(*at, call));
+        all.into_iter().map(|(at, call)| (at, call.clone())).collect()
+    }
+
+    /// Sets the outcome of a call of the answer at a position.
+    pub(crate) fn set_undelivered(&mut self, at: usize, result: UndeliveredResult) {
+        self.all[at].set_undelivered(result);
     }
 
     /// Forgets the messages that a summary stands for.

@@ -1,11 +1,14 @@
 //! A session's messages in the form that a model reads. They are derived from the rows for each request.
 //!
-//! Model providers reject a conversation in which a tool call has no result. If a call has none because its run was
-//! aborted, a placeholder result is added.
+//! Model providers reject a conversation in which a tool call has no result. A call whose run ended before the result was
+//! delivered gets its stored outcome, see `tools::undelivered`.
+
+use std::collections::BTreeSet;
 
 use abide_definitions::profile_settings::ContextSettings;
 use abide_definitions::reduction_rules::ReductionRules;
 use abide_models::{ModelCall, ModelMessage};
+use serde_json::Value;
 
 use crate::context::entry::{
     MEMORY, PARTIAL, REPAIR, RequestedCall, SessionEntry, ToolEntry, WARNING, is_of_run, is_result,
@@ -39,17 +42,21 @@ fn messages_with(
     conversation.messages
 }
 
-/// The result of a call that has none: its run was aborted or failed first. A call that has begun may have taken effect, and a
-/// model that is told otherwise repeats it.
-const NO_RESULT: &str = "There is no result: the run ended before the call returned one. The call may \
+/// The result of a call of which neither a message nor a row has the outcome, such as a call in an imported history. It may have
+/// taken effect, and a model that is told otherwise repeats it.
+pub(crate) const NO_RESULT: &str = "There is no result: the run ended before the call returned one. The call may \
     have taken effect: find out before you repeat it.";
 
 /// The messages for a model so far.
 #[derive(Default)]
 struct Conversation<'a> {
     messages: Vec<ModelMessage>,
+    /// The last answer.
+    answer: Option<&'a SessionEntry>,
     /// The calls of the last answer that have no result yet.
     open: Vec<&'a RequestedCall>,
+    /// Calls of earlier answers that have got their stored outcome in place of a message.
+    closed: BTreeSet<&'a str>,
     /// Messages that arrived before the results of all calls. Providers expect the results next to the answer.
     later: Vec<ModelMessage>,
 }
@@ -75,15 +82,18 @@ impl<'a> Conversation<'a> {
         result: &ToolEntry,
         settings: Option<&ContextSettings>,
     ) {
+        // A fork writes results at the end of its history, also those of calls of earlier answers.
+        if self.closed.contains(result.call_id.as_str()) {
+            return;
+        }
         let text = entry.content.as_deref().unwrap_or_default();
         let content = settings.and_then(|settings| {
             let rules = &settings.reduce_results;
             reduction::of_result(rules, &result.name, &result.call_id, text)
         });
         let mut content = content.unwrap_or_else(|| text.to_owned());
-        // The request of the model stays as it was: providers check what they have signed.
         if let Some(arguments) = &result.approved_arguments {
-            content = format!("The approver changed the arguments to {arguments}.\n{content}");
+            content = with_approved_arguments(arguments, &content);
         }
         self.messages.push(ModelMessage::Tool {
             call_id: result.provider_call_id.clone(),
@@ -100,6 +110,7 @@ impl<'a> Conversation<'a> {
     fn add_answer(&mut self, entry: &'a SessionEntry, settings: Option<&ContextSettings>) {
         let Some(answer) = entry.assistant() else { return };
         self.end_answer();
+        self.answer = Some(entry);
         self.open.extend(&answer.calls);
         let calls = answer.calls.iter().map(|call| ModelCall {
             id: call.provider_call_id.clone(),
@@ -118,18 +129,26 @@ impl<'a> Conversation<'a> {
         self.messages.push(message);
     }
 
-    /// Ends the last answer. Its calls without a result get a placeholder.
+    /// Ends the last answer. Its calls without a message with their result get the stored outcome.
     fn end_answer(&mut self) {
         for call in self.open.drain(..) {
+            self.closed.insert(&call.call_id);
+            let stored = self.answer.and_then(|answer| answer.undelivered(&call.call_id));
             self.messages.push(ModelMessage::Tool {
                 call_id: call.provider_call_id.clone(),
                 name: call.name.clone(),
-                content: NO_RESULT.to_owned(),
-                is_error: true,
+                content: stored.map_or(NO_RESULT, |stored| &stored.text).to_owned(),
+                is_error: stored.is_none_or(|stored| stored.is_error),
             });
         }
         self.messages.append(&mut self.later);
     }
+}
+
+/// A result of a call that ran with other arguments than the model's. The request of the model stays as it was: providers check
+/// what they have signed.
+pub(crate) fn with_approved_arguments(arguments: &Value, result: &str) -> String {
+    format!("The approver changed the arguments to {arguments}.\n{result}")
 }
 
 /// A message that is neither an answer nor a result; `None` if the model does not see it.

@@ -111,7 +111,8 @@ pub(crate) async fn checked(
     call: &ToolCall,
     result: CallResult,
 ) -> Step<CallResult> {
-    if call.status != ToolCallStatus::Succeeded
+    if call.tool_name != REQUEST_SUPERVISOR
+        || call.status != ToolCallStatus::Succeeded
         || driver.shared.recorded_outcomes.contains_key(&call.call_id)
     {
         return Ok(result);

@@ -193,6 +193,9 @@ impl Changes<'_> {
         };
         let of_call = format!("result of {name} ({position})");
         self.add(RunChangeKind::ToolResult, &of_call, text(was), text(is));
+        if text(was) == text(is) && was.status.is_some() {
+            self.add(RunChangeKind::ToolResult, &of_call, ending(was), ending(is));
+        }
         let decided = |message: &RecordedMessage| match &message.approval {
             Some(approval) if approval.approved => "needs an approval: approved",
             Some(_) => "needs an approval: rejected",
@@ -234,6 +237,12 @@ fn in_order(messages: &[RecordedMessage]) -> Vec<&RecordedMessage> {
         });
     }
     ordered
+}
+
+/// What became of the call of a result.
+fn ending(message: &RecordedMessage) -> String {
+    format!("{:?}, exit code {}", message.status(), message.exit_code.unwrap_or_default())
+        .to_lowercase()
 }
 
 /// A message in one text.

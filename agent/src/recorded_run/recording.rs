@@ -9,14 +9,15 @@ use std::path::Path;
 
 use abide_client::{
     Abide, AgentState, Approval, ApprovalStatus, DERIVED, Effect, Error, Json, Run, RunStatus,
-    ToolCall,
+    ToolCall, ToolCallStatus,
 };
 use abide_definitions::agent::AgentDefinition;
+use abide_definitions::agent_tool::GET_TOOL_RESPONSE;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::catalog;
-use crate::context::entry::{AssistantEntry, MEMORY, ToolEntry, data};
+use crate::context::entry::{AssistantEntry, CallStatus, MEMORY, ToolEntry, data};
 use crate::run::error::RuntimeError;
 
 /// A recorded run with the runs that it delegated.
@@ -80,15 +81,33 @@ pub struct RecordedMessage {
     /// The position of a call in the run: number of the answer, number of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
-    /// The result of the tool, before it was shortened for the model.
+    /// What became of a call; if omitted, `error` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<CallStatus>,
+    /// The exit code of the tool's program, or 128 plus its signal; for other tools 0 or 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The result of a tool that succeeded, before it was shortened for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
+    /// Why the tool failed, or why the call was rejected, before it was shortened for the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// The decision on the call, if it needed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<RecordedApproval>,
     /// The usage of an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<RecordedUsage>,
+}
+
+impl RecordedMessage {
+    /// What became of the call of a result.
+    #[must_use]
+    pub fn status(&self) -> CallStatus {
+        let by_error = if self.error { CallStatus::Failed } else { CallStatus::Succeeded };
+        self.status.unwrap_or(by_error)
+    }
 }
 
 /// A call of an answer.
@@ -341,6 +360,7 @@ async fn conversation(
     let mut messages = Vec::new();
     for entry in &entries {
         let mut message = message_of(entry, &run.id, &calls, &approvals);
+        rename_calls(&mut message, &run.id, &id, &calls);
         if is_own(entry) {
             message.usage = usages.next();
         }
@@ -360,6 +380,31 @@ async fn conversation(
         tools,
         outcome: outcome_of(&run),
     })
+}
+
+/// Replaces ids of the run's calls in texts that name them: the mark in a result that was cut, and the arguments of the tool that
+/// fetches the rest. In the repetition, the calls have ids of the recording.
+fn rename_calls(
+    message: &mut RecordedMessage,
+    run_id: &str,
+    id: &str,
+    calls: &BTreeMap<&str, &ToolCall>,
+) {
+    if let (Some(position), Some(content)) = (&message.position, &mut message.content) {
+        let own = format!("{run_id}{DERIVED}{position}");
+        *content = content.replace(&own, &format!("{id}{DERIVED}{position}"));
+    }
+    let fetches = message.tool_calls.iter_mut().filter(|call| call.name == GET_TOOL_RESPONSE);
+    for arguments in fetches.map(|call| &mut call.arguments) {
+        // The last one: an id can begin with another.
+        let named = calls.keys().rev().find_map(|call_id| {
+            let position = call_id.strip_prefix(run_id)?.strip_prefix(DERIVED)?;
+            arguments.contains(call_id).then_some((call_id, position))
+        });
+        if let Some((call_id, position)) = named {
+            *arguments = arguments.replace(*call_id, &format!("{id}{DERIVED}{position}"));
+        }
+    }
 }
 
 /// The tools of the session's calls and those that the definition names, without those that stand for agents.
@@ -444,6 +489,10 @@ fn message_of(
         "tool" => {
             let entry: ToolEntry = data(entry);
             let row = calls.get(entry.call_id.as_str());
+            let succeeded = row.filter(|row| row.status == ToolCallStatus::Succeeded);
+            let failed = row.filter(|row| {
+                matches!(row.status, ToolCallStatus::Failed | ToolCallStatus::Rejected)
+            });
             let position =
                 entry.call_id.strip_prefix(run_id).and_then(|it| it.strip_prefix(DERIVED));
             RecordedMessage {
@@ -451,7 +500,10 @@ fn message_of(
                 name: Some(entry.name),
                 error: entry.is_error,
                 position: position.map(str::to_owned),
-                result: row.and_then(|row| row.result.as_ref()).map(Json::value),
+                status: entry.status,
+                exit_code: (entry.exit_code != 0).then_some(entry.exit_code),
+                result: succeeded.and_then(|row| row.result.as_ref()).map(Json::value),
+                failure: failed.and_then(|row| row.error.clone()),
                 approval: approvals.get(entry.call_id.as_str()).and_then(|it| decision(it)),
                 ..message
             }

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::agents::Catalog;
+use crate::context::entry::CallStatus;
 use crate::recorded_run::recording::{
     RecordedApproval, RecordedConversation, RecordedMessage, RecordedRun, RecordingError,
 };
@@ -117,6 +118,7 @@ impl RecordedRun {
         }
         let mut repeated = RecordedRun::record(abide, id, id).await?;
         repeated.end_where_interrupted(self);
+        repeated.keep_results(self);
         Ok(repeated)
     }
 
@@ -175,30 +177,48 @@ impl RecordedRun {
     }
 
     fn outcomes(&self) -> BTreeMap<String, ToolOutcome> {
-        let outcome = |message: &RecordedMessage| {
-            let text = message.content.clone().unwrap_or_default();
-            match &message.result {
-                Some(result) => {
-                    let text = result["text"].as_str().map_or(text, str::to_owned);
-                    let exit_code =
-                        result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
-                    ToolOutcome {
-                        content: result["content"].clone(),
-                        exit_code: exit_code.unwrap_or_default(),
-                        ..ToolOutcome::text(text)
-                    }
+        self.results().filter_map(|(id, message)| Some((id, outcome_of(message)?))).collect()
+    }
+
+    /// Takes the results of tools from the recording: what a tool has done does not change with a definition. So a call that the
+    /// current definitions do not run keeps its result for later definitions, which do.
+    fn keep_results(&mut self, recorded: &RecordedRun) {
+        let results: BTreeMap<String, RecordedMessage> =
+            recorded.results().map(|(id, message)| (id, message.clone())).collect();
+        for conversation in &mut self.conversations {
+            for now in conversation.messages.iter_mut().filter(|it| it.role == "tool") {
+                let position = now.position.clone().unwrap_or_default();
+                let id = format!("{}{DERIVED}{position}", conversation.id);
+                let Some(was) = results.get(&id).filter(|was| was.name == now.name) else {
+                    continue;
+                };
+                now.result.clone_from(&was.result);
+                now.failure.clone_from(&was.failure);
+                if now.status() == was.status() {
+                    (now.status, now.exit_code) = (was.status, was.exit_code);
                 }
-                // A person has settled the call, without a result.
-                None if !message.error => ToolOutcome::text(text),
-                None => ToolOutcome::failed(Failure::Tool, text),
+                if now.status() == CallStatus::Cancelled && now.status() == was.status() {
+                    // The recording does not say whether the call had begun, and the text does.
+                    now.content.clone_from(&was.content);
+                }
+                if let (Some(decision), Some(recorded)) = (&mut now.approval, &was.approval)
+                    && decision.approved == recorded.approved
+                {
+                    decision.comment.clone_from(&recorded.comment);
+                }
             }
-        };
-        self.results().map(|(id, message)| (id, outcome(message))).collect()
+        }
     }
 
     fn decisions(&self) -> BTreeMap<String, RecordedApproval> {
-        let decided =
-            self.results().filter_map(|(id, message)| Some((id, message.approval.clone()?)));
+        let decided = self.results().filter_map(|(id, message)| {
+            let mut decision = message.approval.clone()?;
+            if !decision.approved && decision.comment.is_none() {
+                // Without a comment, the model reads who has rejected the call, or that nobody has decided in time.
+                decision.comment.clone_from(&message.failure);
+            }
+            Some((id, decision))
+        });
         decided.collect()
     }
 
@@ -227,6 +247,35 @@ impl RecordedRun {
         // A recorded failure is final.
         all.iter_mut().for_each(|tool| tool.retry = None);
         all
+    }
+}
+
+/// The recorded outcome of a call; `None` if it did not run.
+fn outcome_of(message: &RecordedMessage) -> Option<ToolOutcome> {
+    let text = message.content.clone().unwrap_or_default();
+    if message.status() == CallStatus::Cancelled {
+        return Some(ToolOutcome::failed(Failure::Cancelled, text));
+    }
+    // A recording can have the result of a tool also if the definitions at the time did not run it: see `keep_results`.
+    if let Some(result) =
+        message.result.as_ref().filter(|_| message.status.is_some() || !message.error)
+    {
+        let text = result["text"].as_str().map_or(text, str::to_owned);
+        let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
+        return Some(ToolOutcome {
+            content: result["content"].clone(),
+            exit_code: exit_code.unwrap_or_default(),
+            ..ToolOutcome::text(text)
+        });
+    }
+    match message.status() {
+        // A person has settled the call, without a result.
+        CallStatus::Succeeded => Some(ToolOutcome::text(text)),
+        CallStatus::Rejected | CallStatus::Skipped => None,
+        CallStatus::Failed | CallStatus::Cancelled => Some(ToolOutcome {
+            exit_code: message.exit_code.unwrap_or(1),
+            ..ToolOutcome::failed(Failure::Tool, message.failure.clone().unwrap_or(text))
+        }),
     }
 }
 

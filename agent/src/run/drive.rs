@@ -9,7 +9,7 @@ use abide_client::{
 use serde_json::{Map, Value, json};
 
 use crate::context::entry::{CallResult, HandoffEntry, RequestedCall};
-use crate::delegation::{handoff, supervisor, task};
+use crate::delegation::{handoff, task};
 use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::run::driver::Driver;
@@ -182,13 +182,7 @@ impl Driver {
         let mut events = Vec::new();
         let mut messages = Vec::new();
         for (asked, row) in ended {
-            let mut result = tools::calls::result(self, &row);
-            if row.status != ToolCallStatus::Rejected {
-                result.approved_arguments = tools::approval::changed_arguments(self, &row).await?;
-            }
-            if supervisor::is_one(self, &row.tool_name) {
-                result = supervisor::checked(self, &row, result).await?;
-            }
+            let mut result = tools::calls::checked_result(self, &row).await?;
             let mut handoff = None;
             if handoff::changes_agent(self, &row) && !result.is_error() {
                 match handoff::target(self, &row).await? {

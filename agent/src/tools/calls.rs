@@ -1,7 +1,7 @@
 //! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
 
 use abide_client::arguments::{
-    CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
+    AcknowledgeCancel, CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
 use abide_client::{
     Call, Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
@@ -129,6 +129,10 @@ async fn run(
     stop: &CancellationToken,
 ) -> Step<Option<RecordedStep>> {
     let is_claimed = call.status == ToolCallStatus::Claimed;
+    let recorded = driver.shared.recorded_outcomes.get(&call.call_id);
+    if recorded.is_some_and(|outcome| outcome.failure == Some(Failure::Cancelled)) {
+        return cancel(driver, &call).await.map(|()| None);
+    }
     if stop.is_cancelled() && !is_claimed {
         return give_up(driver, &call).await.map(|()| None);
     }
@@ -276,6 +280,15 @@ async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
     }
 }
 
+/// Cancels a call that was cancelled in the run that this one repeats.
+async fn cancel(driver: &Driver, call: &ToolCall) -> Step {
+    let mut calls = vec![Call::of(CancelToolCall::new(&call.call_id))];
+    if call.status == ToolCallStatus::Claimed {
+        calls.push(AcknowledgeCancel::new(&call.call_id, fencing_token(call)).into());
+    }
+    driver.abide.batch(calls).await.map(drop).map_err(StepError::Refused)
+}
+
 fn is_settled_elsewhere(error: &Error) -> bool {
     error.code().is_some_and(|code| {
         code.is_temporary()
@@ -420,7 +433,7 @@ fn waits_for_disk(driver: &Driver, claimed: &ToolCall) -> bool {
 }
 
 /// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
-pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
+fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     let result = match call.status {
         ToolCallStatus::Succeeded => {
             let result = call.result.as_ref().map(Json::value);
@@ -432,7 +445,7 @@ pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
             CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
         }
         ToolCallStatus::Cancelled => {
-            CallResult::without_success(CallStatus::Cancelled, "The call was cancelled.")
+            CallResult::without_success(CallStatus::Cancelled, cancelled_text(call))
         }
         _ => {
             let why = call.error.clone().unwrap_or_else(|| "The call failed.".to_owned());
@@ -441,6 +454,25 @@ pub(crate) fn result(driver: &Driver, call: &ToolCall) -> CallResult {
         }
     };
     for_model(driver, &call.call_id, result)
+}
+
+/// The outcome of a finished call like [`result`], with the arguments that its approver has changed. An answer of a supervisor
+/// that none has given is replaced.
+pub(crate) async fn checked_result(driver: &Driver, call: &ToolCall) -> Step<CallResult> {
+    let mut result = result(driver, call);
+    if call.status != ToolCallStatus::Rejected {
+        result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
+    }
+    supervisor::checked(driver, call, result).await
+}
+
+/// Says whether a cancelled call has begun: a model repeats a call that did not run.
+fn cancelled_text(call: &ToolCall) -> &'static str {
+    if call.attempt == 0 {
+        "The call was cancelled before it began: it did not run."
+    } else {
+        "The call was cancelled while it ran. It may have taken effect: find out before you repeat it."
+    }
 }
 
 /// The exit code in the result of a call.

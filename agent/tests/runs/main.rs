@@ -46,6 +46,7 @@ mod tenants;
 mod time_limit;
 mod tool_worker;
 mod traces;
+mod undelivered;
 mod victim;
 mod watchdog;
 mod withheld;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use abide_agent::{Catalog, RecordedRun, Tools};
-use abide_client::arguments::{AbortRun, SaveMemories};
-use abide_client::{Abide, NewMemory};
-use abide_tools::{Function, ToolDeclaration, ToolOutcome};
+use abide_agent::{Catalog, RecordedMessage, RecordedRun, Tools};
+use abide_client::arguments::{AbortRun, CancelToolCall, DecideApproval, SaveMemories};
+use abide_client::{Abide, Decision, NewMemory};
+use abide_tools::{Effect, Function, Invocation, ToolDeclaration, ToolOutcome};
 use expect_test::{Expect, expect};
 use serde_json::json;
 
@@ -246,6 +246,92 @@ async fn calls_of_the_memory_are_repeated_with_what_the_recording_holds() {
     let now = repeat(&recorded, fixture.folder.path()).await;
     assert_eq!(recorded.changes(&now), []);
     fixture.close().await;
+}
+
+/// Regression: the repetition of a tool that had failed with an exit code succeeded, and `--accept` wrote that into the recording.
+/// The class: what a tool did, as the repetition guesses it from a part of the recording. Each status, exit code and result comes
+/// from the recording.
+#[tokio::test]
+async fn what_tools_did_is_repeated_and_never_changes() {
+    let definition = "tools: [look, pay, fail, lost]\ninterrupt_on: { pay: true }\n";
+    let call = |name: &str| format!("{{ name: {name}, arguments: {{ order: A }} }}");
+    let names = ["look", "fail", "pay", "lost", "look"];
+    let calls = names.map(|name| format!("{{ calls: [{}] }}", call(name))).join(", ");
+    let both = format!("{{ calls: [{}, {}] }}", call("fail"), call("gone"));
+    let script = format!("answers: [{calls}, {both}, {{ text: Done. }}]");
+    let fixture = FixtureOptions::of(definition, &script);
+    add_failing_tools(&fixture.tools);
+    let fixture = fixture.open().await;
+    fixture.begin("Pay order A.").await;
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    let decide = |id: &str| DecideApproval::new(Decision::Reject).call_id(id);
+    fixture.abide.call(decide("r1~3.1")).await.expect("it waits");
+    // Its worker cannot say whether it has done anything.
+    let lost = "SELECT 1 FROM tool_calls WHERE call_id = 'r1~4.1' AND status = 'claimed'";
+    fixture.until(lost).await;
+    fixture.abide.call(CancelToolCall::new("r1~4.1")).await.expect("it runs");
+    attend(&fixture.abide, "r1").await;
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    let messages = &recorded.conversations[0].messages;
+    let results = messages.iter().filter(|message| message.role == "tool").map(|message| {
+        let RecordedMessage { status, exit_code, failure, content, .. } = message;
+        let length = failure.as_ref().map(String::len);
+        format!(
+            "{status:?} {exit_code:?} {length:?} {:.20}\n",
+            content.as_deref().unwrap_or_default()
+        )
+    });
+    expect![[r#"
+        Some(Succeeded) None None look A is done
+        Some(Failed) Some(3) Some(80000) no. no. no. no. no. 
+        Some(Rejected) Some(1) Some(20) Rejected: rejected b
+        Some(Cancelled) Some(1) None The call was cancell
+        Some(Succeeded) None None look A is done
+        Some(Failed) Some(1) None unknown tool gone; a
+        Some(Failed) Some(3) Some(80000) no. no. no. no. no. 
+    "#]]
+    .assert_eq(&results.collect::<String>());
+    let place = temporary_folder();
+    let again = async |recorded: &RecordedRun, definition: &str| {
+        define(place.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
+        let declared = tools(place.path().join("ledger"));
+        add_failing_tools(&declared);
+        let catalog = |tools: Tools| Catalog::new(place.path(), tools);
+        let folder = temporary_folder();
+        let abide = Abide::open(folder.path().join("repeated.db")).expect("the file opens");
+        let now = recorded.repeat(&declared, catalog, &abide, folder.path()).await;
+        abide.close().await;
+        now.expect("it is repeated")
+    };
+    let same = again(&recorded, definition).await;
+    assert_eq!(recorded.changes(&same), []);
+    assert_eq!(same.to_text(), recorded.to_text());
+    // A definition that does not run the tools leaves what they did in the recording.
+    let blocked = again(&recorded, &format!("{definition}blocked_tools: [look, fail]\n")).await;
+    assert_ne!(recorded.changes(&blocked), []);
+    let accepted = again(&blocked, definition).await;
+    assert_eq!(recorded.changes(&accepted), []);
+    assert_eq!(accepted.to_text(), recorded.to_text());
+    fixture.close().await;
+}
+
+/// `fail` is a program that fails with an exit code and a long text; `lost` ends when its call is cancelled.
+fn add_failing_tools(tools: &Tools) {
+    let schema = json!({"type": "object", "properties": {"order": {"type": "string"}}});
+    let mut declaration = ToolDeclaration::new("fail", "Fails.", schema.clone());
+    declaration.effect = Effect::ReadOnly;
+    let fail = |_| async {
+        let failed = ToolOutcome::failed(abide_tools::Failure::Tool, "no. ".repeat(20_000));
+        ToolOutcome { exit_code: 3, ..failed }
+    };
+    tools.add(Function::of(declaration, fail)).expect("it is valid");
+    let mut declaration = ToolDeclaration::new("lost", "Waits.", schema);
+    declaration.effect = Effect::ReadOnly;
+    let lost = |invocation: Invocation| async move {
+        invocation.cancel.cancelled().await;
+        ToolOutcome::failed(abide_tools::Failure::Cancelled, "it was stopped")
+    };
+    tools.add(Function::of(declaration, lost)).expect("it is valid");
 }
 
 #[test]

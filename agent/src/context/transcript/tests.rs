@@ -58,3 +58,18 @@ fn a_call_without_a_result_has_a_placeholder() {
     let answered = [&open[..], &[("assistant", "Yes.", calls(&[]))]].concat();
     assert_eq!(read(&answered), ["assistant:  a", &ended, "user: Again.", "assistant: Yes. "]);
 }
+
+/// Regression: a fork wrote the results of an aborted run behind a later answer, and the request had results without a call, which
+/// providers refuse. The class: a second result of a call.
+#[test]
+fn a_result_behind_a_later_answer_is_no_second_result() {
+    let read = read(&[
+        ("assistant", "", calls(&["a"])),
+        ("user", "Again.", None),
+        ("assistant", "Yes.", calls(&[])),
+        ("tool", "1", result("a")),
+        ("user", "And?", None),
+    ]);
+    let ended = format!("tool a: {ENDED}");
+    assert_eq!(read, ["assistant:  a", &ended, "user: Again.", "assistant: Yes. ", "user: And?"]);
+}

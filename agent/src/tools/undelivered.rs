@@ -1,0 +1,111 @@
+//! Outcomes of calls that no message of the session has: their run ended, by an abort or a failure, before the results were
+//! given to the model. They are read from the rows of the calls for the next run of the session, so that the model neither
+//! repeats what was done nor takes it for done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_client::{ToolCall, ToolCallStatus};
+
+use crate::context::entry::UndeliveredResult;
+use crate::context::transcript::{NO_RESULT, with_approved_arguments};
+use crate::delegation::handoff;
+use crate::run::driver::Driver;
+use crate::run::step::Step;
+use crate::tools::calls;
+
+const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
+
+const RUNNING: &str = "There is no result yet: the run ended while the call ran, and it has not stopped. \
+    It may take effect: find out before you repeat it.";
+
+const UNKNOWN: &str = "The outcome is unknown: the worker of the call disappeared while it ran. \
+    It may have taken effect: find out before you repeat it.";
+
+const NOT_HANDED_OVER: &str = "No other agent has taken over: the run ended first.";
+
+/// Adds the outcomes to the answers among the messages that the driver has read.
+pub(crate) async fn read(driver: &mut Driver) -> Step {
+    let open = driver.entries.undelivered(&driver.run);
+    if open.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<&str> = open.iter().map(|(_, call)| call.call_id.as_str()).collect();
+    let ids = serde_json::to_string(&ids).unwrap_or_default();
+    // Only of this session: others than drivers can write messages that name any call.
+    let sql = "SELECT * FROM tool_calls WHERE call_id IN (SELECT value FROM json_each(:ids)) \
+               AND +session_id = :sid";
+    let query = driver.abide.sql(sql).param("ids", ids);
+    let rows: Vec<ToolCall> = query.param("sid", &driver.run.session_id).fetch().await?;
+    let rows: BTreeMap<&str, &ToolCall> = rows.iter().map(|it| (it.call_id.as_str(), it)).collect();
+    let ended = ended_runs(driver, open.iter().map(|(at, _)| *at)).await?;
+    for (at, asked) in &open {
+        let result = match rows.get(asked.call_id.as_str()) {
+            Some(row) => of_row(driver, row).await?,
+            None => {
+                let run = driver.entries[*at].run_id.as_deref();
+                let was_never_requested = run.is_some_and(|run| ended.contains(run));
+                let text = if was_never_requested { NEVER_BEGAN } else { NO_RESULT };
+                error(&asked.call_id, text, true)
+            }
+        };
+        driver.entries.set_undelivered(*at, result);
+    }
+    Ok(())
+}
+
+/// The runs of the answers at these positions that have ended in this session. Of the runs of an imported or written history,
+/// nobody knows which calls they have requested.
+async fn ended_runs(
+    driver: &Driver,
+    answers: impl Iterator<Item = usize>,
+) -> Step<BTreeSet<String>> {
+    let runs: BTreeSet<&str> =
+        answers.filter_map(|at| driver.entries[at].run_id.as_deref()).collect();
+    let sql = "SELECT id FROM runs WHERE id IN (SELECT value FROM json_each(:ids)) \
+               AND +session_id = :sid AND ended_at IS NOT NULL";
+    let ids = serde_json::to_string(&runs).unwrap_or_default();
+    let query = driver.abide.sql(sql).param("ids", ids);
+    let ended: Vec<(String,)> = query.param("sid", &driver.run.session_id).fetch().await?;
+    Ok(ended.into_iter().map(|(id,)| id).collect())
+}
+
+/// The outcome of a call that was requested.
+async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
+    let id = row.call_id.as_str();
+    Ok(match row.status {
+        ToolCallStatus::Unknown => error(id, UNKNOWN, false),
+        // Its cancellation with the run follows.
+        ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval if row.attempt == 0 => {
+            error(id, NEVER_BEGAN, false)
+        }
+        ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval | ToolCallStatus::Claimed => {
+            error(id, RUNNING, false)
+        }
+        ToolCallStatus::Cancelled if row.attempt == 0 => error(id, NEVER_BEGAN, true),
+        // A handoff takes effect when its result is delivered.
+        ToolCallStatus::Succeeded if handoff::changes_agent(driver, row) => {
+            error(id, NOT_HANDED_OVER, true)
+        }
+        ToolCallStatus::Succeeded
+        | ToolCallStatus::Failed
+        | ToolCallStatus::Rejected
+        | ToolCallStatus::Cancelled => {
+            let result = calls::checked_result(driver, row).await?;
+            let is_error = result.is_error();
+            let text = match &result.approved_arguments {
+                Some(arguments) => with_approved_arguments(arguments, &result.text),
+                None => result.text,
+            };
+            UndeliveredResult { call_id: id.to_owned(), text, is_error, is_final: true }
+        }
+    })
+}
+
+fn error(call_id: &str, text: &str, is_final: bool) -> UndeliveredResult {
+    UndeliveredResult {
+        call_id: call_id.to_owned(),
+        text: text.to_owned(),
+        is_error: true,
+        is_final,
+    }
+}

@@ -1,0 +1,128 @@
+//! What the next run of a session learns of calls whose run ended before the model had their results.
+//!
+//! Regression: after an abort the model read of every call only that there is no result, also of those that had succeeded, had
+//! failed or had never begun; it then repeated what was done. The class: a text in place of a result that does not come from
+//! the row of the call.
+
+use std::mem;
+
+use abide_agent::Settings;
+use abide_client::arguments::{AbortRun, ForkSession, StartRun};
+use abide_models::{ModelMessage, Script};
+use abide_tools::{Effect, Function, ToolContext};
+use expect_test::{Expect, expect};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::fixture::{
+    FixtureOptions, RuntimeFixture, answering, open_ahead, temporary_folder, tools,
+};
+use crate::scripted_model::Watched;
+
+/// `hang` never returns; the calls behind it do not begin, because three run at a time.
+const SCRIPT: &str = r#"
+answers:
+  - calls:
+      - { name: look, arguments: { order: A } }
+      - { name: fail, arguments: { order: A } }
+      - { name: hang, arguments: { order: A } }
+      - { name: hang, arguments: { order: B } }
+      - { name: hang, arguments: { order: C } }
+      - { name: pay, arguments: { order: A } }
+  - { text: I see. }
+  - { text: I see. }
+  - { text: I see. }
+"#;
+
+const DEFINITION: &str = "tools: [look, fail, hang, pay]\nprofile: fast\n";
+
+#[derive(Deserialize, JsonSchema)]
+struct Order {
+    #[expect(dead_code, reason = "the schema of the tool has it")]
+    order: String,
+}
+
+async fn open(folder: TempDir, model: &Watched, is_ahead: bool) -> RuntimeFixture {
+    let tools = tools(folder.path().join("ledger"));
+    let fail = |_: Order, _: ToolContext| async { Err::<String, _>("no such order".to_owned()) };
+    let fail = Function::new("fail", "Fails.", fail).effect(Effect::ReadOnly);
+    let hang = |_: Order, _: ToolContext| std::future::pending::<Result<String, String>>();
+    let hang = Function::new("hang", "Never ends.", hang).effect(Effect::AtMostOnce);
+    tools.add(fail).expect("it is valid");
+    tools.add(hang).expect("it is valid");
+    let abide = open_ahead(folder.path(), is_ahead);
+    let grace = std::time::Duration::from_millis(50);
+    let settings = Settings { grace, look: grace, ..Settings::named("runtime") };
+    let options = FixtureOptions { folder, models: answering(model.clone()), tools, settings };
+    options.define("clerk.yaml", &format!("name: clerk\n{DEFINITION}"));
+    let fixture = options.open_file(abide).await;
+    assert_eq!(*fixture.problems.borrow(), []);
+    fixture
+}
+
+/// Runs a message in a session, and returns the results in the last request to the model.
+async fn next_turn(fixture: &RuntimeFixture, model: &Watched, session: &str, expected: Expect) {
+    let run = StartRun::new(session).input("Go on.");
+    let run = fixture.abide.call(run).await.expect("the run starts").into_inner();
+    let (_, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.kind.as_str(), "done", "{:?}", last.data);
+    let request = model.requests().pop().expect("the model is asked");
+    let results = request.messages.iter().filter_map(|message| match message {
+        ModelMessage::Tool { name, content, is_error, .. } => {
+            Some(format!("{name} {}: {content}\n", if *is_error { "failed" } else { "ok" }))
+        }
+        _ => None,
+    });
+    expected.assert_eq(&results.collect::<String>());
+}
+
+#[tokio::test]
+async fn the_next_run_reads_the_stored_outcomes() {
+    let model = Watched::new(Script::from_text(SCRIPT).expect("it is valid").named("script"));
+    let mut fixture = open(temporary_folder(), &model, false).await;
+    fixture.begin("Go.").await;
+    // Two have ended, and three run.
+    let hang = "SELECT 1 FROM tool_calls WHERE call_id = 'r1~1.5' AND status = 'claimed'";
+    fixture.until(hang).await;
+    fixture.abide.call(AbortRun::new("r1")).await.expect("it is active");
+    fixture.until("SELECT 1 FROM runs WHERE ended_at IS NOT NULL").await;
+    // The calls that have no result may take effect later.
+    next_turn(&fixture, &model, "s1", expect![[r#"
+        look ok: look A is done
+        fail failed: no such order
+        hang failed: There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
+        hang failed: There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
+        hang failed: There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
+        pay failed: The call did not run: its run ended before it began.
+    "#]]).await;
+    let folder = mem::replace(&mut fixture.folder, temporary_folder());
+    fixture.close().await;
+    // Their worker is gone, and their leases have expired.
+    let fixture = open(folder, &model, true).await;
+    for id in ["r1~1.3", "r1~1.4", "r1~1.5"] {
+        let lapsed =
+            format!("SELECT 1 FROM tool_calls WHERE call_id = '{id}' AND status = 'unknown'");
+        fixture.until(&lapsed).await;
+    }
+    next_turn(&fixture, &model, "s1", expect![[r#"
+        look ok: look A is done
+        fail failed: no such order
+        hang failed: The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
+        pay failed: The call did not run: its run ended before it began.
+    "#]]).await;
+    let fork = ForkSession::new("s1").id("s2");
+    fixture.abide.call(fork).await.expect("it is copied");
+    next_turn(&fixture, &model, "s2", expect![[r#"
+        look ok: look A is done
+        fail failed: no such order
+        hang failed: There is no result: the run ended before the call returned one. The call may have taken effect: find out before you repeat it.
+        hang failed: There is no result: the run ended before the call returned one. The call may have taken effect: find out before you repeat it.
+        hang failed: There is no result: the run ended before the call returned one. The call may have taken effect: find out before you repeat it.
+        pay failed: The call did not run: its run ended before it began.
+    "#]]).await;
+    assert_eq!(fixture.ledger(), ["look A"]);
+    fixture.close().await;
+}
