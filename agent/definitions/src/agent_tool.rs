@@ -2,7 +2,6 @@
 
 use abide_client::Retry;
 use abide_client::arguments::RegisterTool;
-use abide_models::ToolSpec;
 use abide_tools::{Effect, Parameters, ToolDeclaration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -158,29 +157,15 @@ impl AgentTool {
             .map_err(|why| format!("as_tool.input is not a supported JSON Schema: {why}"))
     }
 
-    /// The tool as the model sees it.
-    pub fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: self.name.clone(),
-            description: self.description.clone(),
-            parameters: self.input.clone(),
-        }
+    /// Returns the tool as the model sees it.
+    pub fn declaration(&self) -> ToolDeclaration {
+        ToolDeclaration::new(&self.name, &self.description, self.input.clone())
     }
 
-    /// The parsed arguments.
-    ///
-    /// # Errors
-    /// The error text for the model.
-    pub fn admit(&self, arguments: &str) -> Result<Value, String> {
-        let fitted = Parameters::of(&self.input)?.fit_text(arguments);
-        Ok(fitted.map_err(|mismatch| format!("{}: {mismatch}", self.name))?.arguments)
-    }
-
-    /// The registration of the tool.
+    /// Returns the registration of the tool.
     pub fn registration(&self) -> RegisterTool {
-        let declaration = ToolDeclaration::new(&self.name, &self.description, self.input.clone());
         let mark = json!({"agent": self.agent});
-        RegisterTool { annotations: mark.as_object().cloned(), ..registration(declaration) }
+        RegisterTool { annotations: mark.as_object().cloned(), ..registration(self.declaration()) }
     }
 }
 

@@ -5,8 +5,8 @@ use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONS
 use abide_definitions::reduction_rules::{Reduction, ReductionRules, rule_for};
 use serde_json::{Map, Value, json};
 
-/// Tools whose results are never reduced: what they return is the current state, or was just fetched.
-const NEVER_REDUCED: [&str; 3] = [RESPONSE, MANAGE_TODO_LIST, GET_TOOL_RESPONSE];
+/// Tools whose results are never reduced, and cannot be fetched again: what they return is the current state, or was just fetched.
+pub(crate) const NEVER_REDUCED: [&str; 3] = [RESPONSE, MANAGE_TODO_LIST, GET_TOOL_RESPONSE];
 
 /// Texts of at most this many characters stay: a marker would hardly be shorter.
 const SMALL_CHARS: usize = 200;

@@ -2,49 +2,88 @@
 //! and limits, until it answers or hands back. The agent that is active follows from the results of the handoff
 //! calls, so another driver continues with the same agent.
 
-use abide_client::arguments::CompleteToolCall;
+use abide_client::arguments::{CompleteToolCall, RegisterTool};
 use abide_client::{Agent, Code, Error, RunEventKind, ToolCall};
-use abide_definitions::agent_tool::{AgentToolKind, HAND_BACK, message};
-use abide_models::ToolSpec;
-use abide_tools::{Failure, Parameters, ToolDeclaration, ToolOutcome};
+use abide_definitions::agent_tool::{self, HAND_BACK, message};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use serde_json::{Value, json};
 
+use crate::context::entry::{CallResult, HandoffEntry};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, run_event};
 use crate::run::step::{Step, StepError};
+use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
 
-/// The declaration of the tool that hands back.
-pub(crate) fn declaration() -> ToolDeclaration {
-    let description = "Returns the conversation to the agent that handed it over.";
-    ToolDeclaration::new(HAND_BACK, description, message("What that agent should know."))
-}
+/// The tool that hands back.
+pub(crate) struct HandBack;
 
-/// The tool that hands back, as the model sees it; `None` if no handoff is in effect.
-pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    driver.handoff().map(|_| {
-        let ToolDeclaration { name, description, parameters, .. } = declaration();
-        ToolSpec { name, description, parameters }
-    })
-}
-
-/// The parsed arguments of the tool that hands back, or the error text for the model.
-pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
-    if driver.handoff().is_none() {
-        return Err(format!("there is no tool {HAND_BACK}: no agent has handed over"));
+impl RuntimeTool for HandBack {
+    fn declaration(&self) -> ToolDeclaration {
+        let description = "Returns the conversation to the agent that handed it over.";
+        ToolDeclaration::new(HAND_BACK, description, message("What that agent should know."))
     }
-    let fitted = Parameters::of(&declaration().parameters)?.fit_text(arguments);
-    Ok(fitted.map_err(|mismatch| format!("{HAND_BACK}: {mismatch}"))?.arguments)
+
+    fn name(&self) -> &str {
+        HAND_BACK
+    }
+
+    fn registration(&self) -> RegisterTool {
+        agent_tool::registration(self.declaration())
+    }
+
+    fn missing(&self, driver: &Driver) -> Option<&'static str> {
+        driver.handoff().is_none().then_some("no agent has handed over")
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Idempotent
+    }
+
+    fn order(&self) -> CallOrder {
+        CallOrder::InSequence
+    }
+
+    fn changes_agent(&self) -> bool {
+        true
+    }
+
+    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
+        run(call).boxed()
+    }
+
+    fn deliver<'a>(
+        &'a self,
+        driver: &'a Driver,
+        call: &'a ToolCall,
+        result: CallResult,
+    ) -> BoxFuture<'a, Step<Delivery>> {
+        deliver(driver, call, result).boxed()
+    }
 }
 
-/// Whether a call changes the active agent.
-pub(crate) fn changes_agent(driver: &Driver, call: &ToolCall) -> bool {
-    let tool = driver.composition.tool(&call.tool_name);
-    call.tool_name == HAND_BACK || tool.is_some_and(|tool| tool.kind == AgentToolKind::HandsOff)
+/// Returns what the model gets of a handoff, and the agent that becomes active with it.
+pub(crate) async fn deliver(
+    driver: &Driver,
+    call: &ToolCall,
+    result: CallResult,
+) -> Step<Delivery> {
+    if result.is_error() {
+        return Ok(Delivery { result, handoff: None });
+    }
+    Ok(match target(driver, call).await? {
+        Ok(target) => {
+            let now = driver.shared.settings.now();
+            Delivery { result, handoff: Some(HandoffEntry::now(&driver.run, now, &target)) }
+        }
+        Err(why) => Delivery { result: CallResult::error(why), handoff: None },
+    })
 }
 
 /// Performs a handoff. It takes effect when the result is given to the model. Returns the outcome of a call that
 /// failed.
-pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<ToolOutcome>> {
+pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
+    let RunningCall { driver, claimed, .. } = call;
     let target = match target(driver, claimed).await? {
         Ok(target) => target,
         Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Denied, why))),
@@ -75,10 +114,7 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<Tool
 
 /// The agent that takes over by a call, in its newest revision, or why it cannot; without an agent for the call that hands
 /// back. The result of the call does not count: a worker of the tenant can claim the call and complete it.
-pub(crate) async fn target(
-    driver: &Driver,
-    call: &ToolCall,
-) -> Result<Result<Value, String>, Error> {
+async fn target(driver: &Driver, call: &ToolCall) -> Result<Result<Value, String>, Error> {
     let Some(tool) = driver.composition.tool(&call.tool_name) else { return Ok(Ok(json!({}))) };
     let name = &tool.agent;
     let sql = "SELECT * FROM agents WHERE name = :name";

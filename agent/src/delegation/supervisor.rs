@@ -1,19 +1,20 @@
 //! The tool `request_supervisor`: the model asks for a supervisor, and the answer is the result of its call. The call and the
 //! session wait without a driver, so nothing is lost if the process ends meanwhile.
 
-use abide_client::arguments::RequestSupervisorHandoff;
+use abide_client::arguments::{RegisterTool, RequestSupervisorHandoff};
 use abide_client::{Code, ToolCall, ToolCallStatus};
-use abide_definitions::agent_tool::REQUEST_SUPERVISOR;
-use abide_models::ToolSpec;
-use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use abide_definitions::agent_tool::{self, REQUEST_SUPERVISOR};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::context::entry::CallResult;
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
+use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -23,34 +24,57 @@ struct Arguments {
     reason: String,
 }
 
-/// The declaration of the tool.
-pub(crate) fn declaration() -> ToolDeclaration {
-    let schema = schemars::schema_for!(Arguments).to_value();
-    let description =
-        "Asks a supervisor, a person who is responsible for this work, and waits for the answer.";
-    let mut declaration = ToolDeclaration::new(REQUEST_SUPERVISOR, description, schema);
+/// The tool `request_supervisor`.
+pub(crate) struct RequestSupervisor;
+
+impl RuntimeTool for RequestSupervisor {
+    fn declaration(&self) -> ToolDeclaration {
+        let schema = schemars::schema_for!(Arguments).to_value();
+        let description = "Asks a supervisor, a person who is responsible for this work, and waits for the answer.";
+        ToolDeclaration::new(REQUEST_SUPERVISOR, description, schema)
+    }
+
+    fn name(&self) -> &str {
+        REQUEST_SUPERVISOR
+    }
+
+    fn registration(&self) -> RegisterTool {
+        agent_tool::registration(self.declaration())
+    }
+
+    fn is_reserved(&self) -> bool {
+        false
+    }
+
+    fn missing(&self, driver: &Driver) -> Option<&'static str> {
+        driver.definition.supervisor.is_none().then_some("this agent has no supervisor")
+    }
+
     // A call that has asked waits without a worker, so a repeated call has not asked yet.
-    declaration.effect = Effect::Idempotent;
-    declaration
-}
+    fn effect(&self) -> Effect {
+        Effect::Idempotent
+    }
 
-/// Whether a call asks for the supervisor of the active agent.
-pub(crate) fn is_one(driver: &Driver, name: &str) -> bool {
-    name == REQUEST_SUPERVISOR && driver.definition.supervisor.is_some()
-}
+    fn order(&self) -> CallOrder {
+        CallOrder::InSequence
+    }
 
-/// The tool as the model sees it; `None` if the agent has no supervisor.
-pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    driver.definition.supervisor.as_ref().map(|_| {
-        let ToolDeclaration { name, description, parameters, .. } = declaration();
-        ToolSpec { name, description, parameters }
-    })
-}
+    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
+        run(call).boxed()
+    }
 
-/// The parsed arguments, or the error text for the model.
-pub(crate) fn admit(arguments: &str) -> Result<Value, String> {
-    let fitted = Parameters::of(&declaration().parameters)?.fit_text(arguments);
-    Ok(fitted.map_err(|mismatch| format!("{REQUEST_SUPERVISOR}: {mismatch}"))?.arguments)
+    fn deliver<'a>(
+        &'a self,
+        driver: &'a Driver,
+        call: &'a ToolCall,
+        result: CallResult,
+    ) -> BoxFuture<'a, Step<Delivery>> {
+        async move {
+            let result = checked(driver, call, result).await?;
+            Ok(Delivery { result, handoff: None })
+        }
+        .boxed()
+    }
 }
 
 /// Whether a call waits for the answer of a supervisor: nobody can approve or settle it.
@@ -61,7 +85,8 @@ pub(crate) fn waits(call: &ToolCall) -> bool {
 }
 
 /// Hands the session off for a call. Returns the outcome of a call that has failed, or that has to try again; `None` if it waits.
-pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<ToolOutcome>> {
+async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
+    let RunningCall { driver, claimed, .. } = call;
     if let Some(outcome) = driver.shared.recorded_outcomes.get(&claimed.call_id) {
         return Ok(Some(outcome.clone()));
     }
@@ -106,13 +131,8 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<Tool
 }
 
 /// Replaces a result that no supervisor has given: a worker of the tenant can claim the call before its driver, and complete it.
-pub(crate) async fn checked(
-    driver: &Driver,
-    call: &ToolCall,
-    result: CallResult,
-) -> Step<CallResult> {
-    if call.tool_name != REQUEST_SUPERVISOR
-        || call.status != ToolCallStatus::Succeeded
+async fn checked(driver: &Driver, call: &ToolCall, result: CallResult) -> Step<CallResult> {
+    if call.status != ToolCallStatus::Succeeded
         || driver.shared.recorded_outcomes.contains_key(&call.call_id)
     {
         return Ok(result);

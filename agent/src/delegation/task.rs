@@ -7,21 +7,64 @@
 //! A child that waits for a decision makes its parent wait: the call becomes pending again, the parent rests with an
 //! `interrupt` that names the child's calls, and the call is claimed again when the child continues.
 
-use abide_client::arguments::{AbortRun, StartChildRun};
+use abide_client::arguments::{AbortRun, RegisterTool, StartChildRun};
 use abide_client::{Error, Run, RunStatus, ToolCall};
-use abide_definitions::agent_tool::{AgentToolKind, TASK};
+use abide_definitions::agent_tool::{self, TASK};
 use abide_models::ToolSpec;
-use abide_tools::{Failure, Parameters, ToolDeclaration, ToolOutcome};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
+use crate::run::step::Step;
 use crate::tools;
+use crate::tools::runtime_tool::{self, CallOrder, RunningCall, RuntimeTool};
 
-/// The declaration to register.
-pub(crate) fn declaration() -> ToolDeclaration {
-    ToolDeclaration::new(TASK, "Gives a task to another agent.", schema(&[]))
+/// The tool `task`.
+pub(crate) struct Task;
+
+impl RuntimeTool for Task {
+    fn declaration(&self) -> ToolDeclaration {
+        ToolDeclaration::new(TASK, "Gives a task to another agent.", schema(&[]))
+    }
+
+    fn name(&self) -> &str {
+        TASK
+    }
+
+    fn registration(&self) -> RegisterTool {
+        agent_tool::registration(self.declaration())
+    }
+
+    fn missing(&self, driver: &Driver) -> Option<&'static str> {
+        driver.composition.tasks.is_empty().then_some("this agent has no subagents")
+    }
+
+    fn spec(&self, driver: &Driver) -> ToolSpec {
+        let agents = &driver.composition.tasks;
+        let description = format!(
+            "Gives a task to another agent and waits for its answer: {}.",
+            agents.join(", ")
+        );
+        ToolSpec { name: TASK.to_owned(), description, parameters: schema(agents) }
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Idempotent
+    }
+
+    fn order(&self) -> CallOrder {
+        CallOrder::Any
+    }
+
+    fn starts_run(&self) -> bool {
+        true
+    }
+
+    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
+        run(call).boxed()
+    }
 }
 
 /// The schema of the arguments, with the permitted agents if they are known.
@@ -36,41 +79,13 @@ fn schema(agents: &[String]) -> Value {
         "required": ["agent", "task"], "additionalProperties": false})
 }
 
-/// The tool as the model sees it; `None` if there is no agent that it can name.
-pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    let agents = &driver.composition.tasks;
-    if agents.is_empty() {
-        return None;
-    }
-    let description =
-        format!("Gives a task to another agent and waits for its answer: {}.", agents.join(", "));
-    Some(ToolSpec { name: TASK.to_owned(), description, parameters: schema(agents) })
-}
-
-/// The parsed arguments, or the error text for the model.
-pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
-    let agents = &driver.composition.tasks;
-    if agents.is_empty() {
-        return Err("there is no tool task: this agent has no subagents".to_owned());
-    }
-    let parameters = Parameters::of(&schema(agents))?;
-    let fitted =
-        parameters.fit_text(arguments).map_err(|mismatch| format!("{TASK}: {mismatch}"))?;
-    Ok(fitted.arguments)
-}
-
-/// Whether a call starts a run.
-pub(crate) fn starts_run(driver: &Driver, call: &ToolCall) -> bool {
-    let tool = driver.composition.tool(&call.tool_name);
-    call.tool_name == TASK || tool.is_some_and(|tool| tool.kind == AgentToolKind::Delegates)
-}
-
 /// Starts the child run, and waits until it ends or waits for a decision.
-pub(crate) async fn run(
-    driver: &Driver,
-    claimed: &ToolCall,
-    cancel: &CancellationToken,
-) -> ToolOutcome {
+pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
+    Ok(Some(outcome(call).await))
+}
+
+async fn outcome(call: RunningCall<'_>) -> ToolOutcome {
+    let RunningCall { driver, claimed, cancel } = call;
     let begun = match begin(driver, claimed).await {
         Ok(begun) => begun,
         Err(error) if error.code().is_some() => {
@@ -159,7 +174,8 @@ fn outcome_of(run: &Run) -> ToolOutcome {
 
 /// The runs that these calls have started and that wait for a decision.
 pub(crate) async fn waiting(driver: &Driver, calls: &[ToolCall]) -> Result<Vec<Run>, Error> {
-    let started = calls.iter().filter(|call| call.attempt > 0 && starts_run(driver, call));
+    let started =
+        calls.iter().filter(|call| call.attempt > 0 && runtime_tool::starts_run(driver, call));
     let open = started.filter(|call| !call.status.is_terminal());
     let ids: Vec<&str> = open.map(|call| call.call_id.as_str()).collect();
     if ids.is_empty() {

@@ -3,9 +3,9 @@
 
 use abide_client::arguments::{CompleteToolCall, ForgetMemories, SaveMemories};
 use abide_client::{Call, Code, Error, NewMemory, ToolCall};
-use abide_definitions::agent_tool::{FORGET_MEMORY, MEMORY_TOOLS, SAVE_MEMORY, SEARCH_MEMORIES};
-use abide_models::ToolSpec;
-use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use abide_definitions::agent_tool::{FORGET_MEMORY, SAVE_MEMORY, SEARCH_MEMORIES};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -56,84 +57,88 @@ struct ForgetArguments {
 /// Facts that a search returns if the model names no number.
 const FOUND: i64 = 10;
 
-/// The declarations to register.
-pub(crate) fn declarations() -> [ToolDeclaration; 3] {
-    let declaration = |name: &str, description: &str, schema: schemars::Schema, effect| {
-        let mut declaration = ToolDeclaration::new(name, description, schema.to_value());
-        declaration.effect = effect;
-        declaration
-    };
-    [
-        declaration(
-            SAVE_MEMORY,
-            "Saves a fact for later conversations.",
-            schemars::schema_for!(SaveArguments),
-            // A repeated call saves the same fact.
-            Effect::Idempotent,
-        ),
-        declaration(
-            SEARCH_MEMORIES,
-            "Searches the facts that were saved in this and earlier conversations.",
-            schemars::schema_for!(SearchArguments),
-            Effect::ReadOnly,
-        ),
-        declaration(
-            FORGET_MEMORY,
-            "Deletes a saved fact that is wrong or no longer needed.",
-            schemars::schema_for!(ForgetArguments),
-            Effect::Idempotent,
-        ),
-    ]
+/// A tool of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryTool {
+    /// `save_memory`
+    Save,
+    /// `search_memories`
+    Search,
+    /// `forget_memory`
+    Forget,
 }
 
-fn declaration(name: &str) -> Option<ToolDeclaration> {
-    declarations().into_iter().find(|declaration| declaration.name == name)
-}
-
-/// Whether a name is that of a tool of the active agent's memory.
-pub(crate) fn is_one(driver: &Driver, name: &str) -> bool {
-    MEMORY_TOOLS.contains(&name) && memory::facts::settings(driver).is_some()
-}
-
-/// Whether a call changes the memory.
-pub(crate) fn changes(driver: &Driver, call: &ToolCall) -> bool {
-    call.tool_name != SEARCH_MEMORIES && is_one(driver, &call.tool_name)
-}
-
-/// While a recording is repeated: the outcome that a call of the memory had. The file of the repetition does not have the
-/// facts of that time. What was saved then is saved again, so that calls which are not in the recording find it.
-pub(crate) fn recorded(driver: &Driver, call: &ToolCall) -> Option<ToolOutcome> {
-    let outcome = driver.shared.recorded_outcomes.get(&call.call_id)?;
-    let saves = call.tool_name == SAVE_MEMORY && !outcome.is_error;
-    (is_one(driver, &call.tool_name) && !saves).then(|| outcome.clone())
-}
-
-/// The effect of a tool.
-pub(crate) fn effect(name: &str) -> Effect {
-    declaration(name).map_or(Effect::AtMostOnce, |declaration| declaration.effect)
-}
-
-/// The tools as the model sees them; none if the agent has no memory.
-pub(crate) fn specs(driver: &Driver) -> Vec<ToolSpec> {
-    if memory::facts::settings(driver).is_none() {
-        return Vec::new();
+impl RuntimeTool for MemoryTool {
+    fn declaration(&self) -> ToolDeclaration {
+        let (description, schema) = match self {
+            MemoryTool::Save => {
+                ("Saves a fact for later conversations.", schemars::schema_for!(SaveArguments))
+            }
+            MemoryTool::Search => (
+                "Searches the facts that were saved in this and earlier conversations.",
+                schemars::schema_for!(SearchArguments),
+            ),
+            MemoryTool::Forget => (
+                "Deletes a saved fact that is wrong or no longer needed.",
+                schemars::schema_for!(ForgetArguments),
+            ),
+        };
+        ToolDeclaration::new(self.name(), description, schema.to_value())
     }
-    let specs = declarations().into_iter().map(|declaration| {
-        let ToolDeclaration { name, description, parameters, .. } = declaration;
-        ToolSpec { name, description, parameters }
-    });
-    specs.collect()
+
+    fn name(&self) -> &str {
+        match self {
+            MemoryTool::Save => SAVE_MEMORY,
+            MemoryTool::Search => SEARCH_MEMORIES,
+            MemoryTool::Forget => FORGET_MEMORY,
+        }
+    }
+
+    fn is_reserved(&self) -> bool {
+        false
+    }
+
+    fn missing(&self, driver: &Driver) -> Option<&'static str> {
+        memory::facts::settings(driver).is_none().then_some("this agent has no memory")
+    }
+
+    fn effect(&self) -> Effect {
+        match self {
+            // A repeated call saves the same fact.
+            MemoryTool::Save | MemoryTool::Forget => Effect::Idempotent,
+            MemoryTool::Search => Effect::ReadOnly,
+        }
+    }
+
+    fn order(&self) -> CallOrder {
+        match self {
+            MemoryTool::Save | MemoryTool::Forget => CallOrder::InSequence,
+            MemoryTool::Search => CallOrder::Any,
+        }
+    }
+
+    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
+        run(*self, call).boxed()
+    }
 }
 
-/// The parsed arguments, or the error text for the model.
-pub(crate) fn admit(name: &str, arguments: &str) -> Result<Value, String> {
-    let declaration = declaration(name).ok_or_else(|| format!("there is no tool {name}"))?;
-    let fitted = Parameters::of(&declaration.parameters)?.fit_text(arguments);
-    Ok(fitted.map_err(|mismatch| format!("{name}: {mismatch}"))?.arguments)
+async fn run(tool: MemoryTool, call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
+    let RunningCall { driver, claimed, .. } = call;
+    // While a recording is repeated, the file does not have the facts of that time. What was saved then is saved again, so that
+    // calls which are not in the recording find it.
+    if let Some(outcome) = driver.shared.recorded_outcomes.get(&claimed.call_id)
+        && (tool != MemoryTool::Save || outcome.is_error)
+    {
+        return Ok(Some(outcome.clone()));
+    }
+    match tool {
+        MemoryTool::Search => Ok(Some(search(driver, claimed).await)),
+        MemoryTool::Save | MemoryTool::Forget => change(tool, driver, claimed).await,
+    }
 }
 
 /// Searches facts.
-pub(crate) async fn search(driver: &Driver, claimed: &ToolCall) -> ToolOutcome {
+async fn search(driver: &Driver, claimed: &ToolCall) -> ToolOutcome {
     let arguments: SearchArguments = match serde_json::from_value(claimed.arguments.value()) {
         Ok(arguments) => arguments,
         Err(why) => return ToolOutcome::failed(Failure::Arguments, why.to_string()),
@@ -164,19 +169,25 @@ async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
 }
 
 /// Changes the memory and records the result of the call, atomically. Returns the outcome of a call that failed.
-pub(crate) async fn change(driver: &Driver, claimed: &ToolCall) -> Step<Option<ToolOutcome>> {
+async fn change(
+    tool: MemoryTool,
+    driver: &Driver,
+    claimed: &ToolCall,
+) -> Step<Option<ToolOutcome>> {
     let Some(settings) = memory::facts::settings(driver) else { return Ok(None) };
     let space = memory::facts::space(driver, &settings).await?;
     let arguments = claimed.arguments.value();
-    let change = match claimed.tool_name.as_str() {
-        SAVE_MEMORY => save(driver, space, arguments).map(Call::of),
-        _ => forget(driver, space, arguments).await?.map(Call::of),
+    let is_save = tool == MemoryTool::Save;
+    let change = if is_save {
+        save(driver, space, arguments).map(Call::of)
+    } else {
+        forget(driver, space, arguments).await?.map(Call::of)
     };
     let change = match change {
         Ok(change) => change,
         Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Tool, why))),
     };
-    let text = if claimed.tool_name == SAVE_MEMORY { "saved" } else { "forgotten" };
+    let text = if is_save { "saved" } else { "forgotten" };
     let result = json!({"text": text, "content": text, "exit_code": 0});
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
     match space.client.batch([change, Call::of(done)]).await {

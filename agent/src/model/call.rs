@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall, ToolCallStatus};
-use abide_definitions::agent_tool::{AgentTool, RESPONSE};
+use abide_definitions::agent_tool::RESPONSE;
 use abide_models::{
     ModelCall, ModelError, ModelEvent, ModelMessage, ModelRequest, ModelResponse, StructuredOutput,
     ToolSpec,
@@ -29,8 +29,9 @@ use crate::run::lease::run_event;
 use crate::run::step::{Failure, Step, StepError, overtime};
 use crate::run::step_batch::StepCall;
 use crate::tools::arguments::arguments_or_text;
+use crate::tools::runtime_tool;
 use crate::watchdog::health::{self, MeasuredRequest};
-use crate::{context, delegation, memory, middleware, model, plan, run, tools};
+use crate::{context, memory, middleware, model, plan, run, tools};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -115,14 +116,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         description: tool.description,
         parameters: tool.parameters,
     });
-    own.chain(delegation::task::spec(driver))
-        .chain(driver.composition.tools.iter().map(AgentTool::spec))
-        .chain(delegation::handoff::spec(driver))
-        .chain(delegation::supervisor::spec(driver))
-        .chain(plan::todo_list::spec(driver.definition.keeps_plan()))
-        .chain(tools::response::spec(driver))
-        .chain(memory::tools::specs(driver))
-        .collect()
+    own.chain(runtime_tool::specs(driver)).collect()
 }
 
 /// An answer, and what its request was.

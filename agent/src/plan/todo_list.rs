@@ -9,17 +9,23 @@ use std::collections::BTreeSet;
 
 use std::fmt::Write as _;
 
+use abide_client::arguments::{CompleteToolCall, WritePlan};
 use abide_client::{
-    Abide, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind, ToolCall,
+    Abide, Code, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind,
+    ToolCall,
 };
 use abide_definitions::agent_tool::MANAGE_TODO_LIST;
-use abide_models::ToolSpec;
-use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::run::lease::run_event;
+use crate::run::driver::Driver;
+use crate::run::lease::{fencing_token, run_event};
+use crate::run::step::{Step, StepError};
+use crate::tools::claimed::result_of;
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 /// A plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,49 +117,77 @@ enum Operation {
     Read,
 }
 
-/// The declaration to register.
-pub(crate) fn declaration() -> ToolDeclaration {
-    let schema = schemars::schema_for!(PlanArguments).to_value();
-    let description = "Keeps the plan of the work: writes it, updates steps of it, or reads it.";
-    let mut declaration = ToolDeclaration::new(MANAGE_TODO_LIST, description, schema);
-    // The plan is written in one transaction with the result, so a repeated call has had no effect.
-    declaration.effect = Effect::ReadOnly;
-    declaration
-}
+/// The tool `manage_todo_list`.
+pub(crate) struct ManageTodoList;
 
-/// The tool as the model sees it; `None` if the agent makes no plans.
-pub(crate) fn spec(plans: bool) -> Option<ToolSpec> {
-    plans.then(|| {
-        let ToolDeclaration { name, description, parameters, .. } = declaration();
-        ToolSpec { name, description, parameters }
-    })
-}
-
-/// The parsed arguments, or the error text for the model.
-pub(crate) fn admit(plans: bool, arguments: &str) -> Result<Value, String> {
-    if !plans {
-        return Err(format!("there is no tool {MANAGE_TODO_LIST}: this agent makes no plans"));
+impl RuntimeTool for ManageTodoList {
+    fn declaration(&self) -> ToolDeclaration {
+        let schema = schemars::schema_for!(PlanArguments).to_value();
+        let description =
+            "Keeps the plan of the work: writes it, updates steps of it, or reads it.";
+        ToolDeclaration::new(MANAGE_TODO_LIST, description, schema)
     }
-    let parameters = Parameters::of(&declaration().parameters)?;
-    let fitted = parameters
-        .fit_text(arguments)
-        .map_err(|mismatch| format!("{MANAGE_TODO_LIST}: {mismatch}"))?;
-    Ok(fitted.arguments)
+
+    fn name(&self) -> &str {
+        MANAGE_TODO_LIST
+    }
+
+    fn missing(&self, driver: &Driver) -> Option<&'static str> {
+        (!driver.definition.keeps_plan()).then_some("this agent makes no plans")
+    }
+
+    // The plan is written in one transaction with the result, so a repeated call has had no effect.
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    fn order(&self) -> CallOrder {
+        CallOrder::InSequence
+    }
+
+    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
+        run(call).boxed()
+    }
+}
+
+/// Changes the plan and publishes the change, atomically. Returns the outcome of a call that has failed.
+async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
+    let RunningCall { driver, claimed, .. } = call;
+    let PlanUpdate { outcome, events, write } = update(&driver.abide, claimed).await?;
+    if outcome.is_error {
+        return Ok(Some(outcome));
+    }
+    let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
+    let lease = &driver.run_lease;
+    let write = write.map(|(version, steps)| {
+        WritePlan::new(&lease.run_id, lease.fencing_token, version, steps).into()
+    });
+    let calls = write.into_iter().chain([done.into()]).collect();
+    match driver.record(&events, None, calls).await {
+        // The database refuses the plan, or the call has ended meanwhile.
+        Err(StepError::Refused(error))
+            if error.code().is_some_and(|code| code != Code::LeaseLost) =>
+        {
+            Ok(Some(ToolOutcome::failed(Failure::Tool, error.to_string())))
+        }
+        Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),
+        recorded => recorded.map(|()| None),
+    }
 }
 
 /// The outcome of a call, and the events to publish.
-pub(crate) struct PlanUpdate {
-    pub(crate) outcome: ToolOutcome,
-    pub(crate) events: Vec<NewRunEvent>,
+struct PlanUpdate {
+    outcome: ToolOutcome,
+    events: Vec<NewRunEvent>,
     /// The new steps, and the version that they are based on; `None` if the plan does not change.
-    pub(crate) write: Option<(i64, Vec<NewPlanStep>)>,
+    write: Option<(i64, Vec<NewPlanStep>)>,
 }
 
-/// Executes a call.
+/// Returns what a call does to the plan.
 ///
 /// # Errors
 /// [`Error`] if the plan cannot be read.
-pub(crate) async fn run(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate, Error> {
+async fn update(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate, Error> {
     let before = current(abide, &claimed.session_id).await?;
     let wish: Result<PlanArguments, _> = serde_json::from_value(claimed.arguments.value());
     let after = match wish {

@@ -8,14 +8,15 @@ use abide_client::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::context::entry::{CallResult, HandoffEntry, RequestedCall};
-use crate::delegation::{handoff, task};
+use crate::context::entry::{CallResult, RequestedCall};
+use crate::delegation::task;
 use crate::middleware::observability;
 use crate::model::structured::{self, StructuredAnswer};
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+use crate::tools::runtime_tool::{self, Delivery};
 use crate::watchdog::health::{self, WatchdogStep};
 use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
@@ -182,17 +183,7 @@ impl Driver {
         let mut events = Vec::new();
         let mut messages = Vec::new();
         for (asked, row) in ended {
-            let mut result = tools::calls::checked_result(self, &row).await?;
-            let mut handoff = None;
-            if handoff::changes_agent(self, &row) && !result.is_error() {
-                match handoff::target(self, &row).await? {
-                    Ok(target) => {
-                        let now = self.shared.settings.now();
-                        handoff = Some(HandoffEntry::now(&self.run, now, &target));
-                    }
-                    Err(why) => result = CallResult::error(why),
-                }
-            }
+            let Delivery { result, handoff } = tools::calls::deliver(self, &row).await?;
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::calls::decided(&row, "rejected", None));
             }
@@ -229,7 +220,7 @@ impl Driver {
         let undecided = undecided.to_vec();
         let session_id = &self.run.session_id;
         let own = tools::exchange::to_decide(&self.abide, session_id, undecided).await?;
-        let own = own.iter().filter(|call| !task::starts_run(self, call) || is_open(call));
+        let own = own.iter().filter(|call| !runtime_tool::starts_run(self, call) || is_open(call));
         let own = own.map(|call| (&self.run, call));
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();

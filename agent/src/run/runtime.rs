@@ -34,9 +34,10 @@ use crate::run::error::RuntimeError;
 use crate::run::heartbeat::LeaseKeeper;
 use crate::run::settings::Settings;
 use crate::tools::left_tasks::OrphanedTasks;
+use crate::tools::runtime_tool;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
-use crate::{delegation, memory, plan, program, remote_agent, tools};
+use crate::{program, remote_agent, tools};
 
 /// Drives runs.
 pub struct Runtime {
@@ -221,25 +222,18 @@ impl Runtime {
         // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
         let declared = self.shared.tools.declarations();
-        let own = [
-            plan::todo_list::declaration(),
-            tools::response::declaration(),
+        let questions = [
             program::approvals::declaration(),
             remote_agent::input::declaration(),
             tools::exchange::declaration(),
         ];
-        // Only an agent with a memory has these tools; others may use tools of the same names.
-        let mut of_memory = memory::tools::declarations().to_vec();
-        of_memory.retain(|own| declared.iter().all(|declared| declared.name != own.name));
-        for declaration in declared.into_iter().chain(own).chain(of_memory) {
+        for declaration in declared.into_iter().chain(questions) {
             abide.call(declaration.manifest()).await?;
         }
-        // Only an agent with a supervisor has this one.
-        let of_supervisor = delegation::supervisor::declaration();
-        let is_free = self.shared.tools.get(&of_supervisor.name).is_none();
-        let own = [delegation::task::declaration(), delegation::handoff::declaration()];
-        for declaration in own.into_iter().chain(is_free.then_some(of_supervisor)) {
-            abide.call(abide_definitions::agent_tool::registration(declaration)).await?;
+        for tool in runtime_tool::all() {
+            if tool.is_reserved() || self.shared.tools.get(tool.name()).is_none() {
+                abide.call(tool.registration()).await?;
+            }
         }
         let catalog = Arc::clone(&self.catalog);
         // It reads files, and waits for stores of prompts.

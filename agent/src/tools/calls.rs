@@ -1,12 +1,9 @@
 //! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
 
-use abide_client::arguments::{
-    AcknowledgeCancel, CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
-};
+use abide_client::arguments::{AcknowledgeCancel, CancelToolCall, ClaimToolCall, RequestToolCall};
 use abide_client::{
     Call, Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
 };
-use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, MANAGE_TODO_LIST, TASK};
 use abide_definitions::middleware::{Middleware, ToolRetry};
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome};
 use futures_util::StreamExt as _;
@@ -16,19 +13,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::entry::{CallResult, CallStatus, RequestedCall};
 use crate::context::truncation::Truncation;
-use crate::delegation::supervisor;
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
-use crate::plan::todo_list::{self, PlanUpdate};
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis, run_event};
 use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::approval::needs_approval;
-use crate::tools::claimed::{ClaimedCall, result_of};
+use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
-use crate::{delegation, memory, middleware, run, tools};
+use crate::tools::runtime_tool::{self, CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::{middleware, run, tools};
 
 /// The text of a call that the model requests past the limit.
 const SKIPPED: &str = "This call was skipped: the run has reached its tool call limit.";
@@ -45,21 +41,10 @@ pub(crate) fn to_request(
     asked: &RequestedCall,
     claims: bool,
 ) -> Result<RequestToolCall, String> {
-    let arguments = match asked.name.as_str() {
-        TASK => delegation::task::admit(driver, &asked.arguments)?,
-        HAND_BACK => delegation::handoff::admit(driver, &asked.arguments)?,
-        name if driver.composition.tool(name).is_some() => {
-            let tool = driver.composition.tool(name);
-            tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
-        }
-        name if memory::tools::is_one(driver, name) => {
-            memory::tools::admit(name, &asked.arguments)?
-        }
-        name if supervisor::is_one(driver, name) => supervisor::admit(&asked.arguments)?,
-        GET_TOOL_RESPONSE => tools::response::admit(driver, &asked.arguments)?,
-        MANAGE_TODO_LIST => todo_list::admit(driver.definition.keeps_plan(), &asked.arguments)?,
-        name => {
-            let admitted = driver.tools.admit(name, &asked.arguments);
+    let arguments = match runtime_tool::find(driver, &asked.name) {
+        Some(tool) => runtime_tool::admit(driver, tool, &asked.arguments)?,
+        None => {
+            let admitted = driver.tools.admit(&asked.name, &asked.arguments);
             admitted.map_err(|outcome| outcome.text)?.arguments
         }
     };
@@ -78,8 +63,9 @@ pub(crate) fn to_request(
 /// a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [asked] = calls else { return false };
-    let is_of_runtime = driver.shared.tools.get(&asked.name).is_none();
-    !is_of_runtime && !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
+    let is_of_user = runtime_tool::find(driver, &asked.name).is_none()
+        && driver.shared.tools.get(&asked.name).is_some();
+    is_of_user && !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
 }
 
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the
@@ -92,13 +78,9 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
     let stop = driver.stop.child_token();
     let (approved, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
-    // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
-    // what is counted.
     let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
-        [MANAGE_TODO_LIST, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
-            || memory::tools::changes(driver, call)
-            || delegation::handoff::changes_agent(driver, call)
-            || supervisor::is_one(driver, &call.tool_name)
+        runtime_tool::find(driver, &call.tool_name)
+            .is_some_and(|tool| tool.order() == CallOrder::InSequence)
     });
     let mut deadline = std::pin::pin!(driver.until_deadline());
     let mut delivered = None;
@@ -146,54 +128,54 @@ async fn run(
         Err(error) if is_settled_elsewhere(&error) => return Ok(None),
         Err(error) => return Err(StepError::Refused(error)),
     };
-    if claimed.tool_name == MANAGE_TODO_LIST {
-        return plan(driver, &claimed).await.map(|()| None);
+    let cancel = stop.child_token();
+    match runtime_tool::find(driver, &claimed.tool_name) {
+        Some(tool) => run_of_runtime(driver, tool, &claimed, &cancel).await,
+        None => run_of_user(driver, &claimed, &cancel).await,
     }
-    if let Some(outcome) = memory::tools::recorded(driver, &claimed) {
-        return report(driver, &claimed, outcome).await;
-    }
-    if memory::tools::changes(driver, &claimed) {
-        return match memory::tools::change(driver, &claimed).await? {
-            Some(failed) => report(driver, &claimed, failed).await,
-            None => Ok(None),
-        };
-    }
-    if claimed.tool_name == GET_TOOL_RESPONSE {
-        let outcome = tools::response::run(driver, &claimed).await?;
-        return report(driver, &claimed, outcome).await;
-    }
-    if delegation::handoff::changes_agent(driver, &claimed) {
-        return match delegation::handoff::run(driver, &claimed).await? {
-            Some(failed) => report(driver, &claimed, failed).await,
-            None => Ok(None),
-        };
-    }
-    if supervisor::is_one(driver, &claimed.tool_name) {
-        return match supervisor::run(driver, &claimed).await? {
-            Some(outcome) => report(driver, &claimed, outcome).await,
-            None => Ok(None),
-        };
-    }
-    if waits_for_disk(driver, &claimed) {
+}
+
+/// Runs a claimed call of a tool of the runtime, and records its outcome.
+async fn run_of_runtime(
+    driver: &Driver,
+    tool: &dyn RuntimeTool,
+    claimed: &ToolCall,
+    cancel: &CancellationToken,
+) -> Step<Option<RecordedStep>> {
+    let timer = ToolTimer::start(driver);
+    let running = tool.run(RunningCall { driver, claimed, cancel });
+    let outcome = match held(driver, claimed).keep(running, cancel).await {
+        Ok(ran) => ran?,
+        Err(lost) => Some(lost),
+    };
+    let Some(outcome) = outcome else { return Ok(None) };
+    timer.ended(&claimed.tool_name, &outcome);
+    report(driver, claimed, outcome, None).await
+}
+
+/// Runs a claimed call of a tool of the user, and records its outcome.
+async fn run_of_user(
+    driver: &Driver,
+    claimed: &ToolCall,
+    cancel: &CancellationToken,
+) -> Step<Option<RecordedStep>> {
+    if waits_for_disk(driver, claimed) {
         driver.until_durable().await?;
     }
-    let cancel = stop.child_token();
-    let log = CallLog::of(&driver.abide, &claimed);
+    let log = CallLog::of(&driver.abide, claimed);
     let timer = ToolTimer::start(driver);
-    let outcome = match log.load(&driver.shared.settings, &claimed).await? {
+    let outcome = match log.load(&driver.shared.settings, claimed).await? {
         Ok(exchange) => {
-            let running = invoke(driver, &claimed, exchange, &cancel);
-            held(driver, &claimed).keep(running, &cancel).await
+            let running = invoke(driver, claimed, exchange, cancel);
+            held(driver, claimed).keep(running, cancel).await.unwrap_or_else(|lost| lost)
         }
         Err(outcome) => outcome,
     };
-    match outcome.failure {
-        Some(Failure::Suspended) => Ok(None),
-        _ => {
-            timer.ended(&claimed.tool_name, &outcome);
-            report_with(driver, &claimed, outcome, Some(&log)).await
-        }
+    if outcome.failure == Some(Failure::Suspended) {
+        return Ok(None);
     }
+    timer.ended(&claimed.tool_name, &outcome);
+    report(driver, claimed, outcome, Some(&log)).await
 }
 
 /// Claims a call. For one that was approved, the decision is published with the first claim.
@@ -245,31 +227,6 @@ pub(crate) fn decided(
     run_event(RunEventKind::Status, data)
 }
 
-/// Changes the plan and publishes the change, atomically.
-async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
-    let PlanUpdate { outcome, events, write } = todo_list::run(&driver.abide, claimed).await?;
-    if outcome.is_error {
-        return report(driver, claimed, outcome).await.map(drop);
-    }
-    let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
-    let lease = &driver.run_lease;
-    let write = write.map(|(version, steps)| {
-        WritePlan::new(&lease.run_id, lease.fencing_token, version, steps).into()
-    });
-    let calls = write.into_iter().chain([done.into()]).collect();
-    match driver.record(&events, None, calls).await {
-        // The database refuses the plan, or the call has ended meanwhile.
-        Err(StepError::Refused(error))
-            if error.code().is_some_and(|code| code != Code::LeaseLost) =>
-        {
-            let failed = ToolOutcome::failed(Failure::Tool, error.to_string());
-            report(driver, claimed, failed).await.map(drop)
-        }
-        Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
-        recorded => recorded,
-    }
-}
-
 /// Cancels a call that is not claimed.
 async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
     let cancel = CancelToolCall::new(&call.call_id).reason("the run ended before the call started");
@@ -302,14 +259,7 @@ async fn invoke(
     exchange: Exchange,
     cancel: &CancellationToken,
 ) -> ToolOutcome {
-    let name = claimed.tool_name.as_str();
-    if delegation::task::starts_run(driver, claimed) {
-        return delegation::task::run(driver, claimed, cancel).await;
-    }
-    if memory::tools::is_one(driver, name) {
-        return memory::tools::search(driver, claimed).await;
-    }
-    match driver.tools.admit_value(name, claimed.arguments.value()) {
+    match driver.tools.admit_value(&claimed.tool_name, claimed.arguments.value()) {
         Ok(admitted) => {
             let invocation = Invocation {
                 call_id: claimed.call_id.clone(),
@@ -324,15 +274,8 @@ async fn invoke(
     }
 }
 
+/// Records the outcome of a call, with the exchange that it had with a server.
 async fn report(
-    driver: &Driver,
-    claimed: &ToolCall,
-    outcome: ToolOutcome,
-) -> Step<Option<RecordedStep>> {
-    report_with(driver, claimed, outcome, None).await
-}
-
-async fn report_with(
     driver: &Driver,
     claimed: &ToolCall,
     mut outcome: ToolOutcome,
@@ -340,7 +283,10 @@ async fn report_with(
 ) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
-    let effect = effect(driver, claimed);
+    let effect = match runtime_tool::find(driver, &claimed.tool_name) {
+        Some(tool) => tool.effect(),
+        None => effect(driver, claimed),
+    };
     let again = retries(driver, claimed, effect, outcome.failure);
     let delivers = is_only(driver, claimed) && !outcome.is_error;
     let delivery = match delivers {
@@ -403,24 +349,12 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
         (retry.tools.is_empty() || retry.tools.iter().any(selects))
             && retry.attempts.is_none_or(|max| claimed.attempt < max)
     };
-    let is_own = driver.shared.tools.get(&claimed.tool_name).is_none();
-    may_help && !is_own && effect != Effect::AtMostOnce && rules.any(applies)
+    let is_of_runtime = runtime_tool::find(driver, &claimed.tool_name).is_some();
+    may_help && !is_of_runtime && effect != Effect::AtMostOnce && rules.any(applies)
 }
 
-/// The effect that the tool declares. If the tool is no longer available, the most restrictive effect.
+/// The effect that a tool of the user declares. If the tool is no longer available, the most restrictive effect.
 fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
-    if delegation::task::starts_run(driver, claimed)
-        || delegation::handoff::changes_agent(driver, claimed)
-        || supervisor::is_one(driver, &claimed.tool_name)
-    {
-        return Effect::Idempotent;
-    }
-    if [MANAGE_TODO_LIST, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
-        return Effect::ReadOnly;
-    }
-    if memory::tools::is_one(driver, &claimed.tool_name) {
-        return memory::tools::effect(&claimed.tool_name);
-    }
     let tool = driver.shared.tools.get(&claimed.tool_name);
     tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
 }
@@ -456,14 +390,16 @@ fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     for_model(driver, &call.call_id, result)
 }
 
-/// The outcome of a finished call like [`result`], with the arguments that its approver has changed. An answer of a supervisor
-/// that none has given is replaced.
-pub(crate) async fn checked_result(driver: &Driver, call: &ToolCall) -> Step<CallResult> {
+/// What the model gets of a finished call, with the arguments that its approver has changed.
+pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> {
     let mut result = result(driver, call);
     if call.status != ToolCallStatus::Rejected {
         result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
     }
-    supervisor::checked(driver, call, result).await
+    match runtime_tool::find(driver, &call.tool_name) {
+        Some(tool) => tool.deliver(driver, call, result).await,
+        None => Ok(Delivery { result, handoff: None }),
+    }
 }
 
 /// Says whether a cancelled call has begun: a model repeats a call that did not run.

@@ -33,21 +33,24 @@ pub(crate) struct ClaimedCall<'a> {
 
 impl ClaimedCall<'_> {
     /// Renews the lease while the tool runs. If the lease is lost or the call is cancelled, the tool is asked to stop.
-    pub(crate) async fn keep(
+    ///
+    /// # Errors
+    /// The outcome of a tool that did not stop.
+    pub(crate) async fn keep<T>(
         self,
-        running: impl Future<Output = ToolOutcome>,
+        running: impl Future<Output = T>,
         cancel: &CancellationToken,
-    ) -> ToolOutcome {
+    ) -> Result<T, ToolOutcome> {
         let too_late = async {
             cancel.cancelled().await;
             tokio::time::sleep(self.settings.grace).await;
         };
         let _held = self.leases.hold_call(self.call, cancel);
         tokio::select! {
-            outcome = running => outcome,
+            ran = running => Ok(ran),
             () = too_late => {
                 let text = format!("{} did not stop when it was asked to", self.call.tool_name);
-                ToolOutcome::failed(Failure::Lost, text)
+                Err(ToolOutcome::failed(Failure::Lost, text))
             }
         }
     }

@@ -2,15 +2,19 @@
 //! its call, by execution id or by the provider's id of the call. It reads rows of the same session only.
 
 use abide_client::{AgentState, ArchivedResult, Error, Json, ToolCall};
-use abide_definitions::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
+use abide_definitions::agent_tool::GET_TOOL_RESPONSE;
 use abide_models::ToolSpec;
-use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::context::reduction::NEVER_REDUCED;
 use crate::middleware::redaction;
 use crate::run::driver::Driver;
+use crate::run::step::Step;
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 /// The arguments of the tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -42,14 +46,38 @@ const MOST: usize = 24_000;
 /// Characters that one call returns if it names no length.
 const DEFAULT: usize = 8_000;
 
-/// The declaration to register.
-pub(crate) fn declaration() -> ToolDeclaration {
-    let schema = schemars::schema_for!(ResponseArguments).to_value();
-    let description = "Returns the original of a result that is archived or was cut, or the \
-                       arguments of its call. Ask for the range that you need.";
-    let mut declaration = ToolDeclaration::new(GET_TOOL_RESPONSE, description, schema);
-    declaration.effect = Effect::ReadOnly;
-    declaration
+/// The tool `get_tool_response`.
+pub(crate) struct GetToolResponse;
+
+impl RuntimeTool for GetToolResponse {
+    fn declaration(&self) -> ToolDeclaration {
+        let schema = schemars::schema_for!(ResponseArguments).to_value();
+        let description = "Returns the original of a result that is archived or was cut, or the \
+                           arguments of its call. Ask for the range that you need.";
+        ToolDeclaration::new(GET_TOOL_RESPONSE, description, schema)
+    }
+
+    fn name(&self) -> &str {
+        GET_TOOL_RESPONSE
+    }
+
+    fn missing(&self, driver: &Driver) -> Option<&'static str> {
+        (!is_offered(driver)).then_some("no result is archived")
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    // The results that a run has fetched are counted.
+    fn order(&self) -> CallOrder {
+        CallOrder::InSequence
+    }
+
+    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
+        let RunningCall { driver, claimed, .. } = call;
+        async move { Ok(Some(run(driver, claimed).await?)) }.boxed()
+    }
 }
 
 /// Whether there is something to fetch: a result is archived or was cut.
@@ -57,34 +85,17 @@ fn is_offered(driver: &Driver) -> bool {
     driver.has_cut_results || driver.context.as_ref().is_some_and(|context| context.number() > 0)
 }
 
-/// The tool as the model sees it; `None` if there is nothing to fetch.
-pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    is_offered(driver).then(tool)
-}
-
 /// The tool as the model sees it.
 pub(crate) fn tool() -> ToolSpec {
-    let ToolDeclaration { name, description, parameters, .. } = declaration();
+    let ToolDeclaration { name, description, parameters, .. } = GetToolResponse.declaration();
     ToolSpec { name, description, parameters }
-}
-
-/// The parsed arguments, or the error text for the model.
-pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
-    if !is_offered(driver) {
-        return Err(format!("there is no tool {GET_TOOL_RESPONSE}: no result is archived"));
-    }
-    let parameters = Parameters::of(&declaration().parameters)?;
-    let fitted = parameters
-        .fit_text(arguments)
-        .map_err(|mismatch| format!("{GET_TOOL_RESPONSE}: {mismatch}"))?;
-    Ok(fitted.arguments)
 }
 
 /// Executes a call. Failures are texts for the model.
 ///
 /// # Errors
 /// [`Error`] if the rows cannot be read.
-pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> {
+async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> {
     let failed = |why: String| Ok(ToolOutcome::failed(Failure::Tool, why));
     let wish: Result<ResponseArguments, _> = serde_json::from_value(claimed.arguments.value());
     let wish = match wish {
@@ -128,8 +139,7 @@ async fn original(driver: &Driver, wish: &ResponseArguments) -> Result<Option<St
                created_seq DESC LIMIT 1";
     let query = driver.abide.sql(sql).param("sid", sid).param("id", &wish.id);
     let call: Vec<ToolCall> = query.fetch().await?;
-    let is_own = |name: &str| [GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE].contains(&name);
-    if let Some(call) = call.first().filter(|call| !is_own(&call.tool_name)) {
+    if let Some(call) = call.first().filter(|call| !NEVER_REDUCED.contains(&&*call.tool_name)) {
         let of_call = match wish.part {
             Part::Input => Some(call.arguments.as_str().to_owned()),
             Part::Output => call.result.as_ref().map(result_text).or_else(|| call.error.clone()),

@@ -8,10 +8,10 @@ use abide_client::{ToolCall, ToolCallStatus};
 
 use crate::context::entry::UndeliveredResult;
 use crate::context::transcript::{NO_RESULT, with_approved_arguments};
-use crate::delegation::handoff;
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::calls;
+use crate::tools::runtime_tool::{self, Delivery};
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
 
@@ -83,14 +83,14 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
         }
         ToolCallStatus::Cancelled if row.attempt == 0 => error(id, NEVER_BEGAN, true),
         // A handoff takes effect when its result is delivered.
-        ToolCallStatus::Succeeded if handoff::changes_agent(driver, row) => {
+        ToolCallStatus::Succeeded if runtime_tool::changes_agent(driver, row) => {
             error(id, NOT_HANDED_OVER, true)
         }
         ToolCallStatus::Succeeded
         | ToolCallStatus::Failed
         | ToolCallStatus::Rejected
         | ToolCallStatus::Cancelled => {
-            let result = calls::checked_result(driver, row).await?;
+            let Delivery { result, .. } = calls::deliver(driver, row).await?;
             let is_error = result.is_error();
             let text = match &result.approved_arguments {
                 Some(arguments) => with_approved_arguments(arguments, &result.text),

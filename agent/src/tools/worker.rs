@@ -152,7 +152,7 @@ impl ToolWorker {
                 (Err(refused), _) | (_, Err(refused)) => refused,
             }
         };
-        let outcome = held.keep(running, cancel).await;
+        let outcome = held.keep(running, cancel).await.unwrap_or_else(|lost| lost);
         held.record(&outcome, effect.unwrap_or(Effect::AtMostOnce), false, None).await.map(drop)
     }
 

@@ -153,7 +153,7 @@ const QUERIES: [(&str, &str); 5] = [
     (
         "changed rows",
         "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM agent_state), \
-         (SELECT count(*) FROM tool_calls), (SELECT count(*) FROM approvals), (SELECT count(*) FROM run_events), \
+         (SELECT count(*) FROM tool_calls), (SELECT count(*) FROM approvals), \
          (SELECT count(*) FROM memories), (SELECT count(*) FROM plan_versions), (SELECT count(*) FROM delegations), \
          (SELECT count(*) FROM handoff_requests), (SELECT count(*) FROM active_agents)",
     ),
