@@ -277,7 +277,6 @@ answers:
         scripts: vec![("script", delegates), ("helps", PAYS)],
         decides: approve,
         queries: 64,
-        ..Scenario::default()
     };
     check(scenario, expect_file!["behaviour/task.txt"]).await;
 }
