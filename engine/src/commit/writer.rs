@@ -15,7 +15,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use abide_schema::share::Tenants;
@@ -424,6 +423,10 @@ impl WriterThread {
     /// `denied` can already find it.
     fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
         let FinishedGroup { outcomes, deltas, segment } = finished;
+        // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays too.
+        for unit in &group.units {
+            self.rate_limiter.add(&unit.caller, unit.further_calls(), self.executor.now());
+        }
         let last_steps = self.settle_deadlines(&group.units, &outcomes);
         self.count(&outcomes, deltas.len());
         self.metrics.writer_steps_total.set(self.executor.transaction.store.steps());
@@ -537,10 +540,6 @@ impl WriterThread {
         let mut ended = Vec::new();
         for (unit, outcome) in units.iter().zip(outcomes) {
             let Some(due) = &unit.due else { continue };
-            if let Some(rows_changed) = &unit.rows_changed {
-                let calls = rows_changed.load(Ordering::Relaxed) / limits::ROWS_PER_CALL;
-                self.rate_limiter.add(&unit.caller, usize::try_from(calls).unwrap_or(0), now);
-            }
             match outcome {
                 UnitOutcome::Refused(refusal) => self.timers.refused(due, refusal, now),
                 _ => {
