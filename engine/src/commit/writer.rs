@@ -203,8 +203,12 @@ impl WriterThread {
         while let Some(mut group) = work.pop_front() {
             let finished = match self.run_group(&group) {
                 Ok(finished) => {
-                    if let Some(rest) = group.split_off(finished.outcomes.len()) {
-                        work.push_front(rest);
+                    if let Some(mut rest) = group.split_off(finished.outcomes.len()) {
+                        // Calls that wait are not delayed by due rows that could wait too.
+                        self.timers.put_back(rest.take_due());
+                        if !rest.units.is_empty() {
+                            work.push_front(rest);
+                        }
                     }
                     finished
                 }
@@ -262,7 +266,11 @@ impl WriterThread {
         for unit in &group.units {
             outcomes.push(self.executor.run_unit(unit, on_savepoint, &self.watchers)?);
             let read = self.executor.transaction.store.bytes_read() - begun;
-            if read > limits::GROUP_READ_BYTES {
+            let max = match unit.due {
+                Some(_) => limits::DUE_BYTES,
+                None => limits::GROUP_READ_BYTES,
+            };
+            if read > max {
                 // Other callers wait, and the undo images of one group are one value for each table.
                 break;
             }
