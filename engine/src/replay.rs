@@ -245,12 +245,9 @@ fn compare(
     log.rows(table, &mut |row| {
         count += 1;
         let key = table.key_of(row);
-        // A file of an older version lacks the last columns, which are added with NULL.
-        let missing = table.columns.len().saturating_sub(row.len());
-        let row: Vec<Value> =
-            row.iter().cloned().chain(std::iter::repeat_n(Value::Null, missing)).collect();
         match replayed.transaction.store.get(table, &key) {
-            Ok(Some(again)) if *again == *row => {}
+            // A file of an older version lacks the last columns: the step that adds them also fills them.
+            Ok(Some(again)) if again.starts_with(row) => {}
             Ok(_) => differing = differing.take().or(Some(key)),
             Err(error) => failed = failed.take().or(Some(error)),
         }

@@ -1,6 +1,6 @@
 //! Cleanup: ends the calls, timers and child sessions that remain when a session ends or is cancelled, or when a
-//! run is aborted. It works in steps of a bounded number of rows, so that no call occupies the writer for longer
-//! than a step, however many rows a session has.
+//! run is aborted. It works in steps of a bounded number of rows and bytes, so that no call occupies the writer for longer
+//! than a step, however many rows a session has and however large they are.
 //!
 //! The call that ends a session takes the first step itself: small sessions end in one transaction. For the rest it
 //! leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step per
@@ -26,10 +26,10 @@ use crate::timer;
 use crate::tool_call::cancel;
 
 mod former;
-mod rows;
+pub(crate) mod rows;
 
 pub use rows::{Cleanup, CleanupKind, CleanupStep};
-use rows::{MODULE, leave};
+use rows::{MODULE, Room, leave};
 pub(crate) use rows::{Task, are_any, is_aborting, is_former, later};
 
 /// Version 2: one row for a whole tree.
@@ -92,15 +92,16 @@ impl Task {
             return Ok(Below::Nothing);
         };
         self.after = Some(child.id.clone());
+        let bytes = child.bytes();
         if child.cancel_requested_at.is_some() || child.status.is_terminal() {
-            return Ok(Below::Passed);
+            return Ok(Below::Passed { bytes });
         }
         let above = std::mem::replace(&mut self.session_id, child.id.clone());
         self.top.get_or_insert(above);
         self.after = None;
         let has_run = run::active(ctx, &child.id)?.is_some();
         session::mark_cancelled(ctx, child, self.reason.as_deref())?;
-        Ok(Below::Reached { rows: 1 + usize::from(has_run) })
+        Ok(Below::Reached { rows: 1 + usize::from(has_run), bytes })
     }
 
     fn reach_next_run(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
@@ -112,13 +113,16 @@ impl Task {
         self.after = Some(child.run_id.clone());
         // An ended or marked run has its own cleanup for the runs that it delegated.
         let run = ctx.get::<Run>(&child.run_id)?;
-        let Some(run) = run.filter(run::stop::is_wanted) else { return Ok(Below::Passed) };
+        let bytes = run.as_ref().map_or(0, Run::bytes);
+        let Some(run) = run.filter(run::stop::is_wanted) else {
+            return Ok(Below::Passed { bytes });
+        };
         self.top.get_or_insert(run_id);
         (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
         (self.up_to, self.after) = (ctx.seq, None);
         run::stop::stop_alone(ctx, run, Some(run::stop::CUT_OFF))?;
         // The run, and the row of its delegation.
-        Ok(Below::Reached { rows: 2 })
+        Ok(Below::Reached { rows: 2, bytes })
     }
 
     /// Moves to the parent of the current session or run, which is complete; `false` at the top.
@@ -147,9 +151,9 @@ impl Task {
 /// The next child of a session or run.
 enum Below {
     /// It was marked now; this many rows changed.
-    Reached { rows: usize },
+    Reached { rows: usize, bytes: usize },
     /// It was marked or has ended before.
-    Passed,
+    Passed { bytes: usize },
     /// There is none.
     Nothing,
 }
@@ -163,44 +167,37 @@ fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abor
     if is_former(ctx) {
         return former::take_steps(ctx, task);
     }
-    let mut step = Step { left: limits::CLEANUP_ROWS };
+    let mut room = Room { rows: limits::CLEANUP_ROWS, bytes: limits::CLEANUP_BYTES };
     ctx.without_policies(|ctx| {
-        let is_done = step.work_on(ctx, &mut task)?;
+        let is_done = work_on(ctx, &mut task, &mut room)?;
         if !is_done {
             leave(ctx, task)?;
         }
-        Ok(CleanupStep { rows: limits::CLEANUP_ROWS - step.left, left: usize::from(!is_done) })
+        Ok(CleanupStep { rows: limits::CLEANUP_ROWS - room.rows, left: usize::from(!is_done) })
     })
 }
 
-/// One step, with its remaining row budget.
-struct Step {
-    left: usize,
-}
-
-impl Step {
-    /// Processes a task within the budget. Returns whether it is complete.
-    fn work_on(&mut self, ctx: &mut Context<'_>, task: &mut Task) -> Result<bool, Abort> {
-        // Looking for rows counts as well.
-        self.left -= 1;
+/// Processes a task as long as there is room. Returns whether it is complete.
+fn work_on(ctx: &mut Context<'_>, task: &mut Task, room: &mut Room) -> Result<bool, Abort> {
+    // Looking for rows counts as well.
+    room.take(1, 0);
+    loop {
+        cancel::some_of_session(ctx, &task.session_id, task.up_to, room)?;
+        if task.kind != CleanupKind::Abort {
+            timer::cancel_some_of_session(ctx, &task.session_id, room)?;
+        }
         loop {
-            self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;
-            if task.kind != CleanupKind::Abort {
-                self.left -= timer::cancel_some_of_session(ctx, &task.session_id, self.left)?;
+            if !room.is_left() {
+                return Ok(false);
             }
-            loop {
-                if self.left == 0 {
-                    return Ok(false);
+            match task.go_down(ctx)? {
+                Below::Reached { rows, bytes } => {
+                    room.take(rows, bytes);
+                    break;
                 }
-                match task.go_down(ctx)? {
-                    Below::Reached { rows } => {
-                        self.left = self.left.saturating_sub(rows);
-                        break;
-                    }
-                    Below::Passed => self.left -= 1,
-                    Below::Nothing if task.go_up(ctx)? => {}
-                    Below::Nothing => return Ok(true),
-                }
+                Below::Passed { bytes } => room.take(1, bytes),
+                Below::Nothing if task.go_up(ctx)? => {}
+                Below::Nothing => return Ok(true),
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::{agent, check, lease, session};
 mod rows;
 
 pub use rows::Delegation;
-pub(crate) use rows::{children, delegates, is_cut_off, next_child};
+pub(crate) use rows::{active_children, children, delegates, is_cut_off, next_child};
 
 /// The module.
 #[must_use]

@@ -4,6 +4,28 @@
 //!
 //! It changes when a product rule changes. It does not depend on HTTP, threads or storage: it accesses rows
 //! through [`abide_schema::Context`].
+//!
+//! # What bounds the work of a call
+//!
+//! A call occupies the only writer, so its work is bounded by constants or by the size of its arguments, and never by the
+//! number or the size of stored rows. A loop over stored rows that can be large counts rows and bytes, and reads one row at a
+//! time:
+//!
+//! | work | rows | bytes | then |
+//! |---|---|---|---|
+//! | ending a session or a run: [`cleanup`] | `CLEANUP_ROWS` | `CLEANUP_BYTES` | the next step |
+//! | forking a session: [`mod@snapshot::fork`] | `FORK_STEP_ROWS` | `FORK_STEP_BYTES` | the next step |
+//! | claiming the next call or run | `ROWS_EXAMINED_PER_CLAIM` | `CLAIM_BYTES`; active runs are small | nothing is claimed |
+//! | deleting or replacing entries: [`collection`] | `ENTRIES_DELETED`, `ENTRIES_OF_A_CALL` | `ENTRIES_BYTES` | `more`, or refused |
+//! | exporting a run: [`mod@snapshot::export`] | `SNAPSHOT_ROWS` | `SNAPSHOT_BYTES` | refused |
+//! | importing a run: [`mod@snapshot::import`] | its arguments | its arguments | |
+//! | facts: [`memory`] | `MEMORIES_OF_A_CALL`, `MEMORIES_OF_A_SPACE` | `MEMORY_VALUE_BYTES` each | refused |
+//! | a plan, the labels of a prompt, the webhooks of a run, the questions of a call, the runs above one | a small limit of each | | |
+//!
+//! All other reducers handle one row and what directly belongs to it, also those that the engine calls: for timers, leases,
+//! retries, approvals, handoffs and deadlines. So the largest step is one row with megabytes. `tests/it/costs.rs` counts the
+//! steps of each reducer over files of different sizes; rows of many bytes are in `tests/it/cleanup.rs`,
+//! `tests/it/claims.rs` and `tests/it/forks.rs`.
 
 mod access;
 pub mod agent;

@@ -8,6 +8,7 @@ use abide_schema::{
 use serde_json::{Value as JsonValue, json};
 
 use crate::check;
+use crate::cleanup::rows::Room;
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
 
@@ -203,21 +204,31 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
     save(ctx, timer)
 }
 
-/// Cancels at most `max` timers of a session that is ending or has ended, and returns their number.
+/// Cancels timers of a session that is ending or has ended, as many as there is room for.
 pub(crate) fn cancel_some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
-    max: usize,
-) -> Result<usize, Abort> {
-    let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'
-        ORDER BY id LIMIT ?2";
-    let timers = ctx.find::<Timer>(open, &[session_id.into(), (max as i64).into()])?;
-    let found = timers.len();
-    for mut timer in timers {
+    room: &mut Room,
+) -> Result<(), Abort> {
+    // One at a time, because each can have megabytes. A cancelled timer is not found again.
+    let next = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'
+        ORDER BY id LIMIT 1";
+    while room.is_left()
+        && let Some(mut timer) = ctx.find::<Timer>(next, &[session_id.into()])?.pop()
+    {
+        room.take(1, timer.bytes());
         timer.status = TimerStatus::Cancelled;
         save(ctx, timer)?;
     }
-    Ok(found)
+    Ok(())
+}
+
+impl Timer {
+    /// Returns the bytes of its values that have no limit of their own.
+    fn bytes(&self) -> usize {
+        let data = self.data.as_ref().map_or(0, |data| data.as_str().len());
+        data + self.message.as_ref().map_or(0, String::len)
+    }
 }
 
 /// Whether a session has a timer with this status.

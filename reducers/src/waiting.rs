@@ -89,31 +89,37 @@ pub(crate) fn part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
 
+/// An item that a claim has looked at.
+pub(crate) enum Examined<T> {
+    /// It can be claimed.
+    Claimable(T),
+    /// It cannot.
+    Passed,
+    /// It cannot, and the claim has read as much as it may.
+    Enough,
+}
+
 /// Finds the longest waiting item of a queue that the caller may claim, among the first
 /// [`limits::ROWS_EXAMINED_PER_CLAIM`].
 ///
-/// A caller with a scope reads only entries of its scope. For any other caller `oldest` returns the ids of that many
-/// items. `take` returns an item if it can be claimed.
+/// A caller with a scope reads only entries of its scope. For any other caller `following` returns the id of the item behind
+/// another one, or of the first. `examine` tells whether an item can be claimed.
 pub(crate) fn longest<T>(
     ctx: &mut Context<'_>,
     queue: &str,
-    oldest: impl Fn(&mut Context<'_>, usize) -> Result<Vec<String>, Abort>,
-    mut take: impl FnMut(&mut Context<'_>, &str) -> Result<Option<T>, Abort>,
+    following: impl Fn(&mut Context<'_>, Option<&str>) -> Result<Option<String>, Abort>,
+    mut examine: impl FnMut(&mut Context<'_>, &str) -> Result<Examined<T>, Abort>,
 ) -> Result<Option<T>, Abort> {
     if ctx.caller.scope().is_empty() {
-        let mut examined = 0;
-        // The first is nearly always one that the caller may claim.
-        for max in [1, limits::ROWS_EXAMINED_PER_CLAIM] {
-            let ids = ctx.without_policies(|ctx| oldest(ctx, max))?;
-            for id in ids.iter().skip(examined) {
-                if let Some(found) = take(ctx, id)? {
-                    return Ok(Some(found));
-                }
+        let mut behind = None;
+        for _ in 0..limits::ROWS_EXAMINED_PER_CLAIM {
+            let id = ctx.without_policies(|ctx| following(ctx, behind.as_deref()))?;
+            let Some(id) = id else { break };
+            match examine(ctx, &id)? {
+                Examined::Claimable(found) => return Ok(Some(found)),
+                Examined::Passed => behind = Some(id),
+                Examined::Enough => break,
             }
-            if ids.len() < max {
-                break;
-            }
-            examined = ids.len();
         }
         return Ok(None);
     }
@@ -123,10 +129,11 @@ pub(crate) fn longest<T>(
         let QueueHead::Found(since, id) = next(ctx, queue, place, &mut looks)? else {
             return Ok(None);
         };
-        if let Some(found) = take(ctx, &id)? {
-            return Ok(Some(found));
+        match examine(ctx, &id)? {
+            Examined::Claimable(found) => return Ok(Some(found)),
+            Examined::Passed => behind = Some((since, id)),
+            Examined::Enough => return Ok(None),
         }
-        behind = Some((since, id));
     }
 }
 

@@ -325,15 +325,23 @@ pub const AHEAD_MS: RangeInclusive<i64> = 0..=315_360_000_000;
 
 /// Due rows that one transaction processes: some five milliseconds of work, so that
 /// a million timers due at once delay other calls no longer than that.
-pub const DUE_PER_COMMIT: usize = 256;
+pub const DUE_PER_COMMIT: usize = 64;
 
-/// Due rows that one transaction reads to sort them by scope: some ten milliseconds. It is more than
-/// [`DUE_PER_COMMIT`], so that the rows of one scope do not hide those of the others.
-pub const DUE_READ_PER_COMMIT: usize = 4_096;
+/// Bytes of rows that the calls for due rows read in one transaction; the others wait for the next one. A timer can deliver
+/// megabytes.
+pub const DUE_BYTES: u64 = 1 << 20;
 
-/// Due rows in memory, sorted by scope, for some hundred bytes each. If more are due, the rest is read in the order of their
-/// due times as these are processed.
-pub const DUE_IN_MEMORY: usize = 500_000;
+/// Due rows that one transaction reads to sort them by tenant: some three milliseconds. It is more than
+/// [`DUE_PER_COMMIT`], so that the rows of one tenant do not hide those of the others.
+pub const DUE_READ_PER_COMMIT: usize = 1_024;
+
+/// Due rows of one kind in memory, sorted by tenant, for some hundred bytes each. If more are due, the rest is read in the
+/// order of their due times as these are processed.
+pub const DUE_IN_MEMORY: usize = 100_000;
+
+/// Due rows of one kind and one tenant in memory. If more are due, they are read again when these are processed: they take
+/// no room from the rows of other tenants.
+pub const DUE_OF_A_TENANT: usize = 20_000;
 
 /// Pending timers of the sessions of one scope. All of them can be due at the same time.
 pub const TIMERS_OF_A_SCOPE: i64 = 10_000;
@@ -382,6 +390,9 @@ pub const TOOLS_OF_A_CLAIM: usize = 100;
 /// cancelled, and rows that match only a part of its scope.
 pub const ROWS_EXAMINED_PER_CLAIM: usize = 1_000;
 
+/// Bytes of calls after which one claim examines no further one. The first is nearly always one that the caller may claim.
+pub const CLAIM_BYTES: usize = 32 << 20;
+
 /// Denied attempts of one caller that are recorded individually, each with a row and an event. Further ones
 /// are counted, and one more is recorded every [`DENIAL_EVERY_MS`].
 pub const DENIALS_AT_ONCE: u32 = 10;
@@ -411,6 +422,10 @@ pub const SCOPE_KEYS: usize = 16;
 /// Rows that one cleanup step ends or examines: some five milliseconds of work. A session with fewer calls,
 /// timers and descendants ends in one transaction.
 pub const CLEANUP_ROWS: usize = 100;
+
+/// Bytes of rows after which a cleanup step reads no further row: some ten milliseconds of work. A call or a timer can have
+/// megabytes, and a step reads, writes and logs it.
+pub const CLEANUP_BYTES: usize = 1 << 20;
 
 /// Cleanup steps in one transaction: each is as much work as many ordinary calls.
 pub const CLEANUPS_PER_COMMIT: usize = 1;
@@ -462,7 +477,8 @@ pub const FORK_BYTES: usize = 16 << 20;
 /// Rows that one step of a fork copies: some five milliseconds of work. The fork of a shorter session is one transaction.
 pub const FORK_STEP_ROWS: usize = 200;
 
-/// Bytes of messages and outcomes after which a step of a fork copies no further row: some ten milliseconds of work.
+/// Bytes of messages and outcomes that one step of a fork copies: some ten milliseconds of work. A larger row is a step of
+/// its own.
 pub const FORK_STEP_BYTES: usize = 1 << 20;
 
 /// Steps of forks in one transaction: each is as much work as many ordinary calls.

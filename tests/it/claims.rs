@@ -123,3 +123,40 @@ fn an_older_file_is_migrated() {
         assert_eq!(before.len(), 2 * 2 * 12);
     });
 }
+
+/// A claim read up to a thousand calls at once, with their arguments: with those of a session that is cancelled, gigabytes.
+/// The class: a loop over stored rows whose number is limited, and whose size is not.
+#[test]
+fn a_claim_reads_a_bounded_number_of_bytes() {
+    const BYTES: usize = 7 << 20;
+    run(async {
+        let mut world = World::new();
+        world.close();
+        let mut config = world.config(modules());
+        // The first step of the cancellation is the only one.
+        config.timers = false;
+        world.open_with(config);
+        world.call("register_tool", json!({"name": "put", "effect": "idempotent"})).await.unwrap();
+        world.call("create_session", json!({"agent": "x", "id": "closing"})).await.unwrap();
+        world.call("create_session", json!({"agent": "x", "id": "open"})).await.unwrap();
+        let text = "x".repeat(BYTES);
+        let request = async |session: &str, nth: usize, text: &str| {
+            let call = json!({"call_id": format!("{session}{nth}"), "session_id": session, "tool_name": "put",
+                "arguments": {"text": text}});
+            world.call("request_tool_call", call).await.unwrap();
+        };
+        for nth in 0..2 + abide_schema::limits::CLAIM_BYTES / BYTES {
+            request("closing", nth, &text).await;
+        }
+        request("open", 0, "x").await;
+        world.call("cancel_session", json!({"session_id": "closing"})).await.unwrap();
+        let next = json!({"tools": ["put"]});
+        let refusal = world.call("claim_next_tool_call", next.clone()).await.unwrap_err();
+        assert!(refusal.detail.contains("are being cancelled"), "{refusal}");
+        world.close();
+        world.open();
+        world.pass_ms(0).await;
+        let done = world.call("claim_next_tool_call", next).await.unwrap();
+        assert!(done.result.contains("open0"), "{}", done.result);
+    });
+}

@@ -635,3 +635,57 @@ fn reads_of_batches_and_groups_are_bounded() {
         assert!(groups >= 2, "{groups} groups for 72 MB");
     });
 }
+
+/// A step counted its rows, and not their bytes: a session with a hundred calls of eight megabytes was cancelled in one
+/// transaction that read, wrote and logged all of them, and every other caller waited for seconds. The class: a loop over
+/// stored rows whose number is limited, and whose size is not.
+#[test]
+fn large_rows_are_ended_in_steps_of_bounded_bytes() {
+    const BYTES: usize = 400 << 10;
+    run(async {
+        let mut world = World::new();
+        let text = "x".repeat(BYTES);
+        let mut calls = vec![
+            to("register_tool", json!({"name": "put", "effect": "idempotent"})),
+            to("register_tool", json!({"name": "ask", "needs_approval": true})),
+            to("create_session", json!({"agent": "support", "id": "s1"})),
+        ];
+        for nth in 0..6 {
+            let call = json!({"call_id": format!("c{nth}"), "session_id": "s1", "arguments": {"text": text},
+                "tool_name": if nth < 2 { "ask" } else { "put" },
+                "claim_lease_ms": if nth > 3 { json!(60_000) } else { JsonValue::Null }});
+            calls.push(to("request_tool_call", call));
+            let timer = json!({"in_ms": 1_000, "session_id": "s1", "message": text});
+            calls.push(to("set_timer", timer));
+            let child = format!("child{nth}");
+            calls.push(to(
+                "create_session",
+                json!({"agent": "support", "id": child, "parent_id": "s1"}),
+            ));
+            calls.push(to(
+                "complete_session",
+                json!({"session_id": child, "result": {"text": text}}),
+            ));
+        }
+        for call in calls {
+            batch(&world, vec![call]).await.unwrap();
+        }
+        let before = world.engine().durable_seq().0;
+        world.call("cancel_session", json!({"session_id": "s1"})).await.unwrap();
+        world.pass_ms(0).await;
+        let bytes = format!(
+            "SELECT max(bytes), sum(bytes) FROM (SELECT sum(bytes) AS bytes FROM (SELECT seq, length(arguments) AS bytes FROM tool_calls
+             UNION ALL SELECT seq, length(message) FROM timers) WHERE seq > {before} GROUP BY seq)"
+        );
+        let found = world.rows(&bytes).await;
+        let found: Vec<i64> =
+            found[0].iter().map(|cell| cell.to_json().as_i64().unwrap()).collect();
+        assert!(found[1] > 12 * BYTES as i64, "{found:?}: all were ended");
+        assert!(found[0] < (limits::CLEANUP_BYTES + BYTES) as i64, "{found:?}");
+        // The results of children that have ended are read, too.
+        let steps =
+            number(&world, "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'").await;
+        assert!(steps >= 18 * BYTES as i64 / (limits::CLEANUP_BYTES + BYTES) as i64, "{steps}");
+        check_replay(&mut world);
+    });
+}

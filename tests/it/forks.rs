@@ -12,6 +12,7 @@ use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal, Seq, limits};
 use serde_json::{Value as JsonValue, json};
 
+use crate::replica::Client;
 use crate::world::{World, run};
 
 fn to(reducer: &str, args: JsonValue) -> BatchCall {
@@ -513,5 +514,127 @@ fn retries_and_batches_wait_for_the_end() {
         world.say("g", "It is complete.").await.unwrap();
         world.say("h", "It is complete.").await.unwrap();
         check_replay(&mut world);
+    });
+}
+
+/// A step copied one more row than it had room for, and the errors of calls were not counted at all: 200 of them can have
+/// a gigabyte. The class: a loop over stored rows whose number is limited, and whose size is not.
+#[test]
+fn large_rows_are_copied_in_steps_of_bounded_bytes() {
+    const BYTES: usize = 400 << 10;
+    run(async {
+        let mut world = World::new();
+        let local = Caller::local();
+        let text = "x".repeat(BYTES);
+        ask(&world, &local, "register_tool", json!({"name": "look", "effect": "read_only"}))
+            .await
+            .unwrap();
+        ask(&world, &local, "create_session", json!({"agent": "clerk", "id": "s"})).await.unwrap();
+        for nth in 0..8 {
+            let call_id = format!("c{nth}");
+            let call = json!({"call_id": call_id, "session_id": "s", "tool_name": "look", "arguments": {},
+                "claim_lease_ms": 60_000});
+            let call = ask(&world, &local, "request_tool_call", call).await.unwrap();
+            let failed =
+                json!({"call_id": call_id, "fencing_token": call["fencing_token"], "error": text});
+            ask(&world, &local, "fail_tool_call", failed).await.unwrap();
+        }
+        let answer = json!({"calls": (0..8).map(|nth| json!({"call_id": format!("c{nth}"), "name": "look"})).collect::<Vec<_>>()});
+        let answer =
+            json!({"session_id": "s", "role": "assistant", "content": "I look.", "data": answer});
+        ask(&world, &local, "append_message", answer).await.unwrap();
+        for nth in 0..8 {
+            let result = json!({"session_id": "s", "role": "tool", "content": "failed", "data": {"call_id": format!("c{nth}")}});
+            ask(&world, &local, "append_message", result).await.unwrap();
+        }
+        for _ in 0..5 {
+            // Two of them do not fit into a step.
+            let message = json!({"session_id": "s", "role": "user", "content": text.repeat(2)});
+            ask(&world, &local, "append_message", message).await.unwrap();
+        }
+        let fork = ask(&world, &local, "fork_session", json!({"session_id": "s", "id": "f"}))
+            .await
+            .unwrap();
+        assert_eq!((&fork["messages"], &fork["calls"]), (&json!(14), &json!(8)));
+        assert_eq!(contents(&world, "f").await, contents(&world, "s").await);
+        let bytes = "SELECT max(bytes), count(*) FROM (SELECT sum(bytes) AS bytes FROM (
+             SELECT seq, length(content) AS bytes FROM agent_state WHERE session_id = 'f'
+             UNION ALL SELECT seq, length(error) FROM tool_calls WHERE session_id = 'f') GROUP BY seq)";
+        let found = texts(&world, bytes).await;
+        assert!(
+            found[0][0].as_i64().unwrap() <= limits::FORK_STEP_BYTES as i64 + 1_000,
+            "{found:?}"
+        );
+        check_replay(&mut world);
+    });
+}
+
+/// Subscribers see the copy grow step by step, and its end. A run that would read a part of it cannot start, so nothing
+/// exports one.
+#[test]
+fn subscribers_see_each_step() {
+    run(async {
+        let mut world = World::new();
+        let ann = of_tenant("acme", "app");
+        history(&world, &ann).await;
+        ask(&world, &Caller::local(), "register_agent", json!({"name": "clerk", "definition": {}}))
+            .await
+            .unwrap();
+        without_steps(&mut world);
+        let mut clients = Vec::new();
+        for who in [&ann, &Caller::local()] {
+            let mut client = Client::new(world.engine().connect(who));
+            for (id, sql) in [
+                (
+                    "messages",
+                    "SELECT id, content FROM agent_state WHERE session_id = 'tenant=acme/f' ORDER BY id",
+                ),
+                ("number", "SELECT count(*) FROM tool_calls WHERE session_id = 'tenant=acme/f'"),
+                ("fork", "SELECT messages, calls, ended_at IS NULL FROM session_forks"),
+                ("session", "SELECT id, status, reason FROM sessions WHERE id = 'tenant=acme/f'"),
+            ] {
+                client.subscribe(id, sql, &serde_json::Map::new()).await.unwrap();
+            }
+            clients.push(client);
+        }
+        ask(&world, &ann, "fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+        let refused = ask(&world, &ann, "start_run", json!({"session_id": "f", "id": "r"}))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code, Code::Conflict, "{refused}");
+        let refused = ask(&world, &ann, "export_run", json!({"id": "r"})).await.unwrap_err();
+        assert_eq!(refused.code, Code::NotFound, "{refused}");
+        let kept: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                let ids: Vec<String> = client.replicas.keys().cloned().collect();
+                ids.into_iter().map(|id| (client.unsubscribe(&id).unwrap(), id)).collect::<Vec<_>>()
+            })
+            .collect();
+        with_steps(&mut world);
+        let mut clients = Vec::new();
+        for (who, kept) in [&ann, &Caller::local()].into_iter().zip(kept) {
+            let mut client = Client::new(world.engine().connect(who));
+            for (replica, id) in kept {
+                client.resume(&id, replica).await.unwrap();
+            }
+            clients.push(client);
+        }
+        complete(&world).await;
+        let steps =
+            number(&world, "SELECT count(*) FROM events WHERE reducer = 'continue_fork'").await;
+        assert!(steps > 2, "{steps}");
+        let end = world.engine().durable_seq();
+        for client in &mut clients {
+            client.read_to(end).await;
+            assert!(client.frames > 1, "{} frames", client.frames);
+            for (id, replica) in &client.replicas {
+                assert_eq!(replica.rows, world.rows(&replica.sql).await, "{id}");
+            }
+            assert_eq!(client.replicas["messages"].rows.len(), 3 * ROUNDS);
+            assert!(client.refusals.is_empty(), "{:?}", client.refusals);
+        }
+        // A copy can be exported like its origin, when it is complete.
+        ask(&world, &ann, "start_run", json!({"session_id": "f", "id": "r"})).await.unwrap();
     });
 }

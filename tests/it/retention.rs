@@ -172,6 +172,35 @@ fn a_long_history_is_pruned_in_slices() {
     });
 }
 
+/// Two thousand events can have gigabytes, and SQLite reads what it deletes: every caller waited. The class: a loop over
+/// stored rows whose number is limited, and whose size is not.
+#[test]
+fn large_changes_are_pruned_in_slices_of_bounded_bytes() {
+    const BYTES: usize = 4 << 20;
+    run(async {
+        let mut world = World::new();
+        for nth in 0..14 {
+            let data = format!("{nth}{}", "x".repeat(BYTES));
+            let puts = serde_json::json!([{"key": "k", "data": data}]);
+            world
+                .call("write_entries", serde_json::json!({"collection_id": "box", "puts": puts}))
+                .await
+                .unwrap();
+        }
+        world.session("s1").await;
+        world.retention = Retention { events: Some(2), age: None };
+        world.reopen();
+        let mut floors = vec![floor(&world).await];
+        while *floors.last().unwrap() < 14 {
+            world.say("s1", "and on").await.unwrap();
+            floors.push(floor(&world).await);
+        }
+        // The first event has no old entry; then each commit prunes some five.
+        assert!(floors.windows(2).all(|pair| pair[1] - pair[0] <= 6), "{floors:?}");
+        assert!(floors.windows(2).any(|pair| pair[1] - pair[0] > 1), "{floors:?}");
+    });
+}
+
 #[test]
 fn old_changes_are_pruned() {
     run(async {

@@ -329,6 +329,34 @@ fn a_fork_counts_by_the_rows_that_it_changes() {
     });
 }
 
+/// Rows were charged by the task that waits for the answer, after it: a caller that did not wait, because it had closed its
+/// connection, was not charged at all.
+#[test]
+fn a_caller_that_does_not_wait_for_the_answer_is_charged() {
+    run(async {
+        let world = World::new();
+        world.session("s").await;
+        for nth in 0..300 {
+            world.say("s", &nth.to_string()).await.unwrap();
+        }
+        let rate = Some(RateLimit { calls: 2, per_ms: 1_000 });
+        let ann = Caller::new("ann").limited(CallLimits { rate, ..CallLimits::default() });
+        let args = json!({"session_id": "s", "id": "f"});
+        let fork = world.engine().call(&ann, "fork_session", &args, None);
+        // It is sent, and its answer is not awaited.
+        tokio::select! {
+            biased;
+            _ = fork => panic!("the answer was there at once"),
+            () = async {} => {}
+        }
+        world.say("s", "a later call of another caller").await.unwrap();
+        world.pass_ms(0).await;
+        let args = json!({"agent": "support"});
+        let refusal = world.engine().call(&ann, "create_session", &args, None).await.unwrap_err();
+        is_delayed(&refusal);
+    });
+}
+
 /// The caller has to wait for a second at least.
 #[track_caller]
 fn is_delayed(refusal: &Refusal) {

@@ -230,7 +230,7 @@ fn a_kind_with_too_many_broken_rows_is_suspended() {
         world.call("boil", json!({"after_ms": many, "flaw": "refused"})).await.unwrap();
         world.call("boil", json!({"after_ms": [20]})).await.unwrap();
         world.pass_ms(1_000).await;
-        for _ in 0..10 {
+        for _ in 0..limits::DUE_STUCK / limits::DUE_PER_COMMIT + 10 {
             world.pass_ms(1_000).await;
         }
         let refused = world.engine().metrics().refusals_total.get();
@@ -539,5 +539,91 @@ fn pending_timers_of_a_scope_are_limited() {
         world.pass_ms(61_000).await;
         let counts = numbers(&world, "SELECT pending FROM timer_counts ORDER BY scope").await;
         assert_eq!(counts, [all_but_one - 2], "those of the other scope have fired");
+    });
+}
+
+/// Timers with large messages fired in one transaction, as many as small ones: 256 messages of eight megabytes. What has no
+/// room comes first in the next transaction, whose tenant it is. The class: rows are counted, and their bytes are not.
+#[test]
+fn large_timers_fire_in_transactions_of_bounded_bytes() {
+    const BYTES: usize = 300 << 10;
+    run(async {
+        let world = World::new();
+        for tenant in ["zeta", "acme", "beta"] {
+            let session = json!({"agent": "x", "id": tenant, "scope": {"tenant": tenant}});
+            world.call("create_session", session).await.unwrap();
+        }
+        let set = async |tenant: &str, bytes: usize| {
+            let timer = json!({"session_id": tenant, "due_at": START.0 + 1_000_000, "message": "x".repeat(bytes)});
+            world.call("set_timer", timer).await.unwrap();
+        };
+        for _ in 0..20 {
+            set("zeta", BYTES).await;
+        }
+        for tenant in ["acme", "beta"] {
+            set(tenant, 10).await;
+        }
+        let before = world.engine().metrics().commits_total.get();
+        world.pass_ms(2_000).await;
+        let fired = "SELECT count(*) FROM timers WHERE status = 'fired'";
+        assert_eq!(numbers(&world, fired).await, [22]);
+        let commits = world.engine().metrics().commits_total.get() - before;
+        assert!(commits >= 20 * BYTES as u64 / (limits::DUE_BYTES + BYTES as u64), "{commits}");
+        let others = "SELECT count(*) FROM timers WHERE session_id = 'zeta' AND seq < (SELECT max(seq) FROM timers WHERE session_id <> 'zeta')";
+        assert!(numbers(&world, others).await[0] < 4);
+    });
+}
+
+/// The rows in memory were limited together: those of one tenant and one kind took the room of all others, which waited
+/// until they were processed. What has no room now is read again, so that each row runs once.
+#[test]
+fn rows_without_room_in_memory_are_read_again() {
+    let many = limits::DUE_OF_A_TENANT + 2 * limits::DUE_READ_PER_COMMIT;
+    let mut world = World::new();
+    run(async {
+        world.call("register_agent", json!({"name": "x", "definition": {}})).await.unwrap();
+        fill(&world, "timer", "zeta", 1).await;
+        world.clock.advance_ms(10);
+        for kind in ["timer", "handoff"] {
+            fill(&world, kind, if kind == "timer" { "acme" } else { "beta" }, 1).await;
+        }
+    });
+    world.close();
+    let file = Connection::open(world.path()).unwrap();
+    file.execute_batch("PRAGMA synchronous = off").unwrap();
+    let columns: Vec<String> = {
+        let mut statement = file.prepare("PRAGMA table_info(timers)").unwrap();
+        statement.query_map([], |row| row.get(1)).unwrap().collect::<Result<_, _>>().unwrap()
+    };
+    let cells: Vec<&str> =
+        columns.iter().map(|name| if name == "id" { "'tm' || n" } else { name.as_str() }).collect();
+    let sql = format!(
+        "WITH RECURSIVE c(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM c WHERE n < ?1)
+         INSERT INTO timers SELECT {} FROM c, (SELECT * FROM timers WHERE session_id = 'zeta')",
+        cells.join(", ")
+    );
+    file.execute(&sql, [many as i64]).unwrap();
+    file.execute("UPDATE timer_counts SET pending = ?1 WHERE scope LIKE '%zeta%'", [many as i64])
+        .unwrap();
+    file.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    drop(file);
+    world.clock.advance_ms(61_000);
+    world.open();
+    run(async {
+        let of_others =
+            "SELECT count(*) FROM events WHERE caller = 'system' AND session_id NOT LIKE 'zeta%'";
+        let mut rounds = 0;
+        while numbers(&world, of_others).await[0] < 2 {
+            world.engine().fire_due().await.unwrap();
+            rounds += 1;
+        }
+        assert!(rounds <= many / limits::DUE_READ_PER_COMMIT + 3, "{rounds} rounds");
+        world.pass_ms(0).await;
+        let fired = "SELECT count(*) FROM timers WHERE status <> 'fired'";
+        assert_eq!(numbers(&world, fired).await, [0]);
+        let twice =
+            "SELECT count(*) - count(DISTINCT arguments) FROM events WHERE reducer = 'fire_timer'";
+        assert_eq!(numbers(&world, twice).await, [0]);
+        assert_eq!(world.engine().metrics().refusals_total.get(), 0);
     });
 }

@@ -17,6 +17,7 @@ mod demo;
 mod docs;
 mod failures;
 mod files;
+mod forks;
 mod handoff;
 mod kill;
 mod load;

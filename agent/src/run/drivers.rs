@@ -166,6 +166,7 @@ impl Drivers {
 
 /// Claims a run. Returns `None` if another driver was faster, or the run is over.
 async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, RuntimeError> {
+    shared.leases.until_renewed().await;
     let settings = &shared.settings;
     let claim = ClaimRun::new(id, &settings.driver, millis(settings.lease));
     match shared.abide.call(claim).await {

@@ -4,16 +4,21 @@
 //! much load, can keep all workers of the program's async runtime busy for longer than a lease: then another driver would take
 //! over its runs, and a call that must not run twice would become `unknown` while it runs.
 //!
-//! Leases are renewed together, many in a batch: ten thousand runs take twenty transactions instead of ten thousand.
+//! Leases are renewed together, many in a batch: ten thousand runs take twenty transactions instead of ten thousand. Those that
+//! expire first are in the first batch.
+//!
+//! While a renewal has failed, nothing is claimed: its lease would not be renewed either, and another runtime can take it.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abide_client::arguments::HeartbeatToolCall;
 use abide_client::{Abide, Call, Code, Error, ToolCall};
-use tokio::sync::oneshot;
+use futures_util::FutureExt as _;
+use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -26,19 +31,34 @@ const LEASES_PER_BATCH: usize = 500;
 /// late or fail.
 const RENEWALS: u32 = 3;
 
-/// Pause before another attempt to connect.
+/// Pause before another attempt to connect, or to renew.
 const RECONNECT: Duration = Duration::from_secs(1);
 
 /// The leases that a runtime holds.
 #[derive(Default)]
 pub(crate) struct HeldLeases {
     /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
-    runs: Mutex<BTreeMap<String, RunLease>>,
-    calls: Mutex<BTreeMap<String, CallLease>>,
+    runs: Mutex<BTreeMap<String, Held<RunLease>>>,
+    calls: Mutex<BTreeMap<String, Held<CallLease>>>,
+    /// Whether the last renewals have failed.
+    fails: watch::Sender<bool>,
+}
+
+/// A lease, and when it was taken or renewed last.
+#[derive(Clone)]
+struct Held<L> {
+    lease: L,
+    renewed_at: Instant,
+}
+
+impl<L> Held<L> {
+    fn new(lease: L) -> Held<L> {
+        Held { lease, renewed_at: Instant::now() }
+    }
 }
 
 /// The lease of a call that runs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct CallLease {
     call_id: String,
     fencing_token: i64,
@@ -47,7 +67,7 @@ struct CallLease {
 }
 
 /// A lease to renew.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 enum Lease {
     Run(RunLease),
     Call(CallLease),
@@ -67,7 +87,7 @@ impl Drop for HeldCall<'_> {
 
 impl HeldLeases {
     pub(crate) fn hold_run(&self, lease: RunLease) {
-        self.runs().insert(lease.run_id.clone(), lease);
+        self.runs().insert(lease.run_id.clone(), Held::new(lease));
     }
 
     pub(crate) fn release_run(&self, run_id: &str) {
@@ -82,15 +102,53 @@ impl HeldLeases {
             fencing_token: fencing_token(claimed),
             cancel: cancel.clone(),
         };
-        self.calls().insert(lease.call_id.clone(), lease.clone());
+        self.calls().insert(lease.call_id.clone(), Held::new(lease.clone()));
         HeldCall { leases: self, lease }
     }
 
     /// Forgets the lease of a call, unless the call was claimed again.
     fn release_call(&self, lease: &CallLease) {
         let mut calls = self.calls();
-        if calls.get(&lease.call_id).is_some_and(|it| it.fencing_token == lease.fencing_token) {
+        if calls.get(&lease.call_id).is_some_and(|held| held.lease.is_same(lease)) {
             calls.remove(&lease.call_id);
+        }
+    }
+
+    /// Waits until leases can be renewed. Call it before each claim.
+    pub(crate) async fn until_renewed(&self) {
+        // The sender is a field of `self`.
+        let _ = self.fails.subscribe().wait_for(|fails| !fails).await;
+    }
+
+    /// Returns the leases, those that expire first at the beginning. Runs come before calls of the same age: without its run,
+    /// a call is of no use.
+    fn by_expiry(&self) -> Vec<Lease> {
+        let runs: Vec<_> = self.runs().values().cloned().collect();
+        let calls: Vec<_> = self.calls().values().cloned().collect();
+        let runs = runs.into_iter().map(|held| (held.renewed_at, Lease::Run(held.lease)));
+        let calls = calls.into_iter().map(|held| (held.renewed_at, Lease::Call(held.lease)));
+        let mut all: Vec<(Instant, Lease)> = runs.chain(calls).collect();
+        all.sort_by_key(|(renewed_at, _)| *renewed_at);
+        all.into_iter().map(|(_, lease)| lease).collect()
+    }
+
+    /// Records that a lease was renewed by a call that was sent at this time.
+    fn renewed(&self, lease: &Lease, sent_at: Instant) {
+        match lease {
+            Lease::Run(run) => {
+                if let Some(held) = self.runs().get_mut(&run.run_id)
+                    && held.lease == *run
+                {
+                    held.renewed_at = sent_at;
+                }
+            }
+            Lease::Call(call) => {
+                if let Some(held) = self.calls().get_mut(&call.call_id)
+                    && held.lease.is_same(call)
+                {
+                    held.renewed_at = sent_at;
+                }
+            }
         }
     }
 
@@ -102,18 +160,17 @@ impl HeldLeases {
     /// # Errors
     /// [`Error`]: the connection is lost, or the engine has too much load.
     pub(crate) async fn renew(&self, abide: &Abide, duration: Duration) -> Result<(), Error> {
-        let runs: Vec<Lease> = self.runs().values().cloned().map(Lease::Run).collect();
-        let calls: Vec<Lease> = self.calls().values().cloned().map(Lease::Call).collect();
-        // Runs first: without its run, a call is of no use.
-        let held = [runs, calls].concat();
+        let held = self.by_expiry();
         let mut waiting: Vec<&[Lease]> = held.chunks(LEASES_PER_BATCH).rev().collect();
         while let Some(together) = waiting.pop() {
+            let sent_at = Instant::now();
             let heartbeats = together.iter().map(|lease| lease.heartbeat(duration));
             // No longer than until the next renewals.
             let batch = abide.batch(heartbeats).deadline(duration / RENEWALS);
             match (batch.await, together) {
                 (Ok(renewed), _) => {
                     for (lease, row) in together.iter().zip(renewed.into_inner()) {
+                        self.renewed(lease, sent_at);
                         if let Lease::Call(call) = lease
                             && !row.result["cancel_requested_at"].is_null()
                         {
@@ -144,35 +201,75 @@ impl HeldLeases {
                 Ok(separate) => return separate,
                 Err(error) => tracing::warn!(%error, "no connection of its own to renew leases"),
             }
-            if let Err(error) = self.renew(abide, duration).await {
-                tracing::warn!(%error, "leases could not be renewed");
-            }
+            let renewed = self.renew(abide, duration).await;
+            self.note(renewed.as_ref().err());
             // tidy: the pause before another attempt to connect
             tokio::time::sleep(RECONNECT.min(duration / RENEWALS)).await;
         }
     }
 
-    /// Renews all leases each third of their duration.
-    async fn keep(&self, abide: &Abide, duration: Duration) {
+    /// Renews all leases each third of their duration, until the connection is closed.
+    async fn keep(&self, abide: &Abide, duration: Duration) -> Error {
         let mut beat = tokio::time::interval((duration / RENEWALS).max(Duration::from_millis(1)));
         // After a late renewal, the next one has its full time.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             beat.tick().await;
-            match self.renew(abide, duration).await {
+            let renewed = self.renew(abide, duration).await;
+            self.note(renewed.as_ref().err());
+            match renewed {
                 Ok(()) => {}
-                Err(Error::Closed) => return,
-                Err(error) => tracing::warn!(%error, "leases could not be renewed"),
+                Err(Error::Closed) => return Error::Closed,
+                // Not only at the next beat: then others may be lost.
+                Err(_) => beat.reset_after(RECONNECT.min(duration / RENEWALS)),
             }
         }
     }
 
-    fn runs(&self) -> MutexGuard<'_, BTreeMap<String, RunLease>> {
+    /// Renews leases until this is dropped. If an attempt ends, because its connection is closed or because it panics, another
+    /// one begins.
+    async fn keep_on(&self, pause: Duration, mut attempt: impl AsyncFnMut() -> Error) {
+        loop {
+            // `AssertUnwindSafe` is sound: each change of the leases is complete before anything that can panic.
+            match AssertUnwindSafe(attempt()).catch_unwind().await {
+                Ok(error) => self.note(Some(&error)),
+                Err(_) => {
+                    self.fails.send_replace(true);
+                    tracing::error!(
+                        "the renewal of leases panicked; nothing is claimed until leases are renewed again"
+                    );
+                }
+            }
+            // tidy: the pause before another attempt
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Records whether a renewal has failed, and tells it.
+    fn note(&self, error: Option<&Error>) {
+        let failed = self.fails.send_replace(error.is_some());
+        match error {
+            Some(error) => {
+                tracing::warn!(%error, "leases could not be renewed; nothing is claimed until they are");
+            }
+            None if failed => tracing::info!("leases are renewed again"),
+            None => {}
+        }
+    }
+
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<String, Held<RunLease>>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn calls(&self) -> MutexGuard<'_, BTreeMap<String, CallLease>> {
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<String, Held<CallLease>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CallLease {
+    /// Whether another lease is that of the same claim.
+    fn is_same(&self, other: &CallLease) -> bool {
+        self.call_id == other.call_id && self.fencing_token == other.fencing_token
     }
 }
 
@@ -202,15 +299,16 @@ impl LeaseKeeper {
         let stop = CancellationToken::new();
         let (ending, ended) = oneshot::channel();
         let (abide, leases, stopped) = (abide.clone(), Arc::clone(leases), stop.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("an async runtime can be created");
         let renew = move || {
             let _ending = ending;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.expect("an async runtime can be created");
             runtime.block_on(async {
-                let keeps = async {
+                let pause = RECONNECT.min(duration / RENEWALS);
+                let keeps = leases.keep_on(pause, async || {
                     let separate = leases.connect(&abide, duration).await;
-                    leases.keep(&separate, duration).await;
-                };
+                    leases.keep(&separate, duration).await
+                });
                 tokio::select! {
                     () = stopped.cancelled() => {}
                     () = keeps => {}

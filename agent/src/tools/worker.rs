@@ -136,6 +136,10 @@ impl ToolWorker {
     ) -> Result<(), Error> {
         let Shared { abide, tools, settings, leases, .. } = &*self.shared;
         let context = self.context(session_id).await?;
+        tokio::select! {
+            () = leases.until_renewed() => {}
+            () = cancel.cancelled() => return Ok(()),
+        }
         let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
         let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();
         let effect = tools.get(&call.tool_name).map(|tool| tool.declaration().effect);

@@ -2,6 +2,7 @@
 
 use abide_schema::{Refusal, limits};
 
+use crate::commit::timers::DueRow;
 use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
 
 /// A group of units that one transaction commits.
@@ -30,6 +31,12 @@ impl CommitGroup {
         let on_savepoints = self.on_savepoints;
         (!rest.is_empty())
             .then(|| CommitGroup { on_savepoints, ..CommitGroup::new(rest, Vec::new()) })
+    }
+
+    /// Takes the calls for due rows out of the group.
+    pub(crate) fn take_due(&mut self) -> Vec<DueRow> {
+        let due = self.units.extract_if(.., |unit| unit.due.is_some());
+        due.filter_map(|unit| unit.due).map(|due| *due).collect()
     }
 
     /// Each unit alone. The held answers leave with the last one.

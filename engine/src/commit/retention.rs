@@ -13,6 +13,10 @@ use crate::commit::overlay::NetChange;
 /// Maximum events pruned after one commit: twice as many as the largest commit adds.
 const SLICE: i64 = 2_000;
 
+/// Maximum bytes of undo images pruned after one commit, if it is more than one: more than the groups of one commit add.
+/// To delete a value, SQLite reads all its pages.
+const SLICE_BYTES: i64 = 16 << 20;
+
 /// Limits of the change log. Entries beyond either limit are pruned; without limits, none are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -96,12 +100,30 @@ impl ChangeLog {
         if floor <= self.floor {
             return Ok(());
         }
+        let floor = self.within_bytes(store, floor)?;
         store.begin()?;
         store.set_change_log_floor(floor)?;
         store.prune_change_log(floor)?;
         store.commit()?;
         (self.floor, self.oldest_at) = (floor, None);
         Ok(())
+    }
+
+    /// The last floor up to `floor` below which are few bytes. It is above the current floor.
+    fn within_bytes(&self, store: &Writer, floor: Seq) -> Result<Seq, StoreError> {
+        let sql =
+            "SELECT seq, length(images) FROM change_log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
+        let (mut last, mut bytes, mut within) = (self.floor.0, 0, None);
+        store.run(sql, &[self.floor.0.into(), floor.0.into()], &mut |row| {
+            let [Value::Integer(seq), Value::Integer(length)] = row else { return };
+            // An event can have images of several tables, which are deleted together.
+            if bytes > SLICE_BYTES && *seq > last && within.is_none() {
+                within = Some(Seq(last));
+            }
+            bytes += length;
+            last = *seq;
+        })?;
+        Ok(within.unwrap_or(floor))
     }
 
     /// The new floor by count; the current floor while only few entries are over the limit.

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
@@ -86,10 +85,7 @@ impl Executor {
         }
         let begun = self.transaction.rows_changed();
         let outcome = self.run_calls(unit);
-        if let Some(rows_changed) = &unit.rows_changed {
-            // The last attempt counts.
-            rows_changed.store(self.transaction.rows_changed() - begun, Ordering::Relaxed);
-        }
+        unit.rows_changed.set(self.transaction.rows_changed() - begun);
         match outcome {
             Ok(done) => {
                 if on_savepoint {

@@ -10,8 +10,9 @@
 //! same calls again without a clock. Rows that became due while no process had the file open run at the start.
 //!
 //! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant with many
-//! due rows delays only itself. A row in a lane can have changed since it was read, so it is looked up once more before
-//! its call.
+//! due rows delays only itself. Each kind has its own room in memory, and each lane a part of it: rows beyond that are
+//! passed over, and read again when the lane is empty. A row in a lane can have changed since it was read, or be there
+//! twice, so it is looked up once more before its call.
 //!
 //! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call is one of
 //! the caller that began the work, and its lane is that of the scope in which the work is done.
@@ -93,6 +94,8 @@ struct DeadlineKind {
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
     changed: Vec<(Micros, Vec<Value>)>,
+    /// The full lanes for which rows were passed over, and the earliest due time of these rows.
+    passed_over: BTreeMap<Arc<str>, Micros>,
     /// Rows whose calls run in the current transaction, or ran in the last one.
     running: Vec<(Micros, Vec<Value>)>,
     /// Rows whose call was refused or left them due: skipped while they still wait.
@@ -112,9 +115,10 @@ impl DeadlineKind {
             next_rows: deadline.query(&scope),
             next_time: deadline.next_query(),
             one_row: deadline.row_query(&scope),
-            read_to: before_all(&deadline),
+            read_to: before(&deadline, Micros(i64::MIN)),
             next: Some(Micros(i64::MIN)),
             changed: Vec::new(),
+            passed_over: BTreeMap::new(),
             running: Vec::new(),
             skipped: Vec::new(),
             failed: Vec::new(),
@@ -217,7 +221,39 @@ impl DeadlineKind {
     /// Whether there are rows to read or to look up.
     fn has_work(&self, now: Micros) -> bool {
         let is_due = self.next.is_some_and(|next| next <= now);
-        is_due || !self.changed.is_empty() || !self.running.is_empty()
+        is_due || self.has_rows() || !self.running.is_empty()
+    }
+
+    /// Whether there are due rows that are in no lane.
+    fn has_rows(&self) -> bool {
+        !self.changed.is_empty() || !self.passed_over.is_empty()
+    }
+
+    /// Records that a row was passed over because its lane is full.
+    fn pass_over(&mut self, lane: Arc<str>, at: Micros) {
+        let first = self.passed_over.entry(lane).or_insert(at);
+        *first = at.min(*first);
+    }
+
+    /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they may be
+    /// those of other tenants.
+    fn go_back(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
+        if self.next.is_some_and(|next| next <= now) {
+            return;
+        }
+        let empty = self.passed_over.extract_if(.., |lane, _| lanes.count(lane, kind) == 0);
+        if let Some(first) = empty.map(|(_, at)| at).min() {
+            self.read_to = before(&self.deadline, first);
+            self.next = Some(first);
+        }
+    }
+
+    /// Reads all rows again that are due from a time on.
+    fn start_again(&mut self, next: Micros) {
+        self.read_to = before(&self.deadline, Micros(i64::MIN));
+        self.next = Some(next);
+        self.changed.clear();
+        self.passed_over.clear();
     }
 
     /// Records that a row is skipped.
@@ -253,15 +289,15 @@ impl DeadlineKind {
     }
 }
 
-/// A place before all rows.
-fn before_all(deadline: &Deadline) -> Vec<Value> {
+/// A place before all rows that are due at a time or later.
+fn before(deadline: &Deadline, at: Micros) -> Vec<Value> {
     let rest = if deadline.table.without_rowid { deadline.table.key } else { &[] };
     let of_key = rest.iter().map(|at| match deadline.table.columns[*at].kind {
         Kind::Integer | Kind::Real => Value::Integer(i64::MIN),
         _ => Value::Text(String::new()),
     });
     let rowid = (!deadline.table.without_rowid).then_some(Value::Integer(i64::MIN));
-    std::iter::once(Value::Integer(i64::MIN)).chain(of_key).chain(rowid).collect()
+    std::iter::once(Value::Integer(at.0)).chain(of_key).chain(rowid).collect()
 }
 
 fn text(cell: Option<&Value>) -> String {
@@ -271,20 +307,27 @@ fn text(cell: Option<&Value>) -> String {
     }
 }
 
-/// The due rows of one tenant, by kind and due time. The last number distinguishes rows that are due at the same time, in
-/// the order in which they were read.
-type Lane = BTreeMap<(usize, Micros, u64), Vec<Value>>;
+/// The due rows of one tenant.
+#[derive(Debug, Default)]
+struct Lane {
+    /// By kind and due time. The last number distinguishes rows that are due at the same time, in the order in which they
+    /// were read.
+    rows: BTreeMap<(usize, Micros, u64), Vec<Value>>,
+    /// The number of rows of each kind.
+    counts: Vec<usize>,
+}
 
 /// The due rows in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lanes {
     tenants: Tenants,
     lanes: BTreeMap<Arc<str>, Lane>,
+    /// The number of rows of each kind.
+    counts: Vec<usize>,
     /// The lanes, the next one first.
     turn: VecDeque<Arc<str>>,
     /// The lanes before them for which the current transaction has no room.
     passed_over: VecDeque<Arc<str>>,
-    len: usize,
     /// Rows so far.
     added: u64,
     /// The lanes of recent scopes.
@@ -295,6 +338,32 @@ struct Lanes {
 const SCOPES: usize = 1_024;
 
 impl Lanes {
+    fn new(tenants: Tenants, kinds: usize) -> Lanes {
+        Lanes {
+            tenants,
+            lanes: BTreeMap::new(),
+            counts: vec![0; kinds],
+            turn: VecDeque::new(),
+            passed_over: VecDeque::new(),
+            added: 0,
+            of_scopes: HashMap::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// The number of rows of a kind in a lane.
+    fn count(&self, lane: &str, kind: usize) -> usize {
+        self.lanes.get(lane).map_or(0, |lane| lane.counts[kind])
+    }
+
+    /// Whether a lane has as many rows of a kind as it may.
+    fn is_full(&self, lane: &str, kind: usize) -> bool {
+        self.count(lane, kind) >= limits::DUE_OF_A_TENANT
+    }
+
     /// The lane of a scope, as its row says.
     fn of_scope(&mut self, scope: &str) -> Arc<str> {
         if let Some(lane) = self.of_scopes.get(scope) {
@@ -310,20 +379,36 @@ impl Lanes {
     }
 
     fn add(&mut self, lane: Arc<str>, kind: usize, at: Micros, key: Vec<Value>) {
-        self.added += 1;
-        self.len += 1;
-        let rows = self.lanes.entry(Arc::clone(&lane)).or_default();
-        if rows.is_empty() {
-            self.turn.push_back(lane);
+        if !self.lanes.contains_key(&lane) {
+            self.turn.push_back(Arc::clone(&lane));
         }
-        rows.insert((kind, at, self.added), key);
+        self.insert(lane, kind, at, key);
+    }
+
+    /// Puts rows back that were taken and did not run. Their lanes have the first turns, in this order.
+    fn put_back(&mut self, rows: Vec<DueRow>) {
+        for DueRow { lane, kind, at, key, .. } in rows.into_iter().rev() {
+            self.turn.retain(|other| *other != lane);
+            self.turn.push_front(Arc::clone(&lane));
+            self.insert(lane, kind, at, key);
+        }
+    }
+
+    fn insert(&mut self, lane: Arc<str>, kind: usize, at: Micros, key: Vec<Value>) {
+        let kinds = self.counts.len();
+        let fresh = || Lane { counts: vec![0; kinds], ..Lane::default() };
+        let lane = self.lanes.entry(lane).or_insert_with(fresh);
+        self.added += 1;
+        self.counts[kind] += 1;
+        lane.counts[kind] += 1;
+        lane.rows.insert((kind, at, self.added), key);
     }
 
     /// Takes the oldest row of the next lane that has one of a kind with room.
     fn take(&mut self, room: &[usize]) -> Option<(Arc<str>, usize, Micros, Vec<Value>)> {
         loop {
             let lane = self.turn.pop_front()?;
-            let Some(rows) = self.lanes.get_mut(&lane) else { continue };
+            let Some(Lane { rows, counts }) = self.lanes.get_mut(&lane) else { continue };
             let kinds = (0..room.len()).filter(|kind| room[*kind] > 0);
             let first = kinds.filter_map(|kind| {
                 let mut of_kind =
@@ -336,7 +421,8 @@ impl Lanes {
                 continue;
             };
             let key = rows.remove(&place)?;
-            self.len -= 1;
+            counts[place.0] -= 1;
+            self.counts[place.0] -= 1;
             if rows.is_empty() {
                 self.lanes.remove(&lane);
             } else {
@@ -356,13 +442,14 @@ impl Lanes {
 
     /// Drops the rows of a kind.
     fn drop_kind(&mut self, kind: usize) {
-        for rows in self.lanes.values_mut() {
-            rows.retain(|(of, ..), _| *of != kind);
+        for lane in self.lanes.values_mut() {
+            lane.rows.retain(|(of, ..), _| *of != kind);
+            lane.counts[kind] = 0;
         }
-        self.lanes.retain(|_, rows| !rows.is_empty());
+        self.counts[kind] = 0;
+        self.lanes.retain(|_, lane| !lane.rows.is_empty());
         let lanes = &self.lanes;
         self.turn.retain(|lane| lanes.contains_key(lane));
-        self.len = self.lanes.values().map(BTreeMap::len).sum();
     }
 }
 
@@ -382,16 +469,14 @@ impl Timers {
         let tables: Vec<&'static TableSpec> =
             modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
         let owners = RowOwners::new(&tables);
-        Timers {
-            kinds: deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect(),
-            lanes: Lanes { tenants, ..Lanes::default() },
-            rests_until: None,
-        }
+        let kinds: Vec<DeadlineKind> =
+            deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
+        Timers { lanes: Lanes::new(tenants, kinds.len()), kinds, rests_until: None }
     }
 
     /// Time until something is due; `None` if no rows wait.
     pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
-        let has_rows = self.lanes.len > 0 || self.kinds.iter().any(|kind| !kind.changed.is_empty());
+        let has_rows = !self.lanes.is_empty() || self.kinds.iter().any(DeadlineKind::has_rows);
         let unread = self.kinds.iter().filter_map(|kind| kind.next);
         let next = unread.chain(has_rows.then_some(now)).min()?;
         let next = next.max(self.rests_until.unwrap_or(next));
@@ -399,7 +484,7 @@ impl Timers {
         Some(Duration::from_micros(us).min(LONGEST_SLEEP))
     }
 
-    /// The rows due now, in order of their due times: as many as one transaction processes.
+    /// The rows due now, the oldest of each tenant in turn: as many as one transaction processes.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -421,7 +506,7 @@ impl Timers {
             return Ok(Vec::new());
         }
         self.rests_until = None;
-        if self.lanes.len == 0 && !self.kinds.iter().any(|kind| kind.has_work(now)) {
+        if self.lanes.is_empty() && !self.kinds.iter().any(|kind| kind.has_work(now)) {
             return Ok(Vec::new());
         }
         let mut reads = limits::DUE_READ_PER_COMMIT;
@@ -448,8 +533,16 @@ impl Timers {
             due.push(this.due_row(found, lane, kind, row));
         }
         self.lanes.end_turns();
-        due.sort_by_key(|due| due.at);
         Ok(due)
+    }
+
+    /// Puts rows back that the transaction had no time for.
+    pub(crate) fn put_back(&mut self, rows: Vec<DueRow>) {
+        for row in &rows {
+            let running = &mut self.kinds[row.kind].running;
+            running.retain(|(at, key)| *at != row.at || *key != row.key);
+        }
+        self.lanes.put_back(rows);
     }
 
     /// Reads due rows of a kind into the lanes.
@@ -463,25 +556,35 @@ impl Timers {
         let kind = &mut self.kinds[nth];
         kind.check_last(store)?;
         if kind.is_suspended(store)? {
-            (kind.read_to, kind.next) = (before_all(&kind.deadline), Some(now.plus_ms(REST_MS)));
-            kind.changed.clear();
+            kind.start_again(now.plus_ms(REST_MS));
             self.lanes.drop_kind(nth);
             return Ok(());
         }
         while let Some((at, key)) = kind.changed.pop() {
-            if let Some(found) = kind.find(store, at, &key)? {
-                let lane = self.lanes.of_scope(&found.scope);
+            let Some(found) = kind.find(store, at, &key)? else { continue };
+            let lane = self.lanes.of_scope(&found.scope);
+            if self.lanes.is_full(&lane, nth) {
+                kind.pass_over(lane, at);
+            } else {
                 self.lanes.add(lane, nth, at, key);
             }
         }
-        let room = limits::DUE_IN_MEMORY.saturating_sub(self.lanes.len);
+        kind.go_back(&self.lanes, nth, now);
+        let room = limits::DUE_IN_MEMORY.saturating_sub(self.lanes.counts[nth]);
         let max = room.min(*reads);
         if max > 0 && kind.next.is_some_and(|next| next <= now) {
-            let lanes = &mut self.lanes;
+            let (lanes, mut passed_over) = (&mut self.lanes, Vec::new());
             *reads -= kind.read(store, now, max, |at, key, scope| {
                 let lane = lanes.of_scope(scope);
-                lanes.add(lane, nth, at, key);
+                if lanes.is_full(&lane, nth) {
+                    passed_over.push((lane, at));
+                } else {
+                    lanes.add(lane, nth, at, key);
+                }
             })?;
+            for (lane, at) in passed_over {
+                kind.pass_over(lane, at);
+            }
         }
         Ok(())
     }
@@ -565,7 +668,7 @@ impl Timers {
     /// Reads all due rows again: the rows of a transaction were put back, and may have other places.
     pub(crate) fn read_again(&mut self) {
         for (nth, kind) in self.kinds.iter_mut().enumerate() {
-            (kind.read_to, kind.next) = (before_all(&kind.deadline), Some(Micros(i64::MIN)));
+            kind.start_again(Micros(i64::MIN));
             self.lanes.drop_kind(nth);
         }
     }

@@ -1,8 +1,6 @@
 //! A unit of the writer's queue: calls that run together, and what becomes of them.
 
-use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::cell::{Cell, RefCell};
 
 use abide_schema::reducer::Caller;
 use abide_schema::work::{FinishedWork, SharedWork, WorkBudget};
@@ -25,9 +23,8 @@ pub(crate) struct Unit {
     pub(crate) finished: Vec<FinishedWork>,
     pub(crate) deferrals: usize,
     pub(crate) answer_at: AnswerAt,
-    /// Counts the changes of rows that its calls make, even if they are refused. Only for a caller with limits: it is an
-    /// allocation.
-    pub(crate) rows_changed: Option<Arc<AtomicU64>>,
+    /// The rows that its calls have changed in their last attempt, even if they were refused.
+    pub(crate) rows_changed: Cell<u64>,
     pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
 }
 
@@ -39,16 +36,14 @@ impl Unit {
         reply: oneshot::Sender<Result<UnitResult, Refusal>>,
     ) -> Unit {
         let (due, finished, answer_at) = (None, Vec::new(), AnswerAt::Durable);
-        let (deferrals, rows_changed) = (0, None);
+        let (deferrals, rows_changed) = (0, Cell::default());
         Unit { caller, calls, request, due, finished, deferrals, answer_at, rows_changed, reply }
     }
 
     /// The call for a due row, without a reply.
     pub(crate) fn of_due_row(call: PreparedCall, due: DueRow) -> Unit {
-        // Its rows count against the limits of the caller that began the work.
-        let rows_changed = due.continued.is_some().then(Arc::default);
         let caller = due.caller.clone();
-        Unit { caller, rows_changed, ..Unit::of_engine(vec![call], Some(due)) }
+        Unit { caller, ..Unit::of_engine(vec![call], Some(due)) }
     }
 
     /// A call of the engine itself, without a reply.
@@ -73,6 +68,14 @@ impl Unit {
             deferred,
             goes_on: self.calls.len() > 1,
         })
+    }
+
+    /// Returns how many calls it counts as in addition to those that its caller was charged for, by the rows that it has
+    /// changed.
+    pub(crate) fn further_calls(&self) -> usize {
+        let worth = usize::try_from(self.rows_changed.get() / limits::ROWS_PER_CALL);
+        let charged = if self.due.is_some() { 0 } else { self.calls.len() };
+        worth.unwrap_or(usize::MAX).saturating_sub(charged)
     }
 
     /// Bytes of the arguments.

@@ -15,7 +15,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use abide_schema::share::Tenants;
@@ -204,8 +203,12 @@ impl WriterThread {
         while let Some(mut group) = work.pop_front() {
             let finished = match self.run_group(&group) {
                 Ok(finished) => {
-                    if let Some(rest) = group.split_off(finished.outcomes.len()) {
-                        work.push_front(rest);
+                    if let Some(mut rest) = group.split_off(finished.outcomes.len()) {
+                        // Calls that wait are not delayed by due rows that could wait too.
+                        self.timers.put_back(rest.take_due());
+                        if !rest.units.is_empty() {
+                            work.push_front(rest);
+                        }
                     }
                     finished
                 }
@@ -263,7 +266,11 @@ impl WriterThread {
         for unit in &group.units {
             outcomes.push(self.executor.run_unit(unit, on_savepoint, &self.watchers)?);
             let read = self.executor.transaction.store.bytes_read() - begun;
-            if read > limits::GROUP_READ_BYTES {
+            let max = match unit.due {
+                Some(_) => limits::DUE_BYTES,
+                None => limits::GROUP_READ_BYTES,
+            };
+            if read > max {
                 // Other callers wait, and the undo images of one group are one value for each table.
                 break;
             }
@@ -424,6 +431,10 @@ impl WriterThread {
     /// `denied` can already find it.
     fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
         let FinishedGroup { outcomes, deltas, segment } = finished;
+        // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays too.
+        for unit in &group.units {
+            self.rate_limiter.add(&unit.caller, unit.further_calls(), self.executor.now());
+        }
         let last_steps = self.settle_deadlines(&group.units, &outcomes);
         self.count(&outcomes, deltas.len());
         self.metrics.writer_steps_total.set(self.executor.transaction.store.steps());
@@ -537,10 +548,6 @@ impl WriterThread {
         let mut ended = Vec::new();
         for (unit, outcome) in units.iter().zip(outcomes) {
             let Some(due) = &unit.due else { continue };
-            if let Some(rows_changed) = &unit.rows_changed {
-                let calls = rows_changed.load(Ordering::Relaxed) / limits::ROWS_PER_CALL;
-                self.rate_limiter.add(&unit.caller, usize::try_from(calls).unwrap_or(0), now);
-            }
             match outcome {
                 UnitOutcome::Refused(refusal) => self.timers.refused(due, refusal, now),
                 _ => {

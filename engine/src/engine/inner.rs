@@ -1,6 +1,5 @@
 //! The state that the handles of an engine and its connections share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -65,26 +64,15 @@ impl Inner {
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
         let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.text.len();
-        let (weight, count) = (calls.iter().map(weigh).sum(), calls.len());
+        let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
-        let rows_changed = caller.limits().is_limited().then(Arc::<AtomicU64>::default);
-        let unit = Unit {
-            answer_at,
-            rows_changed: rows_changed.clone(),
-            ..Unit::new(caller.clone(), calls, request, reply)
-        };
+        let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
         self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
-        let answered = answer.await;
-        if let Some(rows_changed) = rows_changed {
-            // A refused unit has cost the writer as much.
-            let further = further_calls(rows_changed.load(Ordering::Relaxed), count);
-            self.rate_limiter.add(caller, further, self.clock.now());
-        }
-        let done = answered.map_err(|_| self.health.dropped())??;
+        let done = answer.await.map_err(|_| self.health.dropped())??;
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
             Some(refusal) => Err(refusal.clone()),
@@ -137,12 +125,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// How many calls a unit counts as in addition to its own, by the rows that it has changed.
-fn further_calls(rows_changed: u64, calls: usize) -> usize {
-    let worth = usize::try_from(rows_changed / limits::ROWS_PER_CALL).unwrap_or(usize::MAX);
-    worth.saturating_sub(calls)
 }
 
 /// The refusal of jobs that do not fit into the queue of the writer.

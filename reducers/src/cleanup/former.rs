@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use abide_schema::{Abort, Context, limits};
 
+use super::rows::Room;
 use super::{CleanupKind, CleanupStep, Task};
 use crate::tool_call::cancel;
 use crate::{session, timer};
@@ -36,10 +37,13 @@ impl Step {
     /// Processes a task within the budget, and returns the remaining task.
     fn work_on(&mut self, ctx: &mut Context<'_>, mut task: Task) -> Result<Option<Task>, Abort> {
         self.left -= 1;
-        self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;
+        // Only the number of rows was limited.
+        let mut room = Room { rows: self.left, bytes: usize::MAX };
+        cancel::some_of_session(ctx, &task.session_id, task.up_to, &mut room)?;
         if task.kind != CleanupKind::Abort {
-            self.left -= timer::cancel_some_of_session(ctx, &task.session_id, self.left)?;
+            timer::cancel_some_of_session(ctx, &task.session_id, &mut room)?;
         }
+        self.left = room.rows;
         if task.kind == CleanupKind::Cancel && self.left > 0 {
             let after = task.after.as_deref().unwrap_or_default();
             let children = session::made_for(ctx, &task.session_id, after, self.left)?;

@@ -104,6 +104,23 @@ impl Task {
     }
 }
 
+/// What a step of a cleanup may still do. Its last row can have more bytes than are left.
+pub(crate) struct Room {
+    pub(crate) rows: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Room {
+    pub(crate) fn is_left(&self) -> bool {
+        self.rows > 0 && self.bytes > 0
+    }
+
+    pub(crate) fn take(&mut self, rows: usize, bytes: usize) {
+        self.rows = self.rows.saturating_sub(rows);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// Whether the rules of version 1 apply: in a replay of events of that version.
 pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before(MODULE, 2)

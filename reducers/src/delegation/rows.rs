@@ -49,6 +49,13 @@ pub(crate) fn next_child(
     Ok(ctx.find::<Delegation>(next, &[run_id.into(), after.into()])?.pop())
 }
 
+/// The active runs that a run has delegated to directly. Others can have large outputs, and are not read.
+pub(crate) fn active_children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
+    let active = "WHERE status IN ('running', 'waiting') AND id IN
+        (SELECT run_id FROM delegations WHERE parent_id = ?1) ORDER BY id";
+    ctx.find::<Run>(active, &[Value::from(run_id)])
+}
+
 /// The runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].
 pub(crate) fn children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
     let of_run = "WHERE parent_id = ?1";

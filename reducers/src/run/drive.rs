@@ -9,7 +9,7 @@ use super::rows::add_event;
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
 use crate::pause::rows::Pause;
 use crate::session::Session;
-use crate::waiting;
+use crate::waiting::{self, Examined};
 use crate::{budget, check, delegation, lease};
 
 /// The consumption of a model's answer.
@@ -104,14 +104,19 @@ const ENDED: &str = "start_run starts another run in the session";
 
 /// The run that has waited longest, unless a policy hides it or it is about to be aborted.
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
-    let oldest = |ctx: &mut Context<'_>, max: usize| {
-        let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at, id LIMIT ?1";
-        let runs = ctx.find::<Run>(first, &[(max as i64).into()])?;
-        Ok(runs.into_iter().map(|run| run.id).collect())
+    let following = |ctx: &mut Context<'_>, behind: Option<&str>| {
+        let behind = behind.map_or(Ok(None), |id| ctx.get::<Run>(id))?;
+        let (created_at, id) =
+            behind.map_or((i64::MIN, String::new()), |run| (run.created_at.0, run.id));
+        let next = "WHERE status = 'running' AND driver IS NULL AND (created_at, id) > (?1, ?2)
+            ORDER BY created_at, id LIMIT 1";
+        let found = ctx.find::<Run>(next, &[created_at.into(), id.as_str().into()])?;
+        Ok(found.into_iter().next().map(|run| run.id))
     };
-    waiting::longest(ctx, waiting::RUNS, oldest, |ctx, id| {
-        let Some(run) = ctx.get::<Run>(id)? else { return Ok(None) };
-        Ok((!delegation::is_cut_off(ctx, id)?).then_some(run))
+    // An active run has no output, so that they are small.
+    waiting::longest(ctx, waiting::RUNS, following, |ctx, id| match ctx.get::<Run>(id)? {
+        Some(run) if !delegation::is_cut_off(ctx, id)? => Ok(Examined::Claimable(run)),
+        _ => Ok(Examined::Passed),
     })
 }
 

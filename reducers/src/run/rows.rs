@@ -221,6 +221,14 @@ pub struct NewRunEvent {
     pub data: serde_json::Map<String, JsonValue>,
 }
 
+impl Run {
+    /// Returns the bytes of its values that have no small limit.
+    pub(crate) fn bytes(&self) -> usize {
+        let output = self.output.as_ref().map_or(0, |output| output.as_str().len());
+        output + self.error_message.as_ref().map_or(0, String::len)
+    }
+}
+
 /// Loads a run; the event will name its session.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
     let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;

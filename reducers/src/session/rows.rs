@@ -119,6 +119,13 @@ impl Session {
     pub(crate) fn is_being_copied(&self) -> bool {
         self.status == SessionStatus::Created && self.reason.as_deref() == Some(COPYING)
     }
+
+    /// Returns the bytes of its values that have no small limit.
+    pub(crate) fn bytes(&self) -> usize {
+        let result = self.result.as_ref().map_or(0, |result| result.as_str().len());
+        let error = self.error_message.as_ref().map_or(0, String::len);
+        self.metadata.as_str().len() + result + error
+    }
 }
 
 /// Marks a new session: its history is copied in later transactions.

@@ -12,7 +12,7 @@ use crate::message::AgentState;
 use crate::session::Session;
 
 /// How many messages are read at once: each can have several megabytes.
-const PAGE: i64 = 16;
+const PAGE: i64 = 4;
 
 /// Calls a function with each message of a session up to an event, in order.
 pub(super) fn each_message(

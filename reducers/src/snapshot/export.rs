@@ -164,14 +164,8 @@ impl Export {
     fn add_tree(&mut self, ctx: &mut Context<'_>, root: &Run) -> Result<(), Abort> {
         let mut open = vec![root.clone()];
         while let Some(run) = open.pop() {
-            let mut below = Vec::new();
-            for child in delegation::children(ctx, &run.id)? {
-                if child.status.is_terminal() {
-                    continue;
-                }
-                check_status(&child)?;
-                below.push(child);
-            }
+            let below = delegation::active_children(ctx, &run.id)?;
+            below.iter().try_for_each(check_status)?;
             self.add(ctx, run, &below)?;
             open.extend(below);
         }

@@ -241,12 +241,6 @@ struct NewMessage {
     is_copy: bool,
 }
 
-impl NewMessage {
-    fn bytes(&self, data_bytes: usize) -> usize {
-        self.content.as_ref().map_or(0, String::len) + data_bytes
-    }
-}
-
 /// One step of a fork.
 struct ForkStep {
     origin: Session,
@@ -376,12 +370,13 @@ impl ForkStep {
 
     /// Copies a message and the outcomes of the calls that it names. Returns `false` if the step has no room.
     fn add(&mut self, ctx: &mut Context<'_>, entry: AgentState) -> Result<bool, Abort> {
+        let AgentState { id: origin, role, kind, content, data, run_id, .. } = entry;
+        let bytes = content.as_ref().map_or(0, String::len)
+            + data.as_ref().map_or(0, |data| data.as_str().len());
         let has_begun = self.has_copied || !self.tail.is_empty();
-        if has_begun && !self.has_room() {
+        if has_begun && !self.has_room_for(bytes) {
             return Ok(false);
         }
-        let AgentState { id: origin, role, kind, content, data, run_id, .. } = entry;
-        let data_bytes = data.as_ref().map_or(0, |data| data.as_str().len());
         let mut data = data.map(|data| data.value());
         if let Some(data) = &mut data {
             let named = call_ids(data);
@@ -411,7 +406,6 @@ impl ForkStep {
         }
         let is_of_run = run_id.is_some();
         let message = NewMessage { origin, role, kind, content, data, is_of_run, is_copy: true };
-        let bytes = message.bytes(data_bytes);
         self.spend(bytes, 1);
         self.tail.push((message, bytes));
         if self.open.is_empty() || !self.holds_back {
@@ -433,11 +427,10 @@ impl ForkStep {
                 && call.seq <= self.fork.at
         };
         let Some(call) = found.filter(had_ended) else { return Ok(true) };
-        if self.has_copied && !self.has_room() {
+        if self.has_copied && !self.has_room_for(call.bytes()) {
             return Ok(false);
         }
-        let result_bytes = call.result.as_ref().map_or(0, |result| result.as_str().len());
-        self.count(call.arguments.as_str().len() + result_bytes, 1)?;
+        self.count(call.bytes(), 1)?;
         ctx.insert(ToolCall {
             call_id: new_id,
             session_id: self.session.id.clone(),
@@ -525,6 +518,7 @@ impl ForkStep {
             let data = json!({"call_id": new_id, "name": copied.tool_name,
                 "provider_call_id": call.provider_call_id, "is_error": is_error,
                 "exit_code": i32::from(is_error)});
+            let bytes = text.len();
             let message = NewMessage {
                 origin: self.tail.first().map_or(self.read_to, |(message, _)| message.origin),
                 role: "tool".to_owned(),
@@ -534,7 +528,6 @@ impl ForkStep {
                 is_of_run: true,
                 is_copy: false,
             };
-            let bytes = message.bytes(0);
             missing.push((message, bytes));
         }
         if !missing.is_empty() {
@@ -639,6 +632,11 @@ impl ForkStep {
 
     fn has_room(&self) -> bool {
         self.rows_left > 0 && self.bytes_left > 0
+    }
+
+    /// Whether the step may copy one more row of this size.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.rows_left > 0 && bytes <= self.bytes_left
     }
 
     fn spend(&mut self, bytes: usize, rows: usize) {

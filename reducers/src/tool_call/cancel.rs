@@ -5,6 +5,7 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
+use crate::cleanup::rows::Room;
 use crate::{approval, exchange, lease, run};
 
 /// Cancels a call. A worker that runs it is asked to stop.
@@ -82,30 +83,31 @@ pub fn acknowledge_cancel(
 }
 
 /// Asks workers to stop that run calls of a session, and cancels its unclaimed calls, if an event up to `up_to`
-/// requested them: at most `max`; returns their number. Running calls come first: a call whose worker was asked to
-/// stop is not retried.
+/// requested them: as many as there is room for. Running calls come first: a call whose worker was asked to stop is not
+/// retried.
 pub(crate) fn some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
     up_to: Seq,
-    max: usize,
-) -> Result<usize, Abort> {
+    room: &mut Room,
+) -> Result<(), Abort> {
     use ToolCallStatus::{AwaitingApproval, Claimed, Pending};
-    let open = "WHERE session_id = ?1 AND status = ?2 AND cancel_requested_at IS NULL
-        ORDER BY rowid LIMIT ?3";
-    let mut done = 0;
+    // One at a time, because each can have megabytes. A call that was handled is not found again.
+    let next = "WHERE session_id = ?1 AND status = ?2 AND cancel_requested_at IS NULL
+        ORDER BY rowid LIMIT 1";
     for status in [Claimed, Pending, AwaitingApproval] {
-        let params = [session_id.into(), status.as_str().into(), ((max - done) as i64).into()];
-        let calls = ctx.find::<ToolCall>(open, &params)?;
-        for call in calls.into_iter().take_while(|call| call.created_seq <= up_to) {
-            done += 1;
+        while room.is_left() {
+            let params = [session_id.into(), status.as_str().into()];
+            let call = ctx.find::<ToolCall>(next, &params)?.pop();
+            let Some(call) = call.filter(|call| call.created_seq <= up_to) else { break };
+            room.take(1, call.bytes());
             match status {
                 Claimed => ask_to_stop(ctx, call)?,
                 _ => drop_waiting(ctx, call)?,
             };
         }
     }
-    Ok(done)
+    Ok(())
 }
 
 fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {

@@ -1,13 +1,13 @@
 //! Claiming a call, and extending its lease while it runs.
 
 use abide_schema::reducer::DERIVED;
-use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
+use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refusal, save};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
-use crate::waiting;
+use crate::waiting::{self, Examined};
 use crate::{check, cleanup, delegation, exchange};
 
 /// Default lease of a claim, in milliseconds.
@@ -235,19 +235,27 @@ enum ClaimCandidate {
 }
 
 fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
-    let oldest = |ctx: &mut Context<'_>, max: usize| {
-        let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
-            AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-        let calls = ctx.find::<ToolCall>(first, &[tool.into(), (max as i64).into()])?;
-        Ok(calls.into_iter().map(|call| call.call_id).collect())
+    // One at a time, because each can have megabytes.
+    let following = |ctx: &mut Context<'_>, behind: Option<&str>| {
+        let next = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
+            AND tool_name = ?1 AND rowid > coalesce((SELECT rowid FROM tool_calls WHERE call_id = ?2), -1)
+            ORDER BY rowid LIMIT 1";
+        let behind = behind.map_or(Value::Null, Value::from);
+        let found = ctx.find::<ToolCall>(next, &[tool.into(), behind])?;
+        Ok(found.into_iter().next().map(|call| call.call_id))
     };
-    let mut closing = false;
-    let found = waiting::longest(ctx, &waiting::calls_of(tool), oldest, |ctx, call_id| {
+    let (mut closing, mut bytes) = (false, 0);
+    let found = waiting::longest(ctx, &waiting::calls_of(tool), following, |ctx, call_id| {
+        let call = ctx.without_policies(|ctx| ctx.get::<ToolCall>(call_id))?;
+        bytes += call.as_ref().map_or(0, ToolCall::bytes);
         // A policy can hide it.
-        let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(None) };
-        let wanted = is_wanted(ctx, &call)?;
-        closing |= !wanted;
-        Ok(wanted.then_some(call))
+        if let Some(call) = ctx.get::<ToolCall>(call_id)? {
+            if is_wanted(ctx, &call)? {
+                return Ok(Examined::Claimable(call));
+            }
+            closing = true;
+        }
+        Ok(if bytes < limits::CLAIM_BYTES { Examined::Passed } else { Examined::Enough })
     })?;
     Ok(match found {
         Some(call) => ClaimCandidate::Call(Box::new(call)),

@@ -134,6 +134,15 @@ pub struct ToolCall {
     pub seq: Seq,
 }
 
+impl ToolCall {
+    /// Returns the bytes of its values that have no small limit.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = [Some(&self.arguments), self.result.as_ref(), self.evidence.as_ref()];
+        let texts = texts.into_iter().flatten().map(|json| json.as_str().len());
+        texts.sum::<usize>() + self.error.as_ref().map_or(0, String::len)
+    }
+}
+
 /// An expired lease, and what its holder reported afterwards: too late, but kept for the settlement.
 #[table(name = "lost_leases", index(session_id))]
 pub struct LostLease {

@@ -52,6 +52,11 @@ fn check(format: u32, expected: Expect) {
     let file = folder.path().join("abide.db");
     expected.assert_eq(&summary(&file));
     let before = log::check(&file).unwrap();
+    // As it is, before a newer version has added its columns. (`verify --replay` said of a file with a fork that its rows
+    // were changed outside of the log: the version after it fills a new column.)
+    let into = again.path().join("before");
+    fs::create_dir(&into).unwrap();
+    rows::check(&file, &into).unwrap_or_else(|found| panic!("format {format}: {found}"));
     for life in 1..=2 {
         let rig = open(folder.path()).unwrap_or_else(|why| panic!("format {format}: {why}"));
         assert!(rig.engine().durable_seq() >= before.events, "format {format}");

@@ -2,13 +2,15 @@
 //! last renewals came too late. With one batch for all, a single run that had ended would have cost all others
 //! their leases.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, CreateSession, RegisterAgent, StartRun};
-use abide_client::{Abide, Call};
+use abide_client::{Abide, Call, Error};
 use serde_json::Map;
+use tokio::time::timeout;
 
-use super::{HeldLeases, LEASES_PER_BATCH};
+use super::{HeldLeases, LEASES_PER_BATCH, Lease, LeaseKeeper};
 use crate::run::lease::RunLease;
 
 /// Starts runs for one driver, each in its own session.
@@ -54,4 +56,73 @@ async fn a_refused_renewal_does_not_affect_other_runs() {
     let sql = format!("SELECT count(*) FROM runs WHERE lease_expires_at > {before}");
     assert_eq!(number(&abide, &sql).await, i64::try_from(runs).expect("it is in range") - 2);
     abide.close().await;
+}
+
+/// The time after which a test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn order(held: &HeldLeases) -> Vec<String> {
+    let id = |lease: Lease| match lease {
+        Lease::Run(run) => run.run_id,
+        Lease::Call(call) => call.call_id,
+    };
+    held.by_expiry().into_iter().map(id).collect()
+}
+
+/// Leases were renewed in the order of their ids. When renewals are late, those that expire first were lost, although others
+/// had time.
+#[tokio::test]
+async fn leases_that_expire_first_are_renewed_first() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+    let run_leases = drive(&abide, 3).await;
+    let held = HeldLeases::default();
+    run_leases.iter().cloned().rev().for_each(|lease| held.hold_run(lease));
+    assert_eq!(order(&held), ["s2", "s1", "s0"]);
+    held.renew(&abide, Duration::from_secs(600)).await.expect("the database is open");
+    held.hold_run(run_leases[0].clone());
+    assert_eq!(order(&held), ["s1", "s2", "s0"], "the first is younger than the renewal");
+    abide.close().await;
+}
+
+/// The thread that renews leases ended silently when its connection was closed: the runtime claimed further runs, and lost
+/// each of them after the time of a lease.
+#[tokio::test]
+async fn nothing_is_claimed_while_leases_cannot_be_renewed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("abide.db");
+    let abide = Abide::open(&path).expect("the file opens");
+    let leases = Arc::<HeldLeases>::default();
+    leases.hold_run(drive(&abide, 1).await.remove(0));
+    timeout(PATIENCE, leases.until_renewed()).await.expect("a claim is possible");
+    let keeper = LeaseKeeper::start(&abide, &leases, Duration::from_millis(30));
+    abide.close().await;
+    let fails = async { leases.fails.subscribe().wait_for(|fails| *fails).await.map(drop) };
+    timeout(PATIENCE, fails).await.expect("it is noticed at once").expect("the sender lives");
+    assert!(futures_util::FutureExt::now_or_never(leases.until_renewed()).is_none());
+    keeper.stop().await;
+}
+
+/// A panic of that thread was seen when the runtime was stopped.
+#[tokio::test(start_paused = true)]
+async fn renewal_continues_after_a_panic() {
+    let leases = HeldLeases::default();
+    let mut attempts = 0;
+    let attempt = async || {
+        attempts += 1;
+        if attempts == 1 {
+            panic!("a defect");
+        }
+        assert!(*leases.fails.borrow(), "nothing was claimed meanwhile");
+        leases.note(None);
+        std::future::pending::<Error>().await
+    };
+    tokio::select! {
+        () = leases.keep_on(Duration::from_secs(1), attempt) => {}
+        () = async {
+            let _ = leases.fails.subscribe().wait_for(|fails| *fails).await;
+            leases.until_renewed().await;
+        } => {}
+    }
+    assert_eq!(attempts, 2);
 }
