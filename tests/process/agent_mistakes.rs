@@ -85,6 +85,21 @@ fn a_missing_secret_of_a_tool_names_the_environment() {
     assert!(checked.stdout.contains(hint), "{checked:?}");
 }
 
+/// The check named the missing variables of tools, and not those of a program that is an agent.
+#[test]
+fn a_missing_variable_of_a_program_is_named() {
+    let agent = "cli:\n  command: [sh, -c, 'echo hi']\n  terminal: exit_zero\n  \
+                 env: { KEY: { env: NO_SUCH_KEY }, PLAIN: text }\n";
+    let project = project("", agent);
+    let checked = project.run(&["agent", "check"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(
+        checked.stdout.contains("the environment variable NO_SUCH_KEY is not set")
+            && checked.stdout.contains("hint: set the environment variable before"),
+        "{checked:?}"
+    );
+}
+
 /// A new agent with a mistake in its definition did not exist, and the hint was a query.
 #[test]
 fn a_run_of_a_broken_definition_is_explained() {
