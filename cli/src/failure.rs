@@ -188,7 +188,7 @@ impl Failure {
 }
 
 /// Adds an option to the commands of a hint that can have it, unless their line names a file or a server.
-fn with_option(hint: &str, option: &str) -> String {
+pub(crate) fn with_option(hint: &str, option: &str) -> String {
     let is_file = option.starts_with(" --db ");
     let commands = || COMMANDS.into_iter().chain(FILE_COMMANDS.into_iter().filter(|_| is_file));
     let mut named = String::with_capacity(hint.len());

@@ -206,7 +206,8 @@ pub(crate) fn where_to(options: &Options) -> String {
 
 /// Parts of hints of reducers that name calls and their arguments, and the same parts on the command line.
 const COMMAND_HINTS: [(&str, &str); 4] = [
-    ("export with copy=true", "export with `abide agent export --copy`"),
+    // The run is exported where the snapshot was made, not where it was refused.
+    ("export with copy=true", "export with `abide agent export --db ORIGIN --copy`"),
     ("fork_session copies the history", "`abide agent fork` copies the history"),
     ("start_run starts another run", "`abide agent run --session SESSION` starts another run"),
     (

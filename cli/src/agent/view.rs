@@ -320,8 +320,9 @@ pub(super) fn result(text: &str, exit_code: i64) -> ResultLine {
     let last = text.trim_end().lines().next_back().unwrap_or_default();
     let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
     let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
-    let shown = match exit_code != 0 && is_note && !before.is_empty() {
-        true => format!("{last}: {}", output(before)),
+    let shown = match exit_code != 0 {
+        true if is_note && !before.is_empty() => format!("{last}: {}", why_failed(before)),
+        true => why_failed(text),
         false => output(text),
     };
     ResultLine { text: format!("← {shown}"), is_failed: exit_code != 0 }
@@ -333,6 +334,22 @@ impl ResultLine {
         let line = Printable::line(&self.text);
         if self.is_failed { terminal.with("31", line) } else { terminal.dim(line) }
     }
+}
+
+/// Characters of the output of a call that has failed.
+const FAILED: usize = 400;
+
+/// The output of a call that has failed, in one line: its reason is often not in the first line. Of a long one, the end, too.
+fn why_failed(text: &str) -> String {
+    let lines = text.trim().lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let line = lines.collect::<Vec<_>>().join(" ⏎ ");
+    let chars: Vec<char> = line.chars().collect();
+    if chars.len() <= FAILED {
+        return if chars.is_empty() { output(text) } else { line };
+    }
+    let head: String = chars[..FAILED / 4].iter().collect();
+    let tail: String = chars[chars.len() - FAILED * 3 / 4..].iter().collect();
+    format!("{head} … {tail}")
 }
 
 /// The first line of a text that is stored in full elsewhere.
@@ -380,7 +397,13 @@ mod tests {
     fn a_failed_call_is_shown_as_one() {
         let line = |text: &str, code| result(text, code).text;
         assert_eq!(line("failing\nexit code 3", 3), "← exit code 3: failing");
-        assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a …");
+        assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a ⏎ b");
+        let text = "look failed with exit code 3; stderr:\nno such order\n\nstdout:\n";
+        assert_eq!(
+            line(text, 3),
+            "← look failed with exit code 3; stderr: ⏎ no such order ⏎ stdout:"
+        );
+        assert!(line(&"x\n".repeat(1_000), 1).chars().count() < 450);
         assert_eq!(line("exit code 1", 1), "← exit code 1");
         assert_eq!(
             line("a\nthe command was stopped after 2 s", 137),

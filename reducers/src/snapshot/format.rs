@@ -328,8 +328,12 @@ impl SnapshotRun {
             if !ids.insert(call.call_id.as_str()) {
                 return Err(wrong(format!("call {} is there twice", call.call_id)));
             }
-            let succeeded = call.status == SnapshotCallStatus::Succeeded;
-            if succeeded != call.result.is_some() || (succeeded && call.error.is_some()) {
+            let fits = match call.status {
+                SnapshotCallStatus::Succeeded => call.result.is_some() && call.error.is_none(),
+                SnapshotCallStatus::Failed => true,
+                _ => call.result.is_none(),
+            };
+            if !fits {
                 let (id, status) = (&call.call_id, call.status);
                 return Err(wrong(format!("call {id} is {status}: its result does not fit")));
             }
