@@ -277,11 +277,11 @@ fn hints_of_agent_commands_name_their_options() {
     .concat();
     expect![[r#"
         error: this snapshot was imported as run moved   [conflict]
-          hint: a snapshot continues once; export with `abide agent export --copy` to continue several times
+          hint: a snapshot continues once; export with `abide agent export --db ORIGIN --copy` to continue several times
         error: run ended is aborted; only a run that waits can be exported   [bad_transition]
-          hint: `abide agent fork` copies the history of a session
+          hint: `abide agent fork --db .abide/agents.db` copies the history of a session
         error: run ended is aborted and cannot be paused   [bad_transition]
-          hint: `abide agent run --session SESSION` starts another run in the session
+          hint: `abide agent run --db .abide/agents.db --session SESSION` starts another run in the session
         error: call ended~1.1 was cancelled, because run ended has ended (aborted): too late   [conflict]
           hint: start another run in the session; a new call asks for a new approval
     "#]].assert_eq(&output);

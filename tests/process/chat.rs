@@ -71,6 +71,7 @@ impl Terminal {
         let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
         let mut command = abide();
         command.current_dir(project.folder()).args(args);
+        command.env("VISUAL", "echo no JSON >").env("EDITOR", "false");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         drop(slave);
         let master = File::from(master);
@@ -461,7 +462,12 @@ fn the_end_of_the_input_decides_nothing() {
         let mut terminal = Terminal::spawn(&project, &run);
         terminal.until("approve? [y/N] ");
         if edits {
-            terminal.enter("e no JSON");
+            // What is typed and wrong is asked for again.
+            terminal.enter("e content=c");
+            terminal.until("content=c is not JSON");
+            terminal.until("approve? [y/N] ");
+            // An editor that leaves something wrong.
+            terminal.enter("e");
             terminal.until("edit again? [Y/n] ");
         }
         terminal.press_ctrl_d();

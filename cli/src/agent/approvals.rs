@@ -276,22 +276,27 @@ impl Decider<'_> {
         arguments: &Value,
         typed: &str,
     ) -> Result<Verdict<Option<Value>>, Failure> {
-        let mut text = serde_json::to_string_pretty(arguments).unwrap_or_default() + "\n";
         if !typed.is_empty() {
-            typed.clone_into(&mut text);
+            return Ok(Verdict::Decided(match serde_json::from_str(typed) {
+                Ok(edited) => Some(edited),
+                Err(why) => {
+                    note(Printable::line(&format!(
+                        "{typed} is not JSON: {why}; write such as: e {arguments}"
+                    )));
+                    None
+                }
+            }));
         }
-        let mut opens_editor = typed.is_empty();
+        let mut text = serde_json::to_string_pretty(arguments).unwrap_or_default() + "\n";
         loop {
-            if opens_editor {
-                let Some(input) = self.terminal() else { return Ok(Verdict::Open) };
-                text = match input.edit(&text).await {
-                    Edited::Text(text) => text,
-                    Edited::Failed(why) => {
-                        note(Printable::line(&format!("{why}; the arguments are unchanged")));
-                        return Ok(Verdict::Decided(None));
-                    }
-                };
-            }
+            let Some(input) = self.terminal() else { return Ok(Verdict::Open) };
+            text = match input.edit(&text).await {
+                Edited::Text(text) => text,
+                Edited::Failed(why) => {
+                    note(Printable::line(&format!("{why}; the arguments are unchanged")));
+                    return Ok(Verdict::Decided(None));
+                }
+            };
             match serde_json::from_str::<Value>(&text) {
                 Ok(edited) if edited == *arguments => {
                     note("the arguments are unchanged");
@@ -301,7 +306,7 @@ impl Decider<'_> {
                 Err(why) => note(Printable::line(&format!("this is not JSON: {why}"))),
             }
             match self.ask(abide, call_id, "edit again? [Y/n] ").await? {
-                UserDecision::Yes | UserDecision::Open => opens_editor = true,
+                UserDecision::Yes | UserDecision::Open => {}
                 UserDecision::No => {
                     note("the arguments are unchanged");
                     return Ok(Verdict::Decided(None));
