@@ -72,7 +72,8 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     let called = request.await;
     // Closes an engine in this process gracefully, even after a refusal.
     abide.close().await;
-    show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
+    let called = called.map_err(|error| explain(options, reducer, error.into(), &pairs));
+    show(options, &called?)
 }
 
 /// Lists the reducers of the built-in modules and of the program's own, with the first sentence about each.
@@ -115,7 +116,7 @@ pub(crate) async fn make(options: &Options, arguments: impl Arguments) -> Result
 ///
 /// # Errors
 /// The output cannot be written.
-fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure> {
+pub(crate) fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure> {
     let Committed { seq, duplicate, value } = called;
     if options.json {
         let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };
@@ -161,14 +162,36 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
 }
 
 /// If a value was parsed as JSON and the reducer expects text, adds a hint.
-fn explain(failure: Failure, pairs: &Pairs) -> Failure {
+fn explain(options: &Options, reducer: &str, failure: Failure, pairs: &Pairs) -> Failure {
     let Failure::Refused(refusal) = failure else { return failure };
-    if refusal.code != Code::BadArguments || !refusal.detail.contains("expected a string") {
+    if refusal.code != Code::BadArguments {
         return refusal.into();
     }
-    let is_meant =
-        |(key, _): &&(String, String)| refusal.detail.contains(&format!(": argument {key}: "));
-    let Some((key, typed)) = pairs.guessed.iter().find(is_meant) else { return refusal.into() };
+    let Some((key, typed)) = meant_as_text(options, reducer, pairs) else { return refusal.into() };
     let hint = format!("{key}={typed} was read as JSON; to send the text:  '{key}@={typed}'");
     Failure::Refused(Refusal { hint: Some(hint), ..refusal })
+}
+
+/// The first value that was parsed as JSON and has to be text, if the reducer then takes the arguments.
+fn meant_as_text<'a>(
+    options: &Options,
+    reducer: &str,
+    pairs: &'a Pairs,
+) -> Option<&'a (String, String)> {
+    let built_in = abide_reducers::modules();
+    let reducers = built_in.iter().chain(&options.modules).flat_map(|module| &module.reducers);
+    let decode = reducers.into_iter().find(|known| known.name == reducer)?.decode;
+    let mut values = pairs.values.clone();
+    let mut first = None;
+    for guessed in &pairs.guessed {
+        let before = decode(&values).err()?;
+        let json = values.insert(guessed.0.clone(), guessed.1.clone().into());
+        match decode(&values) {
+            Ok(_) => return first.or(Some(guessed)),
+            // Another value is wrong, too.
+            Err(after) if after.detail != before.detail => first = first.or(Some(guessed)),
+            Err(_) => drop(json.map(|json| values.insert(guessed.0.clone(), json))),
+        }
+    }
+    None
 }

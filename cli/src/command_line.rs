@@ -108,7 +108,7 @@ Exit codes:
   2  invalid command line
   3  no server answers
   4  a file, or the demo, failed verification
-  5  a run waits for a decision; stderr has the command that decides
+  5  a run waits for a person; stderr has the commands that decide and continue it
   130  Ctrl-C; stderr has the command that continues a run
   141  stdout was closed before a run ended; stderr has the command that continues it";
 
@@ -222,6 +222,9 @@ fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
@@ -234,5 +237,77 @@ mod tests {
             let long = help.lines().find(|line| line.chars().count() > 100);
             assert_eq!(long, None, "of {}", command.get_name());
         }
+    }
+
+    /// The files of the crates whose texts the program prints.
+    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("the folder is there") {
+            let path = entry.expect("it can be read").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && !["tests", "examples"].contains(&&*name) {
+                sources(&path, found);
+            } else if name.ends_with(".rs") && name != "tests.rs" {
+                found.push(path);
+            }
+        }
+    }
+
+    /// The commands in the texts of a file: those in backticks, or at the beginning of a text.
+    fn commands_in(text: &str) -> Vec<String> {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let code = lines.collect::<Vec<_>>().join("\n");
+        let mut found = Vec::new();
+        for start in ["`abide ", "\"abide ", "then: abide ", "; abide "] {
+            for (at, _) in code.match_indices(start) {
+                let command = &code[at + start.len()..];
+                let mut end = command.find(['`', '\n', ';', '—']).unwrap_or(command.len());
+                if let Some(quote) = command[..end]
+                    .match_indices('"')
+                    .find(|(at, _)| !command[..*at].ends_with('\\'))
+                {
+                    end = quote.0;
+                }
+                found.push(command[..end].replace("{where_to}", "").replace("\\\"", "\""));
+            }
+        }
+        found
+    }
+
+    /// A hint named a command that does not exist, an option that the command does not have, or a command that used another file.
+    /// The class: a command that is printed and does not run as it is printed.
+    #[test]
+    fn the_commands_of_hints_exist_and_name_the_file() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut files = Vec::new();
+        for folder in ["cli", "agent", "server", "reducers", "engine", "schema", "client-sdk/rust"]
+        {
+            sources(&root.join(folder), &mut files);
+        }
+        let all = CommandLine::command();
+        let mut count = 0;
+        for file in files {
+            let text = fs::read_to_string(&file).expect("it is text");
+            for line in commands_in(&text) {
+                let shown = format!("abide {line} in {}", file.display());
+                let mut command = &all;
+                for word in line.split_whitespace() {
+                    let word = word.split('{').next().unwrap_or_default();
+                    let Some(below) = command.find_subcommand(word) else { break };
+                    command = below;
+                }
+                let is_command = command.get_name() != all.get_name();
+                assert!(is_command || line.starts_with(['{', '…', '-']), "no command: {shown}");
+                let options = line.split_whitespace().filter_map(|word| word.strip_prefix("--"));
+                for option in options.filter(|option| !option.is_empty()) {
+                    let option = option.trim_end_matches(|c: char| !c.is_alphanumeric());
+                    let own = command.get_arguments().chain(all.get_arguments());
+                    let mut known = own.filter_map(clap::Arg::get_long);
+                    assert!(known.any(|known| known == option), "no option --{option}: {shown}");
+                }
+                count += 1;
+            }
+        }
+        assert!(count > 100, "{count} commands were found");
     }
 }

@@ -4,9 +4,10 @@ use abide_client::{Explanation, OrderTerm, Plan, Shape, TableScan};
 use clap::Args;
 use serde_json::Value as JsonValue;
 
+use crate::agent::where_to;
 use crate::cells;
 use crate::connect::{Access, connect};
-use crate::failure::Failure;
+use crate::failure::{Failure, with_option};
 use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::pairs;
@@ -48,8 +49,13 @@ pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure>
     }
     let explanation = explain.await;
     abide.close().await;
-    let explanation =
+    let mut explanation =
         explanation.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
+    if let Some(JsonValue::String(hint)) =
+        explanation.refused.as_mut().and_then(|refused| refused.get_mut("hint"))
+    {
+        *hint = with_option(hint, &where_to(options));
+    }
     if options.json {
         return print_json(&explanation);
     }

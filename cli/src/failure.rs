@@ -15,15 +15,33 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// The exit code of a command that follows a run and whose output is closed, as of one that SIGPIPE kills.
 const OUTPUT_CLOSED: u8 = 141;
 
-/// The commands of hints that use the file or the server of the command that was refused.
-const COMMANDS: [&str; 6] = [
-    "abide call ",
-    "abide sql ",
-    "abide events ",
-    "abide prompt ",
-    "abide token ",
-    "abide identity ",
+/// The commands that use a file or a server. The hint that continues a conversation is complete: its file has a default.
+const COMMANDS: [&str; 21] = [
+    "abide agent abort",
+    "abide agent export",
+    "abide agent files",
+    "abide agent fork",
+    "abide agent import",
+    "abide agent list",
+    "abide agent memory",
+    "abide agent pause",
+    "abide agent record",
+    "abide agent reparse",
+    "abide agent resume",
+    "abide agent run",
+    "abide call",
+    "abide events",
+    "abide explain",
+    "abide identity",
+    "abide prompt",
+    "abide role",
+    "abide sql",
+    "abide token",
+    "abide watch",
 ];
+
+/// The commands that use a file, and never a server.
+const FILE_COMMANDS: [&str; 3] = ["abide backup", "abide init", "abide serve"];
 
 /// Maximum bytes of the sentence of a failure. With the hint it fills at most one screen, whatever a server answers.
 const DETAIL_BYTES: usize = 3 << 10;
@@ -102,24 +120,28 @@ impl Failure {
 
     /// Adds the option that names the file or the server, such as ` --db a.db`, to the commands of its hint.
     pub(crate) fn naming(mut self, option: &str) -> Failure {
-        if let Failure::Refused(refusal) = &mut self
-            && let Some(hint) = &mut refusal.hint
-        {
-            for command in COMMANDS {
-                let parts = hint.split(command).map(str::to_owned).collect::<Vec<_>>();
-                let joined = parts.into_iter().reduce(|before, rest| {
-                    let line = &rest[..rest.find(['`', ';', '\n']).unwrap_or(rest.len())];
-                    let is_complete = line.contains("--db ") || line.contains("--url ");
-                    let option = if is_complete { "" } else { option };
-                    format!("{before}{}{option} {rest}", command.trim_end())
-                });
-                *hint = joined.unwrap_or_default();
-            }
+        if let Some(Refusal { hint: Some(hint), .. }) = self.refusal_mut() {
+            *hint = with_option(hint, option);
         }
         self
     }
 
     fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Failure::Refused(refusal)
+            | Failure::Usage(refusal)
+            | Failure::Unreachable(refusal)
+            | Failure::Unverified(refusal)
+            | Failure::Run(_, refusal)
+            | Failure::Waits(refusal) => Some(refusal),
+            Failure::OutputClosed
+            | Failure::RunOutputClosed
+            | Failure::Reported
+            | Failure::Interrupted => None,
+        }
+    }
+
+    fn refusal_mut(&mut self) -> Option<&mut Refusal> {
         match self {
             Failure::Refused(refusal)
             | Failure::Usage(refusal)
@@ -163,6 +185,34 @@ impl Failure {
         problem["code"] = json!(self.code(refusal));
         problem
     }
+}
+
+/// Adds an option to the commands of a hint that can have it, unless their line names a file or a server.
+pub(crate) fn with_option(hint: &str, option: &str) -> String {
+    let is_file = option.starts_with(" --db ");
+    let commands = || COMMANDS.into_iter().chain(FILE_COMMANDS.into_iter().filter(|_| is_file));
+    let mut named = String::with_capacity(hint.len());
+    let mut rest = hint;
+    while let Some(at) = rest.find("abide ") {
+        let (before, from) = rest.split_at(at);
+        named.push_str(before);
+        let begins = |command: &&str| {
+            from.strip_prefix(command).is_some_and(|after| {
+                !after.starts_with(|next: char| next.is_alphanumeric() || next == '-')
+            })
+        };
+        let command = commands().find(begins);
+        let taken = command.unwrap_or("abide ");
+        named.push_str(taken);
+        rest = &from[taken.len()..];
+        let line = &rest[..rest.find(['`', ';', '\n']).unwrap_or(rest.len())];
+        let is_complete = line.contains("--db ") || line.contains("--url ");
+        if command.is_some() && !is_complete {
+            named.push_str(option);
+        }
+    }
+    named.push_str(rest);
+    named
 }
 
 /// A hint whose further lines cannot be mistaken for a message of this program.
@@ -331,6 +381,22 @@ mod tests {
         let complete = "abide call --db b.db x;  abide sql --url http://h \"SELECT 1\"";
         assert_eq!(hint(complete), complete);
         assert_eq!(hint("watch it"), "watch it");
+        assert_eq!(hint("`abide call` lists them"), "`abide call --db a.db` lists them");
+        let other = "`abide agents` and `abide agent check` have no file";
+        assert_eq!(hint(other), other);
+        let serve = "`abide serve --agents a` starts one";
+        assert_eq!(hint(serve), "`abide serve --db a.db --agents a` starts one");
+        assert_eq!(with_option(serve, " --url http://h"), serve);
+        for failure in [
+            Failure::Usage(refused_with("abide sql x")),
+            Failure::Unverified(refused_with("abide sql x")),
+            Failure::Run("no".to_owned(), refused_with("abide sql x")),
+            Failure::Waits(refused_with("abide sql x")),
+        ] {
+            let named = failure.naming(" --db a.db");
+            let hint = named.refusal().and_then(|refusal| refusal.hint.as_deref());
+            assert_eq!(hint, Some("abide sql --db a.db x"));
+        }
     }
 
     fn refused_with(hint: &str) -> Refusal {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::global_options::Options;
 use crate::output::note;
 
-/// Runs a command, and reports each lost connection, failed attempt and reconnect.
+/// Runs a command, and reports each lost connection and reconnect, and between them failed attempts.
 pub(crate) async fn reporting_reconnects<T>(
     link: Link,
     options: &Options,
@@ -44,7 +44,8 @@ pub(crate) async fn reporting_reconnects_unless<T>(
         let url = &options.url;
         match (failed, is_reported) {
             (Some(_), false) => note(format!("warning: connection to {url} lost; reconnecting")),
-            (Some(attempt), true) if is_of_link => {
+            // Attempts go on for ever, so the lines become rare.
+            (Some(attempt), true) if is_of_link && attempt.is_power_of_two() => {
                 note(format!("warning: reconnect attempt {attempt} to {url} failed"));
             }
             (None, true) => note(format!("reconnected to {url}")),

@@ -66,6 +66,9 @@ const WAIT_LIMITS: &str = "CREATE TABLE wait_limits (
 CREATE INDEX wait_limits_ends_at ON wait_limits (ends_at);
 CREATE INDEX wait_limits_session_id ON wait_limits (session_id)";
 
+/// Version 11: an aborted run ends when the lease of its driver expires. The tables do not change.
+const ABORTED_LAPSE: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -79,6 +82,7 @@ pub fn module() -> Module {
         .step(starter::STARTERS)
         .step(active_agent::OWNERS)
         .step(rows::WAITS)
+        .step(ABORTED_LAPSE)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.

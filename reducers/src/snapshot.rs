@@ -54,6 +54,10 @@ const CLAMPED: &str = "SELECT 1";
 /// Version 8: snapshots say how long a run has worked. The tables do not change.
 const WORK: &str = "SELECT 1";
 
+/// Version 9: snapshots have the results of failed calls, and a fork writes no results of calls of earlier answers. The tables do not
+/// change.
+const FAILED_RESULTS: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -65,6 +69,7 @@ pub fn module() -> Module {
         .step(rows::STEPS)
         .step(CLAMPED)
         .step(WORK)
+        .step(FAILED_RESULTS)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
 
-use crate::program::{ExitedProcess, Process, abide};
+use crate::program::{ExitedProcess, Process, abide, program};
 use crate::server::Server;
 
 /// The environment of an agent: a folder with models, tools and a definition.
@@ -521,6 +521,101 @@ fn after_a_kill_the_same_command_completes_the_run() {
         ["assistant", "Order A-7 is paid back."]
     ]);
     assert_eq!(messages, expected);
+}
+
+/// The run of a killed process stayed `running`: the abort said that its driver ends it, and the command that continues said that
+/// it is aborted. The class: an end that only a process can write that is gone.
+#[test]
+fn an_abort_ends_the_run_of_a_killed_process() {
+    let slow = format!("token_ms: 150\n{}", ANSWERS.trim_start());
+    let agent_folder = AgentFolder::new(&slow);
+    let args = ["--json", "--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
+    let mut process = agent_folder.spawn(&args);
+    while !process.line().contains("\"token\"") {}
+    process.kill();
+    let aborted = agent_folder.run(&["--db", "agents.db", "agent", "abort", "order-7"]);
+    assert!(aborted.stderr.contains("its lease expires soon"), "{aborted:?}");
+    assert!(aborted.good().contains("aborted"));
+    let sql = "SELECT status, error_code, driver FROM runs";
+    assert_eq!(agent_folder.rows(sql), json!([["aborted", "aborted", null]]));
+    let again = agent_folder.clerk(&[]);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(
+        again.stderr.contains("[aborted]") && !again.stderr.contains("agent abort"),
+        "{again:?}"
+    );
+    agent_folder.run(&[
+        "--db",
+        "agents.db",
+        "agent",
+        "run",
+        "clerk",
+        INPUT,
+        "--session",
+        "order-7",
+    ]);
+}
+
+/// The hint was a command that waits for ever, and named no command that answers. Each command of the hint runs as it is printed.
+#[test]
+fn a_run_that_waits_for_a_supervisor_names_the_commands_that_answer() {
+    let agent_folder = AgentFolder::new(
+        "answers:\n  - { calls: [{ name: request_supervisor, arguments: { reason: It is much. } }] }\n  \
+         - { text: Then I pay. }\n",
+    );
+    let clerk = "supervisor: { capability: refunds }\n";
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), clerk).unwrap();
+    let waits = agent_folder.clerk(&[]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    assert!(waits.stderr.contains("waits for a supervisor: It is much."), "{waits:?}");
+    let lines = waits.stderr.lines().filter_map(|line| line.split_once(": abide "));
+    let commands: Vec<String> =
+        lines.map(|(_, command)| format!("abide {}", command.trim())).collect();
+    let [claim, resolve, again] = &commands[..] else { panic!("{waits:?}") };
+    let folder = program().parent().unwrap().display().to_string();
+    let sh = |command: &str| {
+        let mut shell = Command::new("sh");
+        shell
+            .current_dir(agent_folder.folder.path())
+            .env("PATH", format!("{folder}:/usr/bin:/bin"));
+        Process::spawn(shell.args(["-c", command])).ended()
+    };
+    sh(claim).good();
+    // It is claimed now, so the hint is shorter.
+    let waits = agent_folder.clerk(&[]);
+    assert!(waits.stderr.contains("claimed by"), "{waits:?}");
+    assert!(!waits.stderr.contains("claim_handoff"), "{waits:?}");
+    assert!(waits.stderr.contains(resolve), "{waits:?}");
+    sh(resolve).good();
+    assert!(sh(again).good().contains("Then I pay."));
+    let result = "SELECT content FROM agent_state WHERE role = 'tool'";
+    assert_eq!(agent_folder.rows(result), json!([["your answer"]]));
+}
+
+/// The answer of a program was not shown if the program had written another text before: only a final answer without any text
+/// before it was.
+#[test]
+fn a_final_answer_that_differs_from_the_text_before_is_shown() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    let script = r#"
+read prompt
+echo '{"type":"system","subtype":"init","session_id":"p1","tools":[],"model":"m"}'
+echo '{"type":"assistant","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"I am looking."}]},"session_id":"p1"}'
+echo "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"$(cat answer)\",\"session_id\":\"p1\"}"
+"#;
+    fs::write(agent_folder.path("looks.sh"), script).unwrap();
+    let folder = agent_folder.folder.path().display();
+    let cli =
+        format!("cli: {{ command: [sh, looks.sh], program: claude, working_dir: '{folder}' }}\n");
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), cli).unwrap();
+    for (id, answer, shown) in [
+        ("r1", "It is 7.", "I am looking.\nIt is 7.\n"),
+        ("r2", "I am looking.", "I am looking.\n"),
+    ] {
+        fs::write(agent_folder.path("answer"), answer).unwrap();
+        let args = ["--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", id];
+        assert_eq!(agent_folder.run(&args).good(), shown, "{answer}");
+    }
 }
 
 /// A program that acts as Claude Code, asks to run `ls`, records the response, and replies.

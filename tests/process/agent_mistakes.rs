@@ -85,6 +85,21 @@ fn a_missing_secret_of_a_tool_names_the_environment() {
     assert!(checked.stdout.contains(hint), "{checked:?}");
 }
 
+/// The check named the missing variables of tools, and not those of a program that is an agent.
+#[test]
+fn a_missing_variable_of_a_program_is_named() {
+    let agent = "cli:\n  command: [sh, -c, 'echo hi']\n  terminal: exit_zero\n  \
+                 env: { KEY: { env: NO_SUCH_KEY }, PLAIN: text }\n";
+    let project = project("", agent);
+    let checked = project.run(&["agent", "check"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(
+        checked.stdout.contains("the environment variable NO_SUCH_KEY is not set")
+            && checked.stdout.contains("hint: set the environment variable before"),
+        "{checked:?}"
+    );
+}
+
 /// A new agent with a mistake in its definition did not exist, and the hint was a query.
 #[test]
 fn a_run_of_a_broken_definition_is_explained() {
@@ -262,11 +277,11 @@ fn hints_of_agent_commands_name_their_options() {
     .concat();
     expect![[r#"
         error: this snapshot was imported as run moved   [conflict]
-          hint: a snapshot continues once; export with `abide agent export --copy` to continue several times
+          hint: a snapshot continues once; export with `abide agent export --db ORIGIN --copy` to continue several times
         error: run ended is aborted; only a run that waits can be exported   [bad_transition]
-          hint: `abide agent fork` copies the history of a session
+          hint: `abide agent fork --db .abide/agents.db` copies the history of a session
         error: run ended is aborted and cannot be paused   [bad_transition]
-          hint: `abide agent run --session SESSION` starts another run in the session
+          hint: `abide agent run --db .abide/agents.db --session SESSION` starts another run in the session
         error: call ended~1.1 was cancelled, because run ended has ended (aborted): too late   [conflict]
           hint: start another run in the session; a new call asks for a new approval
     "#]].assert_eq(&output);

@@ -71,6 +71,7 @@ impl Terminal {
         let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
         let mut command = abide();
         command.current_dir(project.folder()).args(args);
+        command.env("VISUAL", "echo no JSON >").env("EDITOR", "false");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         drop(slave);
         let master = File::from(master);
@@ -111,6 +112,11 @@ impl Terminal {
     fn press_ctrl_c(&self) {
         let id = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(id, Signal::INT).unwrap();
+    }
+
+    /// The end of the input, at the beginning of a line.
+    fn press_ctrl_d(&mut self) {
+        self.master.write_all(b"\x04").unwrap();
     }
 
     /// SIGKILL.
@@ -441,6 +447,75 @@ fn ctrl_c_at_the_question_of_a_run_names_the_command_that_continues() {
     assert_eq!(terminal.exit_code(), Some(0));
 }
 
+/// Ctrl-D at a question was a rejection, which nobody had decided; at "edit again?" it opened the editor for ever. The class: the
+/// end of the input as an answer. Whoever leaves decides nothing: the call waits, as without a terminal.
+#[test]
+fn the_end_of_the_input_decides_nothing() {
+    let project = Project::init(
+        "answers:\n  - { calls: [{ name: write_file, arguments: { path: a, content: b } }] }\n  - { text: Good. }\n",
+    );
+    let run = ["--db", ".abide/agents.db", "agent", "run", "default", "Write.", "--id", "r1"];
+    let statuses = || project.rows("SELECT status FROM approvals");
+    let command =
+        "abide call --db .abide/agents.db decide_approval call_id=r1~1.1 decision=approve";
+    for edits in [false, true] {
+        let mut terminal = Terminal::spawn(&project, &run);
+        terminal.until("approve? [y/N] ");
+        if edits {
+            // What is typed and wrong is asked for again.
+            terminal.enter("e content=c");
+            terminal.until("content=c is not JSON");
+            terminal.until("approve? [y/N] ");
+            // An editor that leaves something wrong.
+            terminal.enter("e");
+            terminal.until("edit again? [Y/n] ");
+        }
+        terminal.press_ctrl_d();
+        terminal.until("waits: awaiting_approval write_file");
+        terminal.until(command);
+        assert_eq!(terminal.exit_code(), Some(5));
+        assert_eq!(statuses(), json!([["pending"]]));
+    }
+    let session = ["--session", "r1"];
+    let mut terminal = on_a_terminal(&project, &session);
+    terminal.until("approve? [y/N] ");
+    terminal.press_ctrl_d();
+    terminal.until(command);
+    assert_eq!(terminal.exit_code(), Some(5));
+    assert_eq!(statuses(), json!([["pending"]]));
+    let mut terminal = on_a_terminal(&project, &session);
+    terminal.until("approve? [y/N] ");
+    terminal.enter("y");
+    terminal.until("Good.");
+    terminal.press_ctrl_d();
+    assert_eq!(terminal.exit_code(), Some(0));
+    assert_eq!(statuses(), json!([["approved"]]));
+}
+
+/// The request of a program, which waits for the response: it was rejected, too. It asks again when the run continues.
+#[test]
+fn the_end_of_the_input_decides_nothing_on_the_request_of_a_program() {
+    let project = Project::init(FIXES);
+    asking_program(&project);
+    let run = ["--db", ".abide/agents.db", "agent", "run", "lists", "List.", "--id", "r1"];
+    let mut terminal = Terminal::spawn(&project, &run);
+    terminal.until("approve? [y/N] ");
+    terminal.press_ctrl_d();
+    terminal.until("waits: awaiting_approval Bash {\"command\":\"ls\"}");
+    terminal.until("hint: abide agent run --db .abide/agents.db --id r1 lists List.");
+    assert_eq!(terminal.exit_code(), Some(5));
+    let mut terminal = Terminal::spawn(&project, &run);
+    // The program of the first request is gone.
+    terminal.until("the call is already cancelled");
+    terminal.until("approve? [y/N] ");
+    terminal.enter("y");
+    terminal.until("Listed.");
+    assert_eq!(terminal.exit_code(), Some(0));
+    let decisions = fs::read_to_string(project.path("decisions")).unwrap();
+    assert_eq!(decisions.matches("\"behavior\":\"allow\"").count(), 1, "{decisions}");
+    assert!(!decisions.contains("deny"), "{decisions}");
+}
+
 /// SIGKILL of the server in the middle of an answer and at a question, while the conversation
 /// stays open.
 #[test]
@@ -551,11 +626,10 @@ fn a_conversation_of_a_tenant_is_its_own() {
     assert_eq!(by(&zeta, &["sql", "SELECT count(*) FROM runs"]).json()["rows"], json!([[0]]));
 }
 
-/// A program asks for permission while it runs: each turn is one process, and in JSON the stdout is pure.
-#[test]
-fn a_conversation_with_a_program_asks_and_continues() {
-    let project = Project::init(FIXES);
+/// Adds the agent `lists`, a program that asks for permission and notes the decisions.
+fn asking_program(project: &Project) {
     let asks = r#"
+echo '{"type":"system","subtype":"init","session_id":"p1","tools":[],"model":"m"}'
 read hello; read prompt
 echo '{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool",'\
 '"tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1"}}'
@@ -569,6 +643,13 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed.","
          input_format: stream-json }}\n"
     );
     fs::write(project.path(".abide/agents/lists.yaml"), cli).unwrap();
+}
+
+/// A program asks for permission while it runs: each turn is one process, and in JSON the stdout is pure.
+#[test]
+fn a_conversation_with_a_program_asks_and_continues() {
+    let project = Project::init(FIXES);
+    asking_program(&project);
     let denied = piped_to(&project, "lists", "List.\n", &[]);
     assert_eq!(denied.code, Some(0), "{denied:?}");
     assert!(denied.stderr.contains("rejected Bash"), "{denied:?}");

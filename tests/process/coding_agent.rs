@@ -178,7 +178,7 @@ answers:
     assert!(ran.stderr.contains("the database is in the workspace of the agents"), "{ran:?}");
     assert!(ran.stdout.contains("← add.sh …"), "{ran:?}");
     assert!(ran.stdout.contains("abide.db belongs to the database"), "{ran:?}");
-    assert!(ran.stdout.contains("← exit code 3: stderr: …"), "{ran:?}");
+    assert!(ran.stdout.contains("← exit code 3: stderr: ⏎ rm: "), "{ran:?}");
     assert!(project.run(&["verify", "abide.db"]).good().contains("events"));
     let files = project.run(&["--db", "abide.db", "agent", "files", "r1", "--json"]).good();
     let refused = files.lines().filter(|line| line.contains("\"refused\"")).count();

@@ -211,7 +211,7 @@ fn hints_of_the_engine_name_commands() {
               hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
             $ abide call frobnicate --db a.db
             error: there is no reducer "frobnicate"   [unknown_reducer]
-              hint: `abide call` lists the reducers
+              hint: `abide call --db a.db` lists the reducers
             $ abide prompt show clerk@prod --db a.db
             error: the prompt clerk has no version or label prod   [not_found]
               hint: it has no labels; `abide prompt --db a.db label` sets one
@@ -403,7 +403,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean append_message?
             $ abide role set clerk --allow append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
-              hint: `abide call` lists the reducers
+              hint: `abide call --db a.db` lists the reducers
             $ abide role remove admin --db a.db
             error: admin is a built-in role and cannot be changed   [conflict]
               hint: only roles of your own can be removed
@@ -412,7 +412,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean clerk?
             $ abide role remove nothing --db a.db
             error: there is no role nothing   [not_found]
-              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk; `abide role set` creates others
+              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk; `abide role --db a.db set` creates others
             $ abide role set app --allow append_message --db a.db
             error: app is a built-in role and cannot be changed   [conflict]
               hint: choose another name for a role of your own
@@ -455,7 +455,7 @@ fn unknown_names_in_policies_are_refused_with_the_nearest() {
               hint: did you mean app?
             $ abide call set_policy table=sessions role=readers --db a.db
             error: there is no role readers   [not_found]
-              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk; `abide role set` creates others
+              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk; `abide role --db a.db set` creates others
             $ abide call set_policy table=sessions role=app condition=random()>1 --db a.db
             error: a policy's condition must be able to be part of a live query: random() is not deterministic   [unsupported_sql]
               hint: write a condition that depends only on stored rows and on the caller

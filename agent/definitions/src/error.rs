@@ -423,7 +423,17 @@ pub(crate) fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, Definition
 
 /// The error of a parser of YAML, with the place that it names at the end.
 fn of_parser(error: &serde_saphyr::Error) -> DefinitionError {
-    let why = error.without_snippet().to_string();
+    let error = error.without_snippet();
+    let why = match error {
+        // Its text names an option of the parser.
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key {key} is there twice")
+        }
+        serde_saphyr::Error::DuplicateMappingKey { key: None, .. } => {
+            "a key is there twice".to_owned()
+        }
+        other => other.to_string(),
+    };
     let at = error.location().filter(|at| at.line() > 0);
     let Some(at) = at.map(|at| Position { line: at.line(), column: at.column() }) else {
         return DefinitionError::malformed(why, None);

@@ -10,7 +10,7 @@ use abide_definitions::error::DefinitionError;
 use abide_definitions::literal_secret::literal_secrets;
 use abide_definitions::middleware::Middleware;
 use abide_models::{ModelSelection, Models, ModelsConfig, ResolveError};
-use abide_programs::CliConfig;
+use abide_programs::{CliConfig, EnvValue};
 use abide_tools::{
     A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, Tools, ToolsError,
 };
@@ -317,6 +317,14 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
     let name = cli.command.first().map_or("", String::as_str);
     if !exists(name, folder, environment) {
         add("program_not_found", name, format!("there is no program {name:?}"));
+    }
+    for value in cli.env.values() {
+        let get = |name: &str| environment.value(name).map(str::to_owned);
+        if let EnvValue::Named(named) = value
+            && let Err(why) = value.clone().resolved(get)
+        {
+            add("unset_variable", &named.env, format!("cannot start the program: {why}"));
+        }
     }
     if !cli.can_answer() {
         let why = match &cli.parser {

@@ -32,7 +32,9 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
                 driver.unlimited.store(reserved.budgets == 0, Ordering::Relaxed);
                 return Ok(());
             }
-            Err(error) if error.code() == Some(Code::LimitExceeded) => return Err(used_up(&error)),
+            Err(error) if error.code() == Some(Code::LimitExceeded) => {
+                return Err(used_up(driver, &error).await?);
+            }
             Err(error) if error.code().is_some_and(Code::is_temporary) => {}
             Err(error) => return Err(error.into()),
         }
@@ -75,8 +77,8 @@ fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Reserv
     }
 }
 
-/// A subscription to the budgets of the run and of the runs above it.
-async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
+/// The run and the runs above it.
+async fn with_runs_above(driver: &Driver) -> Result<Vec<String>, Error> {
     let mut ids = vec![driver.run.id.clone()];
     let mut above = driver.run.parent_id.clone();
     while let Some(id) = above {
@@ -85,6 +87,12 @@ async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
         above = found.into_iter().next().and_then(|run| run.parent_id);
         ids.push(id);
     }
+    Ok(ids)
+}
+
+/// A subscription to the budgets of the run and of the runs above it.
+async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
+    let ids = with_runs_above(driver).await?;
     let names: Vec<String> = (0..ids.len()).map(|at| format!(":id{at}")).collect();
     let sql = format!(
         "SELECT run_id, tokens, cost_micros, reserved_tokens, reserved_cost_micros \
@@ -96,11 +104,16 @@ async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
     with_ids.fold(subscribe, |it, (at, id)| it.param(&format!("id{at}"), id)).await
 }
 
-fn used_up(error: &Error) -> StepError {
+/// The failure of a run one of whose budgets is used up. What was consumed only grows, so the row says which one it is.
+async fn used_up(driver: &Driver, error: &Error) -> Step<StepError> {
     let message = match error {
         Error::Refused(refusal) => refusal.detail.clone(),
         other => other.to_string(),
     };
-    let code = if message.ends_with(" tokens") { "token_limit" } else { "cost_limit" };
-    StepError::Failed(Failure::new(code, message))
+    let ids = json!(with_runs_above(driver).await?).to_string();
+    let sql = "SELECT run_id FROM run_budgets WHERE tokens >= token_limit \
+               AND run_id IN (SELECT value FROM json_each(:ids))";
+    let found: Vec<(String,)> = driver.abide.sql(sql).param("ids", ids).fetch().await?;
+    let code = if found.is_empty() { "cost_limit" } else { "token_limit" };
+    Ok(StepError::Failed(Failure::new(code, message)))
 }

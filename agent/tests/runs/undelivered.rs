@@ -115,6 +115,10 @@ async fn the_next_run_reads_the_stored_outcomes() {
     "#]]).await;
     let fork = ForkSession::new("s1").id("s2");
     fixture.abide.call(fork).await.expect("it is copied");
+    // The fork wrote them behind the later answers, as results without a call.
+    let sql = "SELECT count(*) FROM agent_state WHERE session_id = 's2' AND role = 'tool'";
+    let results: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(results, [(0,)]);
     next_turn(&fixture, &model, "s2", expect![[r#"
         look ok: look A is done
         fail failed: no such order

@@ -58,7 +58,9 @@ enum Reply {
     Interrupted,
     /// Another client has decided.
     Elsewhere,
-    /// There is no terminal, or its input has ended.
+    /// The input has ended, as with Ctrl-D: the person leaves and decides nothing.
+    Ended,
+    /// There is no terminal.
     None,
 }
 
@@ -67,7 +69,7 @@ enum Verdict<T> {
     Decided(T),
     Elsewhere,
     Interrupted,
-    /// It has no decision yet.
+    /// It has no decision yet: there is nobody to ask, or the person has left.
     Open,
 }
 
@@ -154,18 +156,18 @@ impl Decider<'_> {
                 },
                 Reply::Interrupted => return Ok(UserDecision::Interrupted),
                 Reply::Elsewhere => return Ok(UserDecision::Elsewhere),
-                Reply::None => return Ok(UserDecision::None),
+                Reply::Ended | Reply::None => return Ok(UserDecision::None),
             }
         }
     }
 
-    /// The terminal, if there is one, and whether the command shows one run.
-    fn terminal(&mut self) -> Option<(&mut Input, bool)> {
+    /// The terminal, if there is one.
+    fn terminal(&mut self) -> Option<&mut Input> {
         match self {
             Decider::Stdin(input) if io::stdin().is_terminal() => {
-                Some((input.get_or_insert_with(Input::of_lines), true))
+                Some(input.get_or_insert_with(Input::of_lines))
             }
-            Decider::Conversation(input) if input.is_terminal() => Some((&mut **input, false)),
+            Decider::Conversation(input) if input.is_terminal() => Some(&mut **input),
             _ => None,
         }
     }
@@ -179,7 +181,7 @@ impl Decider<'_> {
 
     /// Reads a line about a call, unless another client decides before.
     async fn read(&mut self, abide: &Abide, call_id: &str, ask: &str) -> Result<Reply, Failure> {
-        let Some((input, is_run)) = self.terminal() else { return Ok(Reply::None) };
+        let Some(input) = self.terminal() else { return Ok(Reply::None) };
         let typed = tokio::select! {
             typed = input.answer(ask) => typed?,
             how = decision_elsewhere(abide, call_id) => {
@@ -191,12 +193,11 @@ impl Decider<'_> {
         Ok(match typed {
             Typed::Line(text) => Reply::Text(text),
             Typed::Interrupt => Reply::Interrupted,
-            Typed::End if is_run => {
-                // At the end of the input, the user did not end the line.
+            Typed::End => {
+                // The question is still on the line.
                 note("");
-                Reply::Text(String::new())
+                Reply::Ended
             }
-            Typed::End => Reply::None,
         })
     }
 
@@ -222,7 +223,7 @@ impl Decider<'_> {
                 Reply::Text(text) => text,
                 Reply::Interrupted => return Ok(Verdict::Interrupted),
                 Reply::Elsewhere => return Ok(Verdict::Elsewhere),
-                Reply::None => return Ok(Verdict::Open),
+                Reply::Ended | Reply::None => return Ok(Verdict::Open),
             };
             let text = text.trim();
             let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
@@ -275,22 +276,27 @@ impl Decider<'_> {
         arguments: &Value,
         typed: &str,
     ) -> Result<Verdict<Option<Value>>, Failure> {
-        let mut text = serde_json::to_string_pretty(arguments).unwrap_or_default() + "\n";
         if !typed.is_empty() {
-            typed.clone_into(&mut text);
+            return Ok(Verdict::Decided(match serde_json::from_str(typed) {
+                Ok(edited) => Some(edited),
+                Err(why) => {
+                    note(Printable::line(&format!(
+                        "{typed} is not JSON: {why}; write such as: e {arguments}"
+                    )));
+                    None
+                }
+            }));
         }
-        let mut opens_editor = typed.is_empty();
+        let mut text = serde_json::to_string_pretty(arguments).unwrap_or_default() + "\n";
         loop {
-            if opens_editor {
-                let Some((input, _)) = self.terminal() else { return Ok(Verdict::Open) };
-                text = match input.edit(&text).await {
-                    Edited::Text(text) => text,
-                    Edited::Failed(why) => {
-                        note(Printable::line(&format!("{why}; the arguments are unchanged")));
-                        return Ok(Verdict::Decided(None));
-                    }
-                };
-            }
+            let Some(input) = self.terminal() else { return Ok(Verdict::Open) };
+            text = match input.edit(&text).await {
+                Edited::Text(text) => text,
+                Edited::Failed(why) => {
+                    note(Printable::line(&format!("{why}; the arguments are unchanged")));
+                    return Ok(Verdict::Decided(None));
+                }
+            };
             match serde_json::from_str::<Value>(&text) {
                 Ok(edited) if edited == *arguments => {
                     note("the arguments are unchanged");
@@ -300,7 +306,7 @@ impl Decider<'_> {
                 Err(why) => note(Printable::line(&format!("this is not JSON: {why}"))),
             }
             match self.ask(abide, call_id, "edit again? [Y/n] ").await? {
-                UserDecision::Yes | UserDecision::Open => opens_editor = true,
+                UserDecision::Yes | UserDecision::Open => {}
                 UserDecision::No => {
                     note("the arguments are unchanged");
                     return Ok(Verdict::Decided(None));
@@ -347,7 +353,7 @@ async fn decide_all(
 ) -> Result<Decided, Failure> {
     let requests = interrupt.data["action_requests"].as_array().cloned().unwrap_or_default();
     if requests.is_empty() {
-        return Err(Failure::Waits(waits_for(&interrupt.data, hint)));
+        return Err(Failure::Waits(waits_for(abide, &interrupt.data, hint).await?));
     }
     let (mut open, mut hints) = (Vec::new(), Vec::new());
     for request in &requests {
@@ -461,7 +467,7 @@ async fn answer(
         let decision = match decider.read(abide, call_id, &question).await? {
             Reply::Interrupted => return Ok(Verdict::Interrupted),
             Reply::Elsewhere => return Ok(Verdict::Elsewhere),
-            Reply::None => return Ok(Verdict::Open),
+            Reply::Ended | Reply::None => return Ok(Verdict::Open),
             Reply::Text(text) if text.trim().is_empty() => decide(Decision::Reject),
             Reply::Text(text) => decide(Decision::Approve).comment(text.trim()),
         };
@@ -522,18 +528,31 @@ fn changed(request: &Value) -> Option<String> {
     Some(if named.is_empty() { "no file".to_owned() } else { named.join(", ") })
 }
 
-/// The reason for which a run without open calls waits.
-fn waits_for(data: &Value, hint: &HintContext) -> Refusal {
+/// The reason for which a run without open calls waits, and the commands that end the wait.
+async fn waits_for(abide: &Abide, data: &Value, hint: &HintContext) -> Result<Refusal, Failure> {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     let (session, reason) = (text("session_id"), text("reason"));
+    let waits = |what: String| Refusal::new(Code::BadTransition, what);
     if reason == "pause" {
         let (run, stage) = (text("run_id"), text("stage"));
         let stage = if stage.is_empty() { "a stage" } else { stage };
-        let paused = format!("run {run} is paused at {stage}");
-        return Refusal::new(Code::BadTransition, paused).hint(hint.of_pause(run));
+        return Ok(waits(format!("run {run} is paused at {stage}")).hint(hint.of_pause(run)));
     }
-    Refusal::new(Code::BadTransition, format!("session {session}: {reason}"))
-        .hint(hint.of_session(session, reason))
+    if reason != "handoff" {
+        return Ok(waits(format!("session {session} is suspended")).hint(hint.of_session(session)));
+    }
+    let sql = "SELECT id, reason, status, claimed_by FROM handoff_requests \
+               WHERE session_id = :sid AND status IN ('pending', 'claimed')";
+    type Cells = (String, String, String, Option<String>);
+    let found: Vec<Cells> = abide.sql(sql).param("sid", session).fetch().await?;
+    let Some((id, asked, status, claimed_by)) = found.into_iter().next() else {
+        let what = format!("session {session} waits for a supervisor");
+        return Ok(waits(what).hint(hint.of_handoffs(session)));
+    };
+    let by = claimed_by.filter(|_| status == "claimed");
+    let claimed = by.as_ref().map(|by| format!(", claimed by {by}")).unwrap_or_default();
+    let what = format!("session {session} waits for a supervisor{claimed}: {asked}");
+    Ok(waits(what).hint(hint.of_handoff(&id, by.is_some())))
 }
 
 /// Decides on an action that an external program requests. The program stays alive, so the run does not wait
@@ -556,8 +575,17 @@ pub(super) async fn consent(
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
     let request = json!({"tool_name": tool, "args": input});
     let call = CallQuestion { call_id, request: &request, can_edit: false };
+    let is_asked = decider.terminal().is_some();
     let verdict = decider.approves(abide, &call, &mut None).await?;
     decider.end_of_questions();
+    if is_asked && matches!(verdict, Verdict::Open) {
+        // The person has left. In a file, the program ends with this process, and asks again when the run continues.
+        let waits = Refusal::new(Code::BadTransition, format!("awaiting_approval {asked}"));
+        let command = hint.decide_elsewhere(call_id);
+        let command = command.map(|command| hint.of_calls(&[command]));
+        let command = command.unwrap_or_else(|| hint.again().to_owned());
+        return Err(Failure::Waits(waits.hint(command)));
+    }
     let decision = match (verdict, hint.decide_elsewhere(call_id)) {
         (Verdict::Decided(decision), _) => by_user(decision),
         (Verdict::Elsewhere, _) => return Ok(Decided::All),

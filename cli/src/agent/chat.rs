@@ -17,7 +17,7 @@ use serde_json::json;
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::definitions::Definitions;
-use super::hint::{HintContext, of_locked, quoted};
+use super::hint::{HintContext, of_locked, quoted, where_to};
 use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::run::{ended, restarts, row, still_waits};
 use super::silence::StallNotice;
@@ -79,24 +79,32 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
         check_file(file)?;
     }
     if uses_file(&options) {
-        check_folder_exists(folder)?;
         options.db.get_or_insert_with(|| agents_file(folder));
     }
+    // Other commands do not use the file of the folder unless it is named.
+    let done = begin(&options, folder, args).await;
+    done.map_err(|failure| failure.naming(&where_to(&options)))
+}
+
+async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
     let project = match options.db {
-        Some(_) => Some(open(&options, folder).await?),
-        None => None,
-    };
-    let abide = connect(&options, Access::Create).await.map_err(|failure| {
-        let command = format!("abide agent chat {}", quoted(&args.name));
-        of_locked(&options, folder, &command, failure)
-    })?;
-    let host = match project {
-        Some(project) => {
-            Some(AgentHost::over(&options, project, abide.clone(), &[&args.name]).await?)
+        Some(_) => {
+            check_folder_exists(folder)?;
+            Some(open(options, folder).await?)
         }
         None => None,
     };
-    let definitions = Definitions { options: &options, folder, host: host.as_ref() };
+    let abide = connect(options, Access::Create).await.map_err(|failure| {
+        let command = format!("abide agent chat {}", quoted(&args.name));
+        of_locked(options, folder, &command, failure)
+    })?;
+    let host = match project {
+        Some(project) => {
+            Some(AgentHost::over(options, project, abide.clone(), &[&args.name]).await?)
+        }
+        None => None,
+    };
+    let definitions = Definitions { options, folder, host: host.as_ref() };
     let done = leave_or_converse(definitions, &abide, args).await;
     if let Some(host) = host {
         host.close().await;
@@ -282,7 +290,7 @@ impl Conversation<'_> {
             Err(failure @ (Failure::Refused(_) | Failure::Run(..) | Failure::Usage(_)))
                 if self.input.is_terminal() =>
             {
-                failure.print(self.options.json);
+                failure.naming(&where_to(self.options)).print(self.options.json);
                 Ok(())
             }
             done => done,

@@ -8,8 +8,9 @@ use std::process::{ExitStatus, Stdio};
 
 use tokio::process::Command;
 
-/// The variables that name the editor, the first one that is set, and the editor if none is.
-const VARIABLES: [&str; 2] = ["EDITOR", "VISUAL"];
+/// The variables that name the editor, the first one that is set, and the editor if none is. `VISUAL` comes first, as for git:
+/// `EDITOR` may need no terminal.
+const VARIABLES: [&str; 2] = ["VISUAL", "EDITOR"];
 const DEFAULT: &str = "vi";
 
 /// What became of a text in an editor.

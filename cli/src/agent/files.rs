@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::chat::uses_file;
+use super::hint::where_to;
 use super::host::agents_file;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -59,12 +60,17 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
     if uses_file(&options) {
         options.db.get_or_insert_with(|| agents_file(folder));
     }
-    let abide = connect(&options, Access::Read).await?;
+    // Other commands do not use the file of the folder unless it is named.
+    list(&options, args).await.map_err(|failure| failure.naming(&where_to(&options)))
+}
+
+async fn list(options: &Options, args: Files) -> Result<(), Failure> {
+    let abide = connect(options, Access::Read).await?;
     let found = abide.find_session(&args.session).await?;
     let missing = || {
         let detail = format!("there is no session {}", args.session);
         Refusal::new(Code::NotFound, detail)
-            .hint("abide sql \"SELECT id FROM sessions\"  lists them")
+            .hint("`abide sql \"SELECT id FROM sessions\"` lists them")
     };
     let session = found.ok_or_else(missing)?.id().to_owned();
     let mut rows: Vec<Row> = abide.sql(SQL).param("id", &session).fetch().await?;

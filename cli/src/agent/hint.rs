@@ -145,21 +145,30 @@ impl HintContext {
         format!("{} {id} decision=approve", self.call("decide_approval"))
     }
 
-    /// The command that ends the wait of a session, and the command that continues its run.
-    pub(super) fn of_session(&self, session_id: &str, reason: &str) -> String {
-        let decide = match reason {
-            "handoff" => {
-                let id = quoted(&format!("sid={session_id}"));
-                let sql = "SELECT id, status FROM handoff_requests WHERE session_id = :sid";
-                format!("abide watch{} {} {id}", self.where_to, quoted(sql))
-            }
-            _ => format!(
-                "{} {}",
-                self.call("resume_session"),
-                quoted(&format!("session_id={session_id}"))
-            ),
-        };
-        self.then(&decide)
+    /// The command that resumes a suspended session, and the command that continues its run.
+    pub(super) fn of_session(&self, session_id: &str) -> String {
+        let id = quoted(&format!("session_id={session_id}"));
+        self.then(&format!("{} {id}", self.call("resume_session")))
+    }
+
+    /// The commands that answer a session's handoff, and the command that continues its run.
+    pub(super) fn of_handoff(&self, handoff_id: &str, is_claimed: bool) -> String {
+        let id = quoted(&format!("id={handoff_id}"));
+        let claim = format!("{} {id}\n  then: ", self.call("claim_handoff"));
+        let claim = if is_claimed { String::new() } else { claim };
+        let resolve = self.call("resolve_handoff");
+        let reject = self.call("reject_handoff");
+        self.then(&format!(
+            "{claim}{resolve} {id} 'resolution=your answer'\n  or:   {reject} {id} 'reason=why not'"
+        ))
+    }
+
+    /// The command that lists the handoffs of a session, for a caller that sees none that is open.
+    pub(super) fn of_handoffs(&self, session_id: &str) -> String {
+        let sql =
+            "SELECT id, status, required_capability FROM handoff_requests WHERE session_id = :sid";
+        let (sql, id) = (quoted(sql), quoted(&format!("sid={session_id}")));
+        self.then(&format!("abide sql{} {sql} {id}", self.where_to))
     }
 
     fn call(&self, reducer: &str) -> String {
@@ -197,7 +206,8 @@ pub(crate) fn where_to(options: &Options) -> String {
 
 /// Parts of hints of reducers that name calls and their arguments, and the same parts on the command line.
 const COMMAND_HINTS: [(&str, &str); 4] = [
-    ("export with copy=true", "export with `abide agent export --copy`"),
+    // The run is exported where the snapshot was made, not where it was refused.
+    ("export with copy=true", "export with `abide agent export --db ORIGIN --copy`"),
     ("fork_session copies the history", "`abide agent fork` copies the history"),
     ("start_run starts another run", "`abide agent run --session SESSION` starts another run"),
     (
@@ -300,7 +310,7 @@ mod tests {
             .flat_map(|module| module.reducers)
             .find(|definition| definition.name == "resume_session")
             .expect("there is such a reducer");
-        let command = hint.of_session("s1", "resume");
+        let command = hint.of_session("s1");
         assert_eq!(
             command,
             "abide call --db a.db resume_session session_id=s1\n  then: abide agent run"

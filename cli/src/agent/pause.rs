@@ -1,12 +1,18 @@
 //! `abide agent pause` and `resume`: a run stops at a stage of its loop, and continues there. `abort`: it ends.
 
-use abide_client::PauseStage;
-use abide_client::arguments::{AbortRun, PauseRun, ResumeRun};
-use clap::{Args, ValueEnum};
+use std::time::Duration;
 
-use crate::call::make;
+use abide_client::arguments::{AbortRun, PauseRun, ResumeRun};
+use abide_client::{Abide, Committed, Error, PauseStage, Run};
+use clap::{Args, ValueEnum};
+use serde_json::Value as JsonValue;
+use tokio::time::{sleep, timeout};
+
+use crate::call::{make, show};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::output::note;
 
 /// Arguments of `abide agent pause`.
 #[derive(Args, Debug)]
@@ -84,10 +90,57 @@ pub(super) struct Abort {
     reason: Option<String>,
 }
 
-/// Aborts a run.
+/// How long a file is kept open for the end of the run: longer than the lease of a driver that was killed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Aborts a run. In a file, waits until it has ended: a driver that was killed cannot end it, and its lease has to expire.
 ///
 /// # Errors
 /// The call is refused.
 pub(super) async fn abort(options: &Options, args: Abort) -> Result<(), Failure> {
-    make(options, AbortRun { reason: args.reason, ..AbortRun::new(args.run) }).await
+    let abide = connect(options, Access::Write).await?;
+    let aborted = abort_and_wait(options, &abide, args).await;
+    abide.close().await;
+    show(options, &aborted?)
 }
+
+async fn abort_and_wait(
+    options: &Options,
+    abide: &Abide,
+    args: Abort,
+) -> Result<Committed<JsonValue>, Failure> {
+    let call = AbortRun { reason: args.reason, ..AbortRun::new(args.run) };
+    let mut called: Committed<JsonValue> = abide.call(call).returning().await?;
+    let id = called.value["id"].as_str().unwrap_or_default().to_owned();
+    if options.db.is_none() || called.value["ended_at"] != JsonValue::Null {
+        return Ok(called);
+    }
+    if let Ok(run) = timeout(PATIENCE, ended(abide, &id)).await {
+        called.value = serde_json::to_value(run?).unwrap_or_default();
+    }
+    Ok(called)
+}
+
+/// Waits until a run has ended.
+async fn ended(abide: &Abide, id: &str) -> Result<Run, Failure> {
+    let sql = "SELECT * FROM runs WHERE id = :id AND ended_at IS NOT NULL";
+    let mut ended = abide.subscribe(sql).param("id", id).await?;
+    let mut is_noted = false;
+    loop {
+        if let Some(run) = ended.typed_rows::<Run>()?.into_iter().next() {
+            return Ok(Run { fencing_token: None, ..run });
+        }
+        tokio::select! {
+            update = ended.next() => if update.is_none() {
+                return Err(ended.error().cloned().unwrap_or(Error::Closed).into());
+            },
+            () = sleep(NOTED), if !is_noted => {
+                note("waiting: the process that drove the run has not ended it; its lease expires soon");
+                is_noted = true;
+            }
+        }
+    }
+}
+
+/// A wait of this time is explained.
+const NOTED: Duration = Duration::from_secs(1);

@@ -86,7 +86,7 @@ pub(super) async fn export(options: &Options, args: Export) -> Result<(), Failur
     print_json(&snapshot)?;
     if !args.copy {
         note(format!(
-            "run {} has ended here; continue it, in one file only, with: `abide agent import FILE`",
+            "run {} has ended here; continue it, in one file only, with: `abide agent import --db FILE SNAPSHOT`",
             snapshot.runs.first().map_or("", |run| &run.id)
         ));
     }

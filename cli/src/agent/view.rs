@@ -22,10 +22,10 @@ pub(super) struct View {
     markdown: Option<Markdown>,
     /// Whether the last line of the answer is incomplete.
     open: bool,
-    /// Whether the model has answered since the last tool call.
-    has_text: bool,
     /// The text of the answer in progress.
     answer: String,
+    /// The text since the last tool call.
+    since_call: String,
     /// The text of an answer that was cut off, and why, until the next answer differs from it.
     cut_off: Option<(String, String)>,
     /// The numbers of stored events that are known to be void.
@@ -41,8 +41,8 @@ impl View {
             json,
             markdown: None,
             open: false,
-            has_text: false,
             answer: String::new(),
+            since_call: String::new(),
             cut_off: None,
             void: Vec::new(),
             program_usage: None,
@@ -83,7 +83,7 @@ impl View {
             }
             RunEventKind::Token => self.token(&text("content")),
             RunEventKind::ToolCall => {
-                self.has_text = false;
+                self.since_call.clear();
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
             }
             RunEventKind::ToolResult => self.result(data),
@@ -116,26 +116,25 @@ impl View {
                 // The next answer begins a new line, even if it corrects this one.
                 None => self.line(),
             },
-            // An external program may send only its final answer.
-            RunEventKind::Done if !self.has_text => {
-                self.line()?;
-                match data["assistant_data"]["content"].as_str() {
-                    Some(answer) if !answer.is_empty() => {
-                        self.open = true;
-                        self.write(answer)?;
-                    }
-                    _ => {}
+            RunEventKind::Done => {
+                // An external program may send only its final answer, or one that differs from what it has written before.
+                let answer = data["assistant_data"]["content"].as_str().unwrap_or_default();
+                if !ends_with(&self.since_call, answer) {
+                    self.line()?;
+                    self.open = true;
+                    self.write(answer)?;
                 }
                 self.end()
             }
-            RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.end(),
+            RunEventKind::Error | RunEventKind::Interrupt => self.end(),
             _ => Ok(()),
         }
     }
 
     /// Shows a piece of the answer, as far as it is not on the screen.
     fn token(&mut self, piece: &str) -> Result<(), Failure> {
-        (self.open, self.has_text) = (true, true);
+        self.open = true;
+        self.since_call.push_str(piece);
         let differs = self.cut_off.as_ref().map(|(_, why)| why.clone());
         let Some(text) = self.new_text(piece) else { return Ok(()) };
         if let Some(why) = differs.filter(|_| text == self.answer) {
@@ -279,6 +278,12 @@ fn delegated(child: &Value) -> Option<String> {
     }
 }
 
+/// Whether a text ends with an answer. Spaces do not count: programs join the parts of an answer in other ways.
+fn ends_with(text: &str, answer: &str) -> bool {
+    let mut text = text.chars().rev().filter(|c| !c.is_whitespace());
+    answer.chars().rev().filter(|c| !c.is_whitespace()).all(|c| text.next() == Some(c))
+}
+
 /// Whether an event can be in the middle of an answer.
 fn is_within_answer(kind: RunEventKind) -> bool {
     use RunEventKind::{Line, Reasoning, Restart, Status, Token};
@@ -315,8 +320,9 @@ pub(super) fn result(text: &str, exit_code: i64) -> ResultLine {
     let last = text.trim_end().lines().next_back().unwrap_or_default();
     let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
     let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
-    let shown = match exit_code != 0 && is_note && !before.is_empty() {
-        true => format!("{last}: {}", output(before)),
+    let shown = match exit_code != 0 {
+        true if is_note && !before.is_empty() => format!("{last}: {}", why_failed(before)),
+        true => why_failed(text),
         false => output(text),
     };
     ResultLine { text: format!("← {shown}"), is_failed: exit_code != 0 }
@@ -328,6 +334,22 @@ impl ResultLine {
         let line = Printable::line(&self.text);
         if self.is_failed { terminal.with("31", line) } else { terminal.dim(line) }
     }
+}
+
+/// Characters of the output of a call that has failed.
+const FAILED: usize = 400;
+
+/// The output of a call that has failed, in one line: its reason is often not in the first line. Of a long one, the end, too.
+fn why_failed(text: &str) -> String {
+    let lines = text.trim().lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let line = lines.collect::<Vec<_>>().join(" ⏎ ");
+    let chars: Vec<char> = line.chars().collect();
+    if chars.len() <= FAILED {
+        return if chars.is_empty() { output(text) } else { line };
+    }
+    let head: String = chars[..FAILED / 4].iter().collect();
+    let tail: String = chars[chars.len() - FAILED * 3 / 4..].iter().collect();
+    format!("{head} … {tail}")
 }
 
 /// The first line of a text that is stored in full elsewhere.
@@ -375,7 +397,13 @@ mod tests {
     fn a_failed_call_is_shown_as_one() {
         let line = |text: &str, code| result(text, code).text;
         assert_eq!(line("failing\nexit code 3", 3), "← exit code 3: failing");
-        assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a …");
+        assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a ⏎ b");
+        let text = "look failed with exit code 3; stderr:\nno such order\n\nstdout:\n";
+        assert_eq!(
+            line(text, 3),
+            "← look failed with exit code 3; stderr: ⏎ no such order ⏎ stdout:"
+        );
+        assert!(line(&"x\n".repeat(1_000), 1).chars().count() < 450);
         assert_eq!(line("exit code 1", 1), "← exit code 1");
         assert_eq!(
             line("a\nthe command was stopped after 2 s", 137),
@@ -386,6 +414,20 @@ mod tests {
         let terminal = Terminal { size: None, styled: true };
         let shown = result("no\nexit code 1", 1).shown(terminal);
         assert_eq!(shown.as_str(), "\u{1b}[31m← exit code 1: no\u{1b}[0m");
+    }
+
+    #[test]
+    fn an_answer_is_on_the_screen_if_the_text_ends_with_it() {
+        for (text, answer, expected) in [
+            ("Let me look. It is 7.", "It is 7.\n", true),
+            ("One.Two.", "One.\n\nTwo.", true),
+            ("Let me look.", "It is 7.", false),
+            ("7.", "It is 7.", false),
+            ("", "It is 7.", false),
+            ("Let me look.", "", true),
+        ] {
+            assert_eq!(ends_with(text, answer), expected, "{text:?} {answer:?}");
+        }
     }
 
     #[test]

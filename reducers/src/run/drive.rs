@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use super::rows::add_event;
-use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
+use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter, stop};
 use crate::pause::rows::Pause;
 use crate::session::Session;
 use crate::waiting::{self, Examined};
@@ -245,7 +245,8 @@ fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Handles the expired lease of a run: another driver can claim it.
+/// Handles the expired lease of a run: another driver can claim it. If an abort was requested, the run ends: nobody is left to do
+/// it.
 #[reducer]
 pub fn lapse_run(
     ctx: &mut Context<'_>,
@@ -259,6 +260,10 @@ pub fn lapse_run(
     }
     run.driver = None;
     run.lease_expires_at = None;
+    if run.abort_requested_at.is_some() && !ctx.is_before("run", 11) {
+        let reason = run.reason.clone();
+        return stop::stop(ctx, run, reason.as_deref());
+    }
     budget::release(ctx, &run)?;
     save(ctx, run)
 }

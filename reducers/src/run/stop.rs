@@ -87,7 +87,7 @@ pub(crate) fn stop(
     mut run: Run,
     reason: Option<&str>,
 ) -> Result<Run, Abort> {
-    run.abort_requested_at = Some(ctx.now);
+    run.abort_requested_at.get_or_insert(ctx.now);
     if run.driver.is_some() {
         run.reason = reason.map(str::to_owned);
     } else {

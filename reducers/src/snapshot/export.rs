@@ -278,6 +278,9 @@ impl Export {
     ) -> Result<(), Abort> {
         let result = call.result.as_ref().map_or(0, |result| result.as_str().len());
         self.count(call.arguments.as_str().len() + result)?;
+        // A failed call has the exit code of its program.
+        let may_have_one = status == SnapshotCallStatus::Succeeded
+            || status == SnapshotCallStatus::Failed && !ctx.is_before("snapshot", 9);
         let result = call.result.map(|result| result.value());
         let content = result.as_ref().map(|result| &result["content"]);
         if let Some((agent, revision)) = content.and_then(handoffs) {
@@ -290,7 +293,7 @@ impl Export {
             provider_call_id: call.provider_call_id,
             status,
             attempt: call.attempt,
-            result: result.filter(|_| status == SnapshotCallStatus::Succeeded),
+            result: result.filter(|_| may_have_one),
             error: call.error,
         });
         Ok(())

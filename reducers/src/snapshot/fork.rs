@@ -399,6 +399,16 @@ impl ForkStep {
                     self.open = calls.iter().filter_map(OpenCall::of).collect();
                     self.holds_back = true;
                 }
+                // A later answer ends the one before. The outcomes of its open calls are rows of the copy, and a message behind
+                // the later answer would be a result without a call.
+                None if role == "assistant"
+                    && kind == "message"
+                    && run_id.is_some()
+                    && !ctx.is_before("snapshot", 9) =>
+                {
+                    self.write_tail(ctx)?;
+                    self.open.clear();
+                }
                 None => self.open.retain(|call| data["call_id"] != call.call_id.as_str()),
             }
             let ids = call_ids(data).into_iter().map(|id| (id.to_owned(), self.new_id(id)));

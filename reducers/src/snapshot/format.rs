@@ -45,6 +45,12 @@ pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("snapshot", 2)
 }
 
+/// Whether a result is that of a failed call: the exit code of its program.
+fn is_exit_code(result: &JsonValue) -> bool {
+    let members = result.as_object().filter(|members| members.len() == 1);
+    members.is_some_and(|members| members.get("exit_code").is_some_and(JsonValue::is_i64))
+}
+
 /// A run that waits, with the delegated runs that it waits for.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -328,8 +334,12 @@ impl SnapshotRun {
             if !ids.insert(call.call_id.as_str()) {
                 return Err(wrong(format!("call {} is there twice", call.call_id)));
             }
-            let succeeded = call.status == SnapshotCallStatus::Succeeded;
-            if succeeded != call.result.is_some() || (succeeded && call.error.is_some()) {
+            let fits = match call.status {
+                SnapshotCallStatus::Succeeded => call.result.is_some() && call.error.is_none(),
+                SnapshotCallStatus::Failed => call.result.as_ref().is_none_or(is_exit_code),
+                _ => call.result.is_none(),
+            };
+            if !fits {
                 let (id, status) = (&call.call_id, call.status);
                 return Err(wrong(format!("call {id} is {status}: its result does not fit")));
             }

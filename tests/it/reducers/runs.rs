@@ -334,6 +334,34 @@ fn aborted_by_its_driver() {
     );
 }
 
+/// Regression: the run of a driver that was gone stayed `running` after an abort until another driver claimed it, and where agents are
+/// not served nobody does.
+#[test]
+fn an_aborted_run_ends_when_the_lease_of_its_driver_expires() {
+    check_begun(
+        r#"
+        claim_run id=r1 driver=d lease_ms=1000
+        abort_run id=r1 reason="changed my mind"
+        +2s
+        finish_run id=r1 fencing_token=4 end=aborted
+        sql SELECT status, driver, error_message FROM runs
+        start_run session_id=s1 id=r2
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01, reason: changed my mind}
+            seq 6 again {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, reason: changed my mind, error_code: aborted, error_message: changed my mind}
+            ("aborted", null, "changed my mind")
+            seq 7 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            the same up to 7
+        "#]],
+    );
+}
+
 #[test]
 fn a_run_ends_with_its_session() {
     check_begun(

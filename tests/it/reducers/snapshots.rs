@@ -49,6 +49,11 @@ pub(super) async fn file() -> World {
 
 /// A paused run of a caller: one of its calls has succeeded, the other is requested.
 pub(super) async fn paused(world: &World, who: &Caller) {
+    paused_after(world, who, "complete_tool_call", json!({"result": {"text": "there"}})).await;
+}
+
+/// A paused run of a caller: one of its calls has ended by a reducer, the other is requested.
+async fn paused_after(world: &World, who: &Caller, ends: &str, mut outcome: JsonValue) {
     let session = json!({"agent": "clerk", "id": "s1", "title": "A parcel"});
     call(world, who, "create_session", session).await.unwrap();
     let start = json!({"session_id": "s1", "id": "r1", "input": "Pay it."});
@@ -70,9 +75,9 @@ pub(super) async fn paused(world: &World, who: &Caller) {
     let first = format!("{run}~1.1");
     let claim = json!({"call_id": first, "lease_ms": 60_000});
     let claimed = call(world, who, "claim_tool_call", claim).await.unwrap();
-    let done = json!({"call_id": first, "fencing_token": claimed["fencing_token"],
-        "result": {"text": "there"}});
-    call(world, who, "complete_tool_call", done).await.unwrap();
+    outcome["call_id"] = json!(first);
+    outcome["fencing_token"] = claimed["fencing_token"].clone();
+    call(world, who, ends, outcome).await.unwrap();
     let spent = json!({"iteration": true, "tool_calls": 2, "input_tokens": 40, "output_tokens": 2});
     let record = json!({"id": run, "fencing_token": token, "spent": spent});
     call(world, who, "record_run", record).await.unwrap();
@@ -99,6 +104,23 @@ fn line(row: &Row) -> String {
 
 async fn one(world: &World, sql: &str) -> JsonValue {
     world.rows(sql).await[0][0].to_json()
+}
+
+/// Regression: a snapshot did not have the exit code of a call that had failed.
+#[test]
+fn the_result_of_a_failed_call_moves_with_it() {
+    run(async {
+        let (world, local) = (file().await, Caller::local());
+        let outcome = json!({"error": "no such order", "exit_code": 3});
+        paused_after(&world, &local, "fail_tool_call", outcome).await;
+        let snapshot = call(&world, &local, "export_run", json!({"id": "r1"})).await.unwrap();
+        let there = file().await;
+        there.call("import_run", import(&snapshot)).await.unwrap();
+        let sql = "SELECT status, error, result FROM tool_calls ORDER BY call_id LIMIT 1";
+        let row: Vec<JsonValue> =
+            there.rows(sql).await[0].iter().map(|cell| cell.to_json()).collect();
+        assert_eq!(json!(row), json!(["failed", "no such order", "{\"exit_code\":3}"]));
+    });
 }
 
 #[test]

@@ -12,7 +12,9 @@ mod arguments;
 #[cfg(test)]
 mod tests;
 
+use std::cell::{LazyCell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use serde_json::{Map, Value};
 
@@ -66,6 +68,8 @@ struct OpenCall {
     name: String,
     /// The text so far.
     arguments: String,
+    /// The canonical form of the text, once it was compared: an answer can have a thousand calls.
+    canonical: OnceCell<String>,
     progress: ObjectProgress,
     /// The value so far, if it arrives by paths.
     value: Option<Value>,
@@ -150,8 +154,9 @@ impl OpenCalls {
             let call = &self.calls[*at];
             !(call.is_done && call.is_at_another_index(&part))
         });
-        let completed =
-            with_id.or_else(|| self.calls.iter().position(|call| call.can_be_completed_by(&part)));
+        let stated = LazyCell::new(|| canonical(part.text()));
+        let can_be_completed = |call: &OpenCall| call.can_be_completed_by(&part, &stated);
+        let completed = with_id.or_else(|| self.calls.iter().position(can_be_completed));
         match completed {
             Some(at) => {
                 self.calls[at].is_done |= ends_item;
@@ -470,17 +475,23 @@ impl OpenCall {
         let adds_nothing = part.is_blank() || is_empty_object(part.text());
         self.has_id(part.id, part.item)
             && self.name == part.name
-            && (self.is_bare() || adds_nothing || self.has_arguments_of(part))
+            && (self.is_bare()
+                || adds_nothing
+                || self.has_arguments_of(part, &LazyCell::new(|| canonical(part.text()))))
     }
 
     /// Whether an event with all arguments, whose ids are not those of this call, completes it.
-    fn can_be_completed_by(&self, part: &CallPart<'_>) -> bool {
+    fn can_be_completed_by(
+        &self,
+        part: &CallPart<'_>,
+        stated: &impl Deref<Target = String>,
+    ) -> bool {
         if self.is_done || !self.can_have_name_of(part) {
             return false;
         }
         match (self.index, part.index) {
             (Some(own), Some(index)) => own == index,
-            _ => !self.progress.is_complete() || self.has_arguments_of(part),
+            _ => !self.progress.is_complete() || self.has_arguments_of(part, stated),
         }
     }
 
@@ -496,11 +507,11 @@ impl OpenCall {
         }
     }
 
-    fn has_arguments_of(&self, part: &CallPart<'_>) -> bool {
+    /// Whether a part has the arguments of this call. `stated` is the canonical form of its text.
+    fn has_arguments_of(&self, part: &CallPart<'_>, stated: &impl Deref<Target = String>) -> bool {
         match &part.arguments {
             Arguments::Piece(text) | Arguments::Whole(text) => {
-                text.trim() == self.arguments.trim()
-                    || canonical(text) == canonical(&self.arguments)
+                text.trim() == self.arguments.trim() || **stated == *self.canonical()
             }
             Arguments::None => self.is_bare(),
             Arguments::At(_) => false,
@@ -566,7 +577,13 @@ impl OpenCall {
         Ok(())
     }
 
+    /// The canonical form of the text so far.
+    fn canonical(&self) -> &str {
+        self.canonical.get_or_init(|| canonical(&self.arguments))
+    }
+
     fn append(&mut self, text: &str) {
+        self.canonical.take();
         let has_more = !text.trim().is_empty();
         if has_more && self.progress.is_complete() && is_empty_object(&self.arguments) {
             self.clear();
@@ -576,6 +593,7 @@ impl OpenCall {
     }
 
     fn clear(&mut self) {
+        self.canonical.take();
         self.progress = ObjectProgress::default();
         self.arguments.clear();
     }
