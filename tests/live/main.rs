@@ -14,6 +14,7 @@ mod frames;
 mod from_subqueries;
 mod generated;
 mod generated_extended;
+mod hidden_joins;
 mod hidden_rows;
 mod hostile;
 mod known_bugs;

@@ -291,7 +291,10 @@ impl Router {
             let mut numbers: Vec<usize> = hits.iter().map(|hit| hit.number).collect();
             numbers.sort_unstable();
             numbers.dedup();
-            let delta = self.delta(id, &seen, &numbers, sql);
+            let mut delta = self.delta(id, &seen, &numbers, sql);
+            if counted == CountedSteps::Visible {
+                delta = delta.map(Delta::sorted);
+            }
             let spent = self.attached.work.spent - before;
             own.steps += self.attached.budget.map_or(0, |budget| budget.charge(spent, counted));
             own.time += sql.processor_time().saturating_sub(now);

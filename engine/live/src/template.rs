@@ -489,7 +489,8 @@ impl Binding {
         }
         let mut spent = Cost::default();
         let mut run = template.run(&self.0.params, changes, sql, &mut spent);
-        template.rule.delta(&mut run, None)
+        let delta = template.rule.delta(&mut run, None)?;
+        Ok(if self.is_bounded() { delta.sorted() } else { delta })
     }
 
     /// The difference of two whole results; of a top-N result, both in order.

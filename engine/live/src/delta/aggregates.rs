@@ -413,7 +413,11 @@ fn from_given(
                 out.pieces.push(piece.clone());
             }
             Piece::Hint(_) => {}
-            Piece::Source(_) | Piece::Given(_) | Piece::Mark(_) | Piece::Derived(..) => {
+            Piece::Source(_)
+            | Piece::AddedSource(_)
+            | Piece::Given(_)
+            | Piece::Mark(_)
+            | Piece::Derived(..) => {
                 return None;
             }
         }

@@ -1,5 +1,6 @@
 //! Identity of rows by exact type and bits: 1 and 1.0 are two values, as in a result.
 
+use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
 use abide_schema::{Row, Value};
@@ -33,6 +34,35 @@ fn same_value(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Real(left), Value::Real(right)) => left.to_bits() == right.to_bits(),
         (left, right) => left == right,
+    }
+}
+
+/// A total order of rows, of no meaning.
+pub(crate) fn compare(left: &Row, right: &Row) -> Ordering {
+    left.iter()
+        .zip(right.iter())
+        .map(|(left, right)| compare_values(left, right))
+        .find(|order| order.is_ne())
+        .unwrap_or_else(|| left.len().cmp(&right.len()))
+}
+
+fn compare_values(left: &Value, right: &Value) -> Ordering {
+    match (left, right) {
+        (Value::Integer(left), Value::Integer(right)) => left.cmp(right),
+        (Value::Real(left), Value::Real(right)) => left.total_cmp(right),
+        (Value::Text(left), Value::Text(right)) => left.cmp(right),
+        (Value::Blob(left), Value::Blob(right)) => left.cmp(right),
+        (left, right) => kind(left).cmp(&kind(right)),
+    }
+}
+
+fn kind(value: &Value) -> u8 {
+    match value {
+        Value::Null => 0,
+        Value::Integer(_) => 1,
+        Value::Real(_) => 2,
+        Value::Text(_) => 3,
+        Value::Blob(_) => 4,
     }
 }
 

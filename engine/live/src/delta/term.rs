@@ -54,6 +54,7 @@ pub(crate) fn terms(
             continue;
         }
         let mut out = Renderer::new(catalog, &query.sources);
+        out.has_fixed_order = true;
         changed.iter().for_each(|source| out.forms[*source] = SourceForm::Changed);
         let weights: Vec<String> =
             changed.iter().map(|source| format!("{}.{WEIGHT}", out.alias(*source))).collect();

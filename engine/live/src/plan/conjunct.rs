@@ -2,7 +2,7 @@
 //! parameters, by which a changed row finds the bindings that it can affect.
 
 use crate::plan::collation::Collation;
-use crate::plan::fragment::Fragment;
+use crate::plan::fragment::{Fragment, Mark, PlainExpr};
 
 /// A condition that must hold, and what it requires.
 #[derive(Clone, Debug)]
@@ -13,6 +13,19 @@ pub(crate) struct Conjunct {
     pub(crate) equal: Option<EqualColumns>,
     /// The two expressions that it equates.
     pub(crate) sides: Option<Box<(Fragment, Fragment)>>,
+    pub(crate) origin: ConditionOrigin,
+}
+
+/// Where a condition comes from. Conditions are written in this order: a row is counted only if all rows that are read with it
+/// are visible, and before a condition of the caller ends the work for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ConditionOrigin {
+    /// It decides whether a restricted caller may see a row.
+    Visibility,
+    /// It counts such a row.
+    Count,
+    /// The query.
+    Query,
 }
 
 impl Conjunct {
@@ -23,7 +36,37 @@ impl Conjunct {
         condition.push(right);
         condition.harmless = left.harmless && right.harmless;
         let sides = Some(Box::new((left.clone(), right.clone())));
-        Conjunct { condition, route: Route::Any, equal: None, sides }
+        Conjunct {
+            condition,
+            route: Route::Any,
+            equal: None,
+            sides,
+            origin: ConditionOrigin::Query,
+        }
+    }
+
+    /// Makes it a condition of an authorized view. Of a row and its owner, the row is read first, and the condition is
+    /// evaluated when its row is read: SQLite turns EXISTS into a join, which may follow the loops over other tables.
+    pub(crate) fn decides_visibility(&mut self) {
+        self.origin = ConditionOrigin::Visibility;
+        if self.condition.is_exists() {
+            self.condition.push_text("IS TRUE");
+        }
+        let Some((owner, row)) = self.sides.as_deref() else { return };
+        let (PlainExpr::Column(of_owner, _), PlainExpr::Column(of_row, _)) =
+            (owner.plain, row.plain)
+        else {
+            return;
+        };
+        if of_owner == of_row {
+            return;
+        }
+        let harmless = self.condition.harmless;
+        let mut condition = owner.clone();
+        condition.push_text("=");
+        condition.mark(Mark::ReadBefore);
+        condition.push(row);
+        self.condition = condition.harmless_if(harmless);
     }
 }
 

@@ -45,6 +45,9 @@ pub(crate) enum Piece {
     Param(usize),
     /// A source in a FROM clause.
     Source(usize),
+    /// A source in the FROM clause of a condition that the plan added. Unlike a subquery of the query, the condition
+    /// follows from the others, so no rule depends on it.
+    AddedSource(usize),
     /// The n-th value that the rule supplies.
     Given(usize),
     /// The start or end of a part that some rule extracts. Not rendered.
@@ -80,6 +83,10 @@ pub(crate) enum Mark {
     ReadEnd(usize),
     /// The name of the function that counts a visible row, if the catalog has one. The columns of the row's key follow.
     Visible,
+    /// A column begins whose table is read before the table that it is compared with. Rendered as `+`, for which SQLite uses
+    /// no index of the column, in queries that join several tables of a restricted caller: a loop over owners
+    /// around another table would repeat what is counted for it, once for each owner that the caller may not see.
+    ReadBefore,
     /// A value that a live query chooses from equal ones which need not be identical.
     Chosen,
 }
@@ -473,6 +480,12 @@ impl Fragment {
         self.pieces.contains(&Piece::Mark(Mark::Chosen))
     }
 
+    /// Whether it is EXISTS, perhaps in parentheses.
+    pub(crate) fn is_exists(&self) -> bool {
+        let Some(Piece::Text(text)) = self.pieces.first() else { return false };
+        text.trim_start_matches('(').starts_with("EXISTS")
+    }
+
     /// Whether it contains a subquery.
     pub(crate) fn has_subquery(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Source(_)))
@@ -501,6 +514,8 @@ pub(crate) struct Renderer<'a> {
     pub(crate) sources: &'a [Source],
     /// The rows that each source stands for.
     pub(crate) forms: Vec<SourceForm>,
+    /// Whether FROM fixes the order in which the tables are read, by CROSS JOIN.
+    pub(crate) has_fixed_order: bool,
     out: String,
     args: Vec<Arg>,
     known: HashMap<Arg, usize>,
@@ -514,6 +529,7 @@ impl<'a> Renderer<'a> {
             catalog,
             sources,
             forms,
+            has_fixed_order: false,
             out: String::new(),
             args: Vec::new(),
             known: HashMap::new(),
@@ -532,7 +548,7 @@ impl<'a> Renderer<'a> {
                 Piece::Text(text) => self.text(text),
                 Piece::Column(source, column) => self.column(*source, *column),
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
-                Piece::Source(source) => self.source(*source),
+                Piece::Source(source) | Piece::AddedSource(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
                 Piece::Mark(mark) => self.work(*mark),
                 Piece::Hint(hint) => {
@@ -554,8 +570,16 @@ impl<'a> Renderer<'a> {
             Mark::VisibleRead => self.text(&format!("{}(", functions.visible_read)),
             Mark::ReadEnd(times) => self.text(&format!(", {times})")),
             Mark::Visible => self.text(functions.visible),
+            Mark::ReadBefore if !self.has_fixed_order && self.joins_named_tables() => {
+                self.text("+")
+            }
             _ => {}
         }
+    }
+
+    /// Whether a restricted caller named several tables.
+    fn joins_named_tables(&self) -> bool {
+        self.sources.iter().filter(|source| source.is_named).count() > 1
     }
 
     /// The finished statement.

@@ -13,8 +13,8 @@ use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::identifier::{require_main, unquote};
 use crate::plan::block::ShownColumns;
-use crate::plan::conjunct::{Conjunct, Route};
-use crate::plan::fragment::{Affinity, Fragment, Mark, PlainExpr, Source};
+use crate::plan::conjunct::{ConditionOrigin, Conjunct, Route};
+use crate::plan::fragment::{Affinity, Fragment, Mark, Piece, PlainExpr, Source};
 use crate::plan::guard::{VisibilityGuard, behind};
 use crate::plan::join::{Join, JoinKind, join_kind};
 use crate::plan::kind::common;
@@ -404,6 +404,7 @@ impl Lowering<'_> {
             // It stays a subquery with its own conditions only.
             Some(derived) => {
                 for (_, inner) in &mut derived.query.cores {
+                    inner.filter.iter_mut().for_each(Conjunct::decides_visibility);
                     let guard = guard_of(&inner.from, &inner.filter);
                     inner.filter.extend(self.visible_row(&inner.from, guard.as_ref()));
                     inner.guards.extend(guard);
@@ -411,6 +412,7 @@ impl Lowering<'_> {
                 }
             }
             None => {
+                core.filter[filters..].iter_mut().for_each(Conjunct::decides_visibility);
                 let guard = guard_of(&core.from[terms..], &core.filter[filters..]);
                 core.filter.extend(self.visible_row(&core.from[terms..], guard.as_ref()));
                 core.guards.extend(guard);
@@ -420,11 +422,16 @@ impl Lowering<'_> {
     }
 
     /// A condition that holds for each row of an authorized view, and counts it.
+    ///
+    /// *Invariant:* SQLite evaluates it as soon as it has read the row itself, in no loop over other rows. A join of the
+    /// owners would make it wait for them, and SQLite may walk another table before, with its hidden rows. So the
+    /// condition looks the owners up by itself. It also ends what is done for a hidden row: no loop over another table begins.
     fn visible_row(&self, from: &[FromTerm], guard: Option<&VisibilityGuard>) -> Option<Conjunct> {
         self.catalog.work_functions()?;
         // The key makes it depend on the row. SQLite evaluates a condition without a column once and not for each row, and
         // it replaces columns that a condition fixes, and tests that a column cannot fail, by constants.
-        let source = from.first()?.source?;
+        let (first, owners) = from.split_first()?;
+        let source = first.source?;
         let mut count = Fragment::new();
         count.mark(Mark::Visible);
         count.push_text("(");
@@ -435,8 +442,30 @@ impl Lowering<'_> {
             count.push(&Fragment::column(source, *key));
         }
         count.push_text(")");
-        let condition = guard.map_or(count.clone(), |guard| behind(&guard.condition, &count));
-        Some(Conjunct { condition, route: Route::Any, equal: None, sides: None })
+        let condition = match guard {
+            None => count,
+            Some(guard) if owners.is_empty() => behind(&guard.condition, &count),
+            Some(guard) => {
+                let mut is_visible = Fragment::text("EXISTS (SELECT 1 FROM");
+                for (nth, owner) in owners.iter().enumerate() {
+                    if nth > 0 {
+                        is_visible.push_text(",");
+                    }
+                    is_visible.pieces.push(Piece::AddedSource(owner.source?));
+                }
+                is_visible.push_text("WHERE");
+                is_visible.push(&guard.condition);
+                is_visible.push_text(")");
+                behind(&is_visible, &count)
+            }
+        };
+        Some(Conjunct {
+            condition,
+            route: Route::Any,
+            equal: None,
+            sides: None,
+            origin: ConditionOrigin::Count,
+        })
     }
 
     /// Reads a view or CTE again at each mention.

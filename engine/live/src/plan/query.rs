@@ -433,7 +433,9 @@ impl SelectCore {
 
     /// Appends the WHERE, with further conditions.
     pub(crate) fn write_where(&self, added: &[Fragment], out: &mut Fragment) {
-        let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(added);
+        let mut filter: Vec<&Conjunct> = self.filter.iter().collect();
+        filter.sort_by_key(|conjunct| conjunct.origin);
+        let conditions = filter.into_iter().map(|conjunct| &conjunct.condition).chain(added);
         for (at, condition) in conditions.enumerate() {
             let mut whole = Fragment::text(if at > 0 { "AND (" } else { "WHERE (" });
             match condition.pieces.as_slice() {

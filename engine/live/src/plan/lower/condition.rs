@@ -4,7 +4,7 @@ use abide_schema::table::IndexSpec;
 use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
 
 use crate::plan::collation::Collation;
-use crate::plan::conjunct::{Comparison, Conjunct, EqualColumns, Equality, Route};
+use crate::plan::conjunct::{Comparison, ConditionOrigin, Conjunct, EqualColumns, Equality, Route};
 use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
 use crate::plan::lower::{literal, subquery};
 use crate::plan::lowering::{Lowered, Lowering};
@@ -21,7 +21,8 @@ impl Lowering<'_> {
                 let sides = self.equal_sides(expr, scope)?.map(Box::new);
                 let equal = sides.as_ref().and_then(|it| self.columns_of(&it.0, &it.1));
                 let (condition, route) = self.condition(expr, scope)?;
-                Ok(Conjunct { condition, route, equal, sides })
+                let origin = ConditionOrigin::Query;
+                Ok(Conjunct { condition, route, equal, sides, origin })
             })
             .collect();
         self.lifting = lifting;

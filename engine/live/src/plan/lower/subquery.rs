@@ -7,7 +7,7 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::identifier::{quoted, unquote};
-use crate::plan::conjunct::{Conjunct, Route};
+use crate::plan::conjunct::{ConditionOrigin, Conjunct, Route};
 use crate::plan::fragment::{Affinity, Fragment, all_harmless};
 use crate::plan::kind::common;
 use crate::plan::lex;
@@ -85,7 +85,8 @@ impl Lowering<'_> {
                     added.insert(core.block, vec![Fragment::hint(&out, link.clone())]);
                 }
                 let sides = None;
-                let link = Conjunct { condition: link, route: Route::Any, equal, sides };
+                let origin = ConditionOrigin::Query;
+                let link = Conjunct { condition: link, route: Route::Any, equal, sides, origin };
                 self.blocks[core.block].link = Some(link);
             }
         }
