@@ -18,6 +18,7 @@ mod docs;
 mod failures;
 mod files;
 mod handoff;
+mod interrupts;
 mod kill;
 mod load;
 mod mcp;
