@@ -23,7 +23,7 @@ pub use config::A2aConfig;
 pub use events::A2aEvents;
 pub use failure::A2aFailure;
 pub use response::A2aEvent;
-use response::{ProtocolVersion, host, result_of};
+use response::{ProtocolVersion, REQUEST_ID, host, result_of};
 
 /// The version of the protocol.
 const VERSION: &str = "1.0";
@@ -179,7 +179,7 @@ impl A2aClient {
             }
             ProtocolVersion::V1_0 => (method, VERSION),
         };
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let body = json!({"jsonrpc": "2.0", "id": REQUEST_ID, "method": method, "params": params});
         let mut request = Request::new(Method::POST, self.url.clone());
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
@@ -249,7 +249,7 @@ impl A2aHttp {
             }
         }
         String::from_utf8(body)
-            .map_err(|_| A2aFailure::Invalid(format!("the response of {host} is not UTF-8")))
+            .map_err(|_| A2aFailure::Unreadable(format!("the response of {host} is not UTF-8")))
     }
 }
 
