@@ -50,6 +50,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         driver,
         client,
         patience,
+        silence: Duration::from_secs(config.silent_seconds),
         rows,
         task,
         published,
@@ -70,6 +71,8 @@ struct RemoteTaskRun<'d> {
     client: A2aClient,
     /// For how long an agent that cannot be reached is tried again.
     patience: Duration,
+    /// For how long a task may work without anything new.
+    silence: Duration,
     rows: RemoteRows,
     task: RemoteTask,
     published: PublishedText,
@@ -282,7 +285,18 @@ impl RemoteTaskRun<'_> {
     async fn follow(&mut self, mut events: Option<A2aEvents>) -> Step {
         let mut pause = PAUSES.0;
         let mut silent_since = Instant::now();
+        let mut last_news = (self.news, Instant::now());
         loop {
+            if self.news != last_news.0 {
+                last_news = (self.news, Instant::now());
+            }
+            if last_news.1.elapsed() >= self.silence {
+                let seconds = self.silence.as_secs();
+                let why = format!(
+                    "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
+                );
+                return Err(StepError::Failed(Failure::new("remote_agent_silent", why)));
+            }
             let mut is_readable = true;
             if let Some(open) = &mut events {
                 let news = self.news;

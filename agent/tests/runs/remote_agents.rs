@@ -54,6 +54,8 @@ enum Fault {
     TextOnly,
     /// Its tasks complete without an answer.
     Empty,
+    /// Its tasks work without an end.
+    Endless,
 }
 
 #[derive(Clone, Default)]
@@ -106,13 +108,18 @@ impl RemoteAgent {
 
     /// The results as an agent without an answer sends them.
     fn emptied(&self, mut results: Vec<Value>) -> Vec<Value> {
-        if self.fault == Fault::Empty {
+        let state = match self.fault {
+            Fault::Empty => "TASK_STATE_COMPLETED",
+            Fault::Endless => "TASK_STATE_WORKING",
+            _ => "",
+        };
+        if !state.is_empty() {
             for result in &mut results {
                 let task = match result.get_mut("task") {
                     Some(task) => task,
                     None => result,
                 };
-                task["status"] = json!({"state": "TASK_STATE_COMPLETED"});
+                task["status"] = json!({"state": state});
             }
         }
         results
@@ -372,6 +379,18 @@ async fn a_task_without_an_answer_is_no_answer() {
         drive(open_after_kill(folder.path()), folder.path(), &remote.address, more).await;
         assert_eq!(outcome(folder.path()).await.1, expected, "{streams} {more}");
     }
+}
+
+/// Class: peers that do not end. An agent that answers that its task works, and nothing else, kept the run for ever.
+#[tokio::test]
+async fn a_task_that_works_without_an_end_fails_the_run() {
+    let remote = RemoteAgent::start_with(true, Fault::Endless).await;
+    let folder = temporary_folder();
+    drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
+    assert_eq!(
+        outcome(folder.path()).await.1,
+        "failed remote_agent_silentthe task has worked for 2 s without anything new (a2a.silent_seconds)"
+    );
 }
 
 /// An identity that may drive runs records on its own run that the task of another tenant is the task of the run, and ends

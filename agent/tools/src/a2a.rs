@@ -217,7 +217,11 @@ impl A2aHttp {
                     false => A2aFailure::Lost(why),
                 });
             }
-            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
+            Err(_) => {
+                return Err(A2aFailure::Lost(format!(
+                    "{host} did not respond in time (timeout_ms)"
+                )));
+            }
         };
         let status = response.status();
         let why = || format!("{host} responded with HTTP {status}");
@@ -229,12 +233,13 @@ impl A2aHttp {
         }
     }
 
-    /// The body of an answer. The time between two parts of it is limited.
+    /// The body of an answer. It must be complete within the timeout.
     async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
+        let until = tokio::time::Instant::now() + self.timeout;
         loop {
-            let chunk = tokio::time::timeout(self.timeout, response.chunk()).await;
+            let chunk = tokio::time::timeout_at(until, response.chunk()).await;
             match chunk {
                 Ok(Ok(Some(chunk))) if body.len() + chunk.len() > max => {
                     let why = format!("the response of {host} has more than {max} bytes");
@@ -245,7 +250,11 @@ impl A2aHttp {
                 Ok(Err(error)) => {
                     return Err(A2aFailure::Lost(public_address::failure(&host, &error)));
                 }
-                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
+                Err(_) => {
+                    return Err(A2aFailure::Lost(format!(
+                        "{host} did not respond in time (timeout_ms)"
+                    )));
+                }
             }
         }
         String::from_utf8(body)

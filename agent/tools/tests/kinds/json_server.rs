@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use abide_tools::{McpServer, McpServerConfig, Tools};
+use abide_tools::{Failure, McpServer, McpServerConfig, Tools};
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -142,7 +142,7 @@ async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
         events ok: � cut
         other lost: MCP server json has answered, but the response is not that of the request
         proxy lost: MCP server json has answered, but not as the protocol says: its content type is text/html
-        gateway lost: the connection to MCP server json was lost during the call: the connection was closed
+        gateway lost: MCP server json has answered, but not as the protocol says: HTTP 502
         cut lost: the connection to MCP server json was lost during the call: the connection was closed
         silent lost: the connection to MCP server json was lost during the call: the connection was closed
         strange lost: the connection to MCP server json was lost during the call: the connection was closed
@@ -246,4 +246,30 @@ async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
         look ok 2, then done: done
         pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"order":7,"session":1}
         look ok 2, then done: done"#]].assert_eq(&lines.join("\n"));
+}
+
+/// Class: peers that do not end. Comments keep the stream of a call open; they are no progress.
+#[tokio::test]
+async fn comments_do_not_extend_the_timeout_of_a_call() {
+    let endless = async |headers, body: Bytes| {
+        let sessions = Sessions { opened: Arc::default(), ran: Arc::default(), answer: ("", "") };
+        let message: Value = serde_json::from_slice(&body).expect("the client sends JSON");
+        if message["method"] != "tools/call" {
+            return answer_in_session(sessions, headers, body).await;
+        }
+        let comments = || Ok::<_, std::convert::Infallible>(": still here\n\n");
+        let stream = futures_util::stream::repeat_with(comments);
+        ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
+    let router = Router::new().route("/mcp", post(endless));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let tools = Tools::new();
+    let mut config = McpServerConfig::at("json", &url);
+    config.prefix = Some(String::new());
+    config.timeout_ms = Some(300);
+    let _server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
+    let outcome = call(tools.get("pay").expect("it is listed").as_ref(), json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::TimedOut), "{}", outcome.text);
 }
