@@ -235,7 +235,9 @@ async fn work(folder: &Path, address: &str) {
 
 /// Drives a run of the agent at an address until it is over.
 async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) {
-    let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n{more}");
+    let a2a = format!(
+        "a2a: {{ url: 'http://{address}', allow_private: ['{address}'], silent_seconds: 2 }}\n{more}"
+    );
     define(folder, "clerk.yaml", &a2a);
     let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
