@@ -19,6 +19,7 @@ mod failures;
 mod files;
 mod forks;
 mod handoff;
+mod interrupts;
 mod kill;
 mod load;
 mod mcp;

@@ -91,6 +91,9 @@ pub struct ProviderConfig {
     /// Maximum time without a byte after the first token, in seconds; the default is 30.
     #[serde(default)]
     pub idle_timeout_seconds: Option<u64>,
+    /// Maximum time without a part of the answer, even if bytes arrive, in seconds; the default is 600.
+    #[serde(default)]
+    pub content_timeout_seconds: Option<u64>,
     /// The price of its tokens; without one, costs are unknown.
     #[serde(default)]
     pub price: Option<Price>,
@@ -172,6 +175,7 @@ impl ProviderConfig {
         StallTimeouts {
             first: seconds(self.first_token_timeout_seconds, usual.first),
             between: seconds(self.idle_timeout_seconds, usual.between),
+            content: seconds(self.content_timeout_seconds, usual.content),
         }
     }
 }

@@ -475,7 +475,8 @@ fn fits(config: &ProviderConfig) -> Result<(), String> {
         || !config.headers.is_empty()
         || !config.extra.is_empty()
         || config.first_token_timeout_seconds.is_some()
-        || config.idle_timeout_seconds.is_some();
+        || config.idle_timeout_seconds.is_some()
+        || config.content_timeout_seconds.is_some();
     let wrong = match kind {
         _ if keys.into_iter().filter(|present| *present).count() > 1 => {
             Some("it has several of `key`, `key_env` and `key_file`")

@@ -16,7 +16,7 @@ use futures_util::stream;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Client, Response, Url};
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::classify;
 use crate::frames::{Frame, Frames};
@@ -32,21 +32,35 @@ const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Maximum time that token counts or the end of the stream may take after a complete answer.
 const AFTERMATH: Duration = Duration::from_secs(5);
 
+/// The settings of the timeouts, for errors.
+const FIRST_SETTING: &str = "first_token_timeout_seconds";
+const IDLE_SETTING: &str = "idle_timeout_seconds";
+const CONTENT_SETTING: &str = "content_timeout_seconds";
+
 /// Maximum time to wait for the end of a stream that is no longer needed, so that its connection can be reused.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Timeouts without data, after which the request has stalled.
+/// Timeouts after which a request has stalled: without a byte, and without a part of the answer.
+///
+/// A provider that thinks, or that writes the arguments of a call, keeps the connection open with comments and empty events. They
+/// restart the timeouts of bytes. The timeout of content bounds how long a provider can do that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StallTimeouts {
     /// Until the first token: reasoning models send little before it. Any byte restarts it.
     pub first: Duration,
     /// Between bytes after that.
     pub between: Duration,
+    /// Until the first part of the answer, and between two parts: text, reasoning, or a part of a call.
+    pub content: Duration,
 }
 
 impl Default for StallTimeouts {
     fn default() -> Self {
-        Self { first: Duration::from_secs(60), between: Duration::from_secs(30) }
+        Self {
+            first: Duration::from_secs(60),
+            between: Duration::from_secs(30),
+            content: Duration::from_secs(600),
+        }
     }
 }
 
@@ -174,6 +188,8 @@ impl ModelProvider for Remote {
             has_frames: false,
             decoder: protocol.decoder(),
             gathered: PartialResponse::default(),
+            content_at: Instant::now(),
+            content_bytes: 0,
         };
         stream::unfold(asking, async |mut asking| {
             let item = asking.next().await?;
@@ -204,6 +220,10 @@ struct RequestStream {
     has_frames: bool,
     decoder: Box<dyn Decoder>,
     gathered: PartialResponse,
+    /// When the last part of the answer arrived, or the response began.
+    content_at: Instant,
+    /// The size of the answer at that time.
+    content_bytes: usize,
 }
 
 enum Step {
@@ -222,7 +242,11 @@ impl RequestStream {
                 return Some(Ok(event));
             }
             let next = match std::mem::replace(&mut self.step, Step::Over) {
-                Step::Ask(request) => self.shared.ask(&request).await.map(Step::Read),
+                Step::Ask(request) => {
+                    let asked = self.shared.ask(&request).await;
+                    self.content_at = Instant::now();
+                    asked.map(Step::Read)
+                }
                 Step::Read(response) => self.read(response).await,
                 Step::Fail(error) => return Some(Err(self.shared.discreet(error))),
                 Step::Over => return None,
@@ -231,20 +255,40 @@ impl RequestStream {
         }
     }
 
+    /// How long to wait for the next chunk of the body, and the error if none arrives in this time.
+    fn patience(&self) -> (Duration, ModelError) {
+        let StallTimeouts { first, between, content } = self.shared.stall_timeouts;
+        let (limit, setting) = match self.gathered.has_begun() {
+            true => (between, IDLE_SETTING),
+            false => (first, FIRST_SETTING),
+        };
+        let content = match self.gathered.is_complete() {
+            true => content.min(AFTERMATH),
+            false => content,
+        };
+        let rest = content.saturating_sub(self.content_at.elapsed());
+        match rest < limit {
+            true => (rest, without_content(content)),
+            false => (limit, stalled(limit, setting)),
+        }
+    }
+
     /// Reads the next chunk of the body.
     async fn read(&mut self, mut response: Response) -> Result<Step, ModelError> {
-        let stall_timeouts = self.shared.stall_timeouts;
-        let limit = match (self.gathered.is_complete(), self.gathered.has_begun()) {
-            (true, _) => AFTERMATH,
-            (false, true) => stall_timeouts.between,
-            (false, false) => stall_timeouts.first,
+        let (limit, stalled) = self.patience();
+        let next = match limit.is_zero() {
+            // A provider that always has a further byte never lets a timer expire.
+            true => Err(stalled),
+            false => match timeout(limit, response.chunk()).await {
+                Ok(chunk) => chunk.map_err(cut_off),
+                Err(_) => Err(stalled),
+            },
         };
-        let chunk = match timeout(limit, response.chunk()).await {
-            Ok(Ok(chunk)) => chunk,
+        let (chunk, is_cut) = match next {
+            Ok(chunk) => (chunk, false),
             // The answer is complete; a retry would only cost more.
-            _ if self.gathered.is_complete() => None,
-            Ok(Err(error)) => return Err(cut_off(error)),
-            Err(_) => return Err(stalled(limit)),
+            Err(_) if self.gathered.is_complete() => (None, true),
+            Err(error) => return Err(error),
         };
         let (frames, decoder, gathered) = (&mut self.frames, &mut self.decoder, &mut self.gathered);
         let has_frames = &mut self.has_frames;
@@ -254,7 +298,13 @@ impl RequestStream {
         };
         match &chunk {
             Some(bytes) => frames.feed(bytes, &mut each)?,
+            // What has arrived of the next frame is not needed.
+            None if is_cut => {}
             None => frames.finish(&mut each)?,
+        }
+        let bytes = self.gathered.content_bytes();
+        if bytes != self.content_bytes {
+            (self.content_bytes, self.content_at) = (bytes, Instant::now());
         }
         if chunk.is_some() && !self.gathered.is_over() {
             return Ok(Step::Read(response));
@@ -286,7 +336,7 @@ impl Shared {
             .body(body.to_string())
             .send();
         let first = self.stall_timeouts.first;
-        let response = timeout(first, sent).await.map_err(|_| stalled(first))?;
+        let response = timeout(first, sent).await.map_err(|_| stalled(first, FIRST_SETTING))?;
         let response = response.map_err(unreachable)?;
         if response.status().is_success() && !speaks_json(&response, self.protocol) {
             return Ok(response);
@@ -411,8 +461,15 @@ async fn drain(mut response: Response) {
     while let Ok(Some(_)) = response.chunk().await {}
 }
 
-fn stalled(limit: Duration) -> ModelError {
-    let message = format!("the provider sent no data for {limit:?}");
+fn stalled(limit: Duration, setting: &str) -> ModelError {
+    let message = format!("the provider sent no data for {limit:?} ({setting})");
+    ModelError::new(ModelErrorKind::Stalled, message)
+}
+
+fn without_content(limit: Duration) -> ModelError {
+    let message = format!(
+        "the provider kept the connection open for {limit:?} without a part of the answer ({CONTENT_SETTING})"
+    );
     ModelError::new(ModelErrorKind::Stalled, message)
 }
 

@@ -50,11 +50,13 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         driver,
         client,
         patience,
+        silence: Duration::from_secs(config.silent_seconds),
         rows,
         task,
         published,
         recorded: String::new(),
         news: 0,
+        is_acknowledged: true,
     };
     exchange.run().await
 }
@@ -69,6 +71,8 @@ struct RemoteTaskRun<'d> {
     client: A2aClient,
     /// For how long an agent that cannot be reached is tried again.
     patience: Duration,
+    /// For how long a task may work without anything new.
+    silence: Duration,
     rows: RemoteRows,
     task: RemoteTask,
     published: PublishedText,
@@ -76,6 +80,8 @@ struct RemoteTaskRun<'d> {
     recorded: String,
     /// How many events were recorded.
     news: u64,
+    /// The agent has reacted to the last message that was sent.
+    is_acknowledged: bool,
 }
 
 impl RemoteTaskRun<'_> {
@@ -165,12 +171,29 @@ impl RemoteTaskRun<'_> {
                 );
                 self.send_again(false).await
             }
+            Err(A2aFailure::Unreadable(why)) => self.find_sent(why).await,
             Err(failure) => Err(failed(failure)),
         }
     }
 
-    async fn send_once(&self) -> Step<Result<A2aEvents, A2aFailure>> {
+    /// Looks for the last message after an answer that cannot be read: an agent that has it is followed. Otherwise the agent may
+    /// have answered without a task, so the message is not sent again.
+    async fn find_sent(&mut self, why: String) -> Step<Option<A2aEvents>> {
+        match self.has_last_message().await {
+            Ok(true) => {
+                self.is_acknowledged = true;
+                Ok(None)
+            }
+            Ok(false) | Err(StepError::Failed(_)) => Err(failed(A2aFailure::Unreadable(why))),
+            Err(stopped) => Err(stopped),
+        }
+    }
+
+    async fn send_once(&mut self) -> Step<Result<A2aEvents, A2aFailure>> {
         outgoing::ready(self.driver, Purpose::RemoteTask).await?;
+        // What is known of the task is from before the message: its question must not be answered twice.
+        self.is_acknowledged = false;
+        self.task.forget_state();
         let mut params = json!({"message": self.rows.sent.last()});
         let method = match self.client.streams() {
             true => "SendStreamingMessage",
@@ -188,6 +211,7 @@ impl RemoteTaskRun<'_> {
         let mut pause = PAUSES.0;
         loop {
             if !is_unsent && self.has_last_message().await? {
+                self.is_acknowledged = true;
                 return Ok(None);
             }
             match self.send_once().await? {
@@ -195,6 +219,7 @@ impl RemoteTaskRun<'_> {
                 Err(failure) if failure.is_temporary() && since.elapsed() < self.patience => {
                     is_unsent = matches!(failure, A2aFailure::Unreachable(_));
                 }
+                Err(A2aFailure::Unreadable(why)) => return self.find_sent(why).await,
                 Err(failure) => return Err(failed(failure)),
             }
             interruptible(self.driver, tokio::time::sleep(pause)).await?;
@@ -260,18 +285,44 @@ impl RemoteTaskRun<'_> {
     async fn follow(&mut self, mut events: Option<A2aEvents>) -> Step {
         let mut pause = PAUSES.0;
         let mut silent_since = Instant::now();
+        let mut last_news = (self.news, Instant::now());
         loop {
+            if self.news != last_news.0 {
+                last_news = (self.news, Instant::now());
+            }
+            if last_news.1.elapsed() >= self.silence {
+                let seconds = self.silence.as_secs();
+                let why = format!(
+                    "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
+                );
+                return Err(StepError::Failed(Failure::new("remote_agent_silent", why)));
+            }
+            let mut is_readable = true;
             if let Some(open) = &mut events {
                 let news = self.news;
                 match self.consume(open).await? {
-                    Ok(()) => {}
+                    Ok(()) if self.is_acknowledged => {}
+                    Ok(()) => {
+                        let why = "the agent answered with neither a task nor a message";
+                        events = self.find_sent(why.to_owned()).await?;
+                        continue;
+                    }
                     // The state of the task shows whether it goes on.
                     Err(failure)
                         if !matches!(failure, A2aFailure::Invalid(_))
+                            && self.is_acknowledged
                             && self.rows.task.is_some() =>
                     {
                         let run = &self.driver.run.id;
                         tracing::info!(run, %failure, "a remote agent's stream ended");
+                        is_readable = !matches!(failure, A2aFailure::Unreadable(_));
+                        if !is_readable && silent_since.elapsed() >= self.patience {
+                            return Err(failed(failure));
+                        }
+                    }
+                    Err(A2aFailure::Unreadable(why)) => {
+                        events = self.find_sent(why).await?;
+                        continue;
                     }
                     Err(failure) if failure.is_temporary() => {
                         events = self.send_again(false).await?;
@@ -297,7 +348,9 @@ impl RemoteTaskRun<'_> {
             match self.read_again().await? {
                 Ok(stream) => {
                     events = stream;
-                    silent_since = Instant::now();
+                    if is_readable {
+                        silent_since = Instant::now();
+                    }
                 }
                 Err(failure)
                     if failure.is_temporary() && silent_since.elapsed() < self.patience => {}
@@ -378,6 +431,7 @@ impl RemoteTaskRun<'_> {
         let mut new = Batch::default();
         for A2aEvent { raw, result } in events {
             let is_within = self.task.apply(&result);
+            self.is_acknowledged = true;
             if raw == self.recorded {
                 continue;
             }
@@ -418,6 +472,11 @@ impl RemoteTaskRun<'_> {
 
     async fn finish(&self) -> Step<DriveResult> {
         let (driver, answer) = (self.driver, self.task.answer());
+        if answer.trim().is_empty() && !driver.definition.allow_empty_answers {
+            let why = "the remote agent has completed the task without text or data: set \
+                       allow_empty_answers if that can be an answer";
+            return self.end(vec![driver.run_lease.failed("no_answer", why).into()]).await;
+        }
         let mut output = Map::from_iter([("content".to_owned(), json!(answer))]);
         if let Some(schema) = &driver.definition.response_format {
             match structured::of_program(schema, self.task.data(), &answer) {
@@ -495,6 +554,8 @@ impl Batch {
 fn failed(failure: A2aFailure) -> StepError {
     let code = match &failure {
         A2aFailure::Unreachable(_) | A2aFailure::Lost(_) => "remote_agent_unavailable",
+        // The agent may have done what was asked.
+        A2aFailure::Unreadable(_) => "outcome_unknown",
         A2aFailure::Refused { .. } => "remote_agent_refused",
         A2aFailure::Invalid(_) => "remote_agent_invalid",
     };

@@ -160,6 +160,11 @@ impl RemoteTask {
         }
     }
 
+    /// Forgets the state: a message was sent, so the task may no longer need input.
+    pub(crate) fn forget_state(&mut self) {
+        self.state.clear();
+    }
+
     /// Differs between two questions of a task, and is the same for one.
     pub(crate) fn question_key(&self) -> String {
         format!("{} {} {}", self.state, text(&self.message["messageId"]), self.timestamp)

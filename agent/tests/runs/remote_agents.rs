@@ -13,7 +13,7 @@ use abide_schema::Scope;
 use abide_schema::reducer::Caller;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -29,9 +29,33 @@ use crate::victim::{self, Victim};
 pub(crate) struct RemoteAgent {
     pub(crate) address: String,
     streams: bool,
+    fault: Fault,
     tasks: Arc<Mutex<Vec<Task>>>,
     /// The ids of tasks that a runtime has cancelled.
     cancelled: Arc<Mutex<Vec<String>>>,
+}
+
+/// What is wrong with its answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Fault {
+    #[default]
+    None,
+    /// A proxy puts a page in the place of the answers to messages.
+    PageForMessages,
+    /// A proxy does so for all answers.
+    Page,
+    /// Answers to messages have the id of another request.
+    OtherId,
+    /// An answer ends in the middle of an event.
+    CutEvent,
+    /// The stream of a message ends before it begins.
+    NoEvent,
+    /// The stream of a message ends after a piece of text.
+    TextOnly,
+    /// Its tasks complete without an answer.
+    Empty,
+    /// Its tasks work without an end.
+    Endless,
 }
 
 #[derive(Clone, Default)]
@@ -61,9 +85,13 @@ impl Task {
 impl RemoteAgent {
     /// Starts it on a port of its own.
     pub(crate) async fn start(streams: bool) -> RemoteAgent {
+        RemoteAgent::start_with(streams, Fault::None).await
+    }
+
+    async fn start_with(streams: bool, fault: Fault) -> RemoteAgent {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
-        let remote = RemoteAgent { address, streams, ..RemoteAgent::default() };
+        let remote = RemoteAgent { address, streams, fault, ..RemoteAgent::default() };
         let app = Router::new()
             .route("/.well-known/agent-card.json", get(card))
             .route("/rpc", post(rpc))
@@ -76,6 +104,25 @@ impl RemoteAgent {
     pub(crate) fn messages(&self) -> Vec<Vec<String>> {
         let tasks = self.tasks.lock().expect("no test panicked");
         tasks.iter().map(|task| task.messages.clone()).collect()
+    }
+
+    /// The results as an agent without an answer sends them.
+    fn emptied(&self, mut results: Vec<Value>) -> Vec<Value> {
+        let state = match self.fault {
+            Fault::Empty => "TASK_STATE_COMPLETED",
+            Fault::Endless => "TASK_STATE_WORKING",
+            _ => "",
+        };
+        if !state.is_empty() {
+            for result in &mut results {
+                let task = match result.get_mut("task") {
+                    Some(task) => task,
+                    None => result,
+                };
+                task["status"] = json!({"state": state});
+            }
+        }
+        results
     }
 
     fn perform(&self, method: &str, params: &Value) -> Result<Vec<Value>, i64> {
@@ -129,8 +176,33 @@ async fn card(State(remote): State<RemoteAgent>) -> Json<Value> {
 
 async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> Response {
     let method = request["method"].as_str().unwrap_or_default();
-    let of = |result: &Value| json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
-    match remote.perform(method, &request["params"]) {
+    let mut id = request["id"].clone();
+    let performed = remote.perform(method, &request["params"]);
+    let is_message = method.starts_with("Send");
+    match remote.fault {
+        Fault::Page => return Html("<p>Please log in.</p>").into_response(),
+        Fault::PageForMessages if is_message => {
+            return Html("<p>Please log in.</p>").into_response();
+        }
+        Fault::OtherId if is_message => id = json!("other"),
+        Fault::NoEvent if is_message => {
+            return ([(CONTENT_TYPE, "text/event-stream")], ": no event\n\n").into_response();
+        }
+        Fault::TextOnly if is_message => {
+            let artifact = json!({"artifactId": "b", "parts": [{"text": "Well."}]});
+            let result = json!({"artifactUpdate": {"taskId": "0", "artifact": artifact}});
+            let event = json!({"jsonrpc": "2.0", "id": id, "result": result});
+            let kind = [(CONTENT_TYPE, "text/event-stream")];
+            return (kind, format!("data: {event}\n\n")).into_response();
+        }
+        Fault::CutEvent if is_message => {
+            let kind = [(CONTENT_TYPE, "text/event-stream")];
+            return (kind, "data: {\"jsonrpc\": \"2.0\", \"id\": 1, \"resu\n\n").into_response();
+        }
+        _ => {}
+    }
+    let of = |result: &Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
+    match performed.map(|results| remote.emptied(results)) {
         Ok(results) if method == "SendStreamingMessage" => {
             let events = results.iter().map(|result| format!("data: {}\n\n", of(result)));
             let kind = [(CONTENT_TYPE, "text/event-stream")];
@@ -158,9 +230,15 @@ fn victim() {
 
 /// Starts the run unless it exists, decides, and drives it until it is over.
 async fn work(folder: &Path, address: &str) {
-    let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
+    drive(victim::open(folder), folder, address, "").await;
+}
+
+/// Drives a run of the agent at an address until it is over.
+async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) {
+    let a2a = format!(
+        "a2a: {{ url: 'http://{address}', allow_private: ['{address}'], silent_seconds: 2 }}\n{more}"
+    );
     define(folder, "clerk.yaml", &a2a);
-    let abide = victim::open(folder);
     let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
@@ -255,6 +333,66 @@ async fn no_message_is_repeated_after_a_kill_at_every_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_is_repeated_to_an_agent_without_streams() {
     check_at_every_step(false).await;
+}
+
+/// Class: an outcome that the peer may have produced and that is not known. The page of a proxy, or the response to another request,
+/// was an invalid answer, and the run had failed, although the agent had the message. A stream that ended before the agent had taken
+/// an answer over left its question open, and the answer was sent again, without an end.
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_leaves_the_outcome_open() {
+    let guided = "done";
+    let page = "failed outcome_unknownADDRESS did not respond with JSON-RPC";
+    for (streams, fault, expected, messages) in [
+        // The agent has the message, and its task is found.
+        (false, Fault::PageForMessages, guided, 2),
+        (true, Fault::PageForMessages, guided, 2),
+        (false, Fault::OtherId, guided, 2),
+        (true, Fault::OtherId, guided, 2),
+        (true, Fault::CutEvent, guided, 2),
+        (true, Fault::NoEvent, guided, 2),
+        (true, Fault::TextOnly, guided, 2),
+        // Nothing shows whether it has it.
+        (false, Fault::Page, page, 1),
+        (true, Fault::Page, page, 1),
+    ] {
+        let remote = RemoteAgent::start_with(streams, fault).await;
+        let folder = temporary_folder();
+        let abide = open_after_kill(folder.path());
+        drive(abide, folder.path(), &remote.address, "").await;
+        let (_, status, _) = outcome(folder.path()).await;
+        let status = status.replace(&remote.address, "ADDRESS");
+        assert_eq!(status, expected, "{streams} {fault:?}");
+        assert_eq!(remote.messages().concat().len(), messages, "{streams} {fault:?}");
+    }
+}
+
+/// Class: success when something is missing. A task that had completed without an answer was a run that is done.
+#[tokio::test]
+async fn a_task_without_an_answer_is_no_answer() {
+    let why = "the remote agent has completed the task without text or data: set allow_empty_answers if that can be an answer";
+    let failed = format!("failed no_answer{why}");
+    for (streams, more, expected) in [
+        (false, "", failed.as_str()),
+        (true, "", failed.as_str()),
+        (true, "allow_empty_answers: true\n", "done"),
+    ] {
+        let remote = RemoteAgent::start_with(streams, Fault::Empty).await;
+        let folder = temporary_folder();
+        drive(open_after_kill(folder.path()), folder.path(), &remote.address, more).await;
+        assert_eq!(outcome(folder.path()).await.1, expected, "{streams} {more}");
+    }
+}
+
+/// Class: peers that do not end. An agent that answers that its task works, and nothing else, kept the run for ever.
+#[tokio::test]
+async fn a_task_that_works_without_an_end_fails_the_run() {
+    let remote = RemoteAgent::start_with(true, Fault::Endless).await;
+    let folder = temporary_folder();
+    drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
+    assert_eq!(
+        outcome(folder.path()).await.1,
+        "failed remote_agent_silentthe task has worked for 2 s without anything new (a2a.silent_seconds)"
+    );
 }
 
 /// An identity that may drive runs records on its own run that the task of another tenant is the task of the run, and ends

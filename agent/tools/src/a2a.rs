@@ -23,7 +23,7 @@ pub use config::A2aConfig;
 pub use events::A2aEvents;
 pub use failure::A2aFailure;
 pub use response::A2aEvent;
-use response::{ProtocolVersion, host, result_of};
+use response::{ProtocolVersion, REQUEST_ID, host, result_of};
 
 /// The version of the protocol.
 const VERSION: &str = "1.0";
@@ -179,7 +179,7 @@ impl A2aClient {
             }
             ProtocolVersion::V1_0 => (method, VERSION),
         };
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let body = json!({"jsonrpc": "2.0", "id": REQUEST_ID, "method": method, "params": params});
         let mut request = Request::new(Method::POST, self.url.clone());
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
@@ -217,7 +217,11 @@ impl A2aHttp {
                     false => A2aFailure::Lost(why),
                 });
             }
-            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
+            Err(_) => {
+                return Err(A2aFailure::Lost(format!(
+                    "{host} did not respond in time (timeout_ms)"
+                )));
+            }
         };
         let status = response.status();
         let why = || format!("{host} responded with HTTP {status}");
@@ -229,12 +233,13 @@ impl A2aHttp {
         }
     }
 
-    /// The body of an answer. The time between two parts of it is limited.
+    /// The body of an answer. It must be complete within the timeout.
     async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
+        let until = tokio::time::Instant::now() + self.timeout;
         loop {
-            let chunk = tokio::time::timeout(self.timeout, response.chunk()).await;
+            let chunk = tokio::time::timeout_at(until, response.chunk()).await;
             match chunk {
                 Ok(Ok(Some(chunk))) if body.len() + chunk.len() > max => {
                     let why = format!("the response of {host} has more than {max} bytes");
@@ -245,11 +250,15 @@ impl A2aHttp {
                 Ok(Err(error)) => {
                     return Err(A2aFailure::Lost(public_address::failure(&host, &error)));
                 }
-                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not respond in time"))),
+                Err(_) => {
+                    return Err(A2aFailure::Lost(format!(
+                        "{host} did not respond in time (timeout_ms)"
+                    )));
+                }
             }
         }
         String::from_utf8(body)
-            .map_err(|_| A2aFailure::Invalid(format!("the response of {host} is not UTF-8")))
+            .map_err(|_| A2aFailure::Unreadable(format!("the response of {host} is not UTF-8")))
     }
 }
 

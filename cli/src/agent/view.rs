@@ -216,8 +216,7 @@ impl View {
 
     /// Shows the result of a call.
     fn result(&mut self, data: &Value) -> Result<(), Failure> {
-        let output = data["output"].as_str().unwrap_or_default();
-        let result = result(output, data["exit_code"].as_i64().unwrap_or(0));
+        let result = result(data["output"].as_str().unwrap_or_default(), data);
         self.line()?;
         print_line(result.shown(self.terminal))
     }
@@ -269,10 +268,7 @@ fn delegated(child: &Value) -> Option<String> {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     match child["event"].as_str()? {
         "tool_call" => Some(format!("  {agent} → {} {}", text("name"), data["args"])),
-        "tool_result" => {
-            let code = data["exit_code"].as_i64().unwrap_or(0);
-            Some(format!("  {agent} {}", result(text("output"), code).text))
-        }
+        "tool_result" => Some(format!("  {agent} {}", result(text("output"), data).text)),
         "interrupt" => Some(format!("  {agent} waits for {}", text("reason"))),
         _ => None,
     }
@@ -315,17 +311,27 @@ pub(super) struct ResultLine {
     is_failed: bool,
 }
 
-pub(super) fn result(text: &str, exit_code: i64) -> ResultLine {
+/// Returns the line for the text of a result, and its data: `status`, `exit_code`, and the arguments that an approver has changed.
+pub(super) fn result(text: &str, data: &Value) -> ResultLine {
+    // An accepted exit code is no failure. Results of earlier versions have no status.
+    let is_failed = match data["status"].as_str() {
+        Some(status) => status != "succeeded",
+        None => data["exit_code"].as_i64().unwrap_or(0) != 0,
+    };
     // The last line of `execute` says it; the output before it looks like that of a command that succeeded.
     let last = text.trim_end().lines().next_back().unwrap_or_default();
     let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
     let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
-    let shown = match exit_code != 0 {
-        true if is_note && !before.is_empty() => format!("{last}: {}", why_failed(before)),
-        true => why_failed(text),
-        false => output(text),
+    let shown = if is_failed && is_note && !before.is_empty() {
+        format!("{last}: {}", why_failed(before))
+    } else if is_failed {
+        why_failed(text)
+    } else {
+        output(text)
     };
-    ResultLine { text: format!("← {shown}"), is_failed: exit_code != 0 }
+    let edited = data.get("approved_args").or(data.get("approved_arguments"));
+    let with = edited.map(|arguments| format!("  (ran with {arguments})")).unwrap_or_default();
+    ResultLine { text: format!("← {shown}{with}"), is_failed }
 }
 
 impl ResultLine {
@@ -395,7 +401,7 @@ mod tests {
     /// A command that failed looked like one that succeeded.
     #[test]
     fn a_failed_call_is_shown_as_one() {
-        let line = |text: &str, code| result(text, code).text;
+        let line = |text: &str, code| result(text, &json!({"exit_code": code})).text;
         assert_eq!(line("failing\nexit code 3", 3), "← exit code 3: failing");
         assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a ⏎ b");
         let text = "look failed with exit code 3; stderr:\nno such order\n\nstdout:\n";
@@ -412,8 +418,23 @@ mod tests {
         assert_eq!(line("unknown tool x", 1), "← unknown tool x");
         assert_eq!(line("prints\nexit code 3", 0), "← prints …");
         let terminal = Terminal { size: None, styled: true };
-        let shown = result("no\nexit code 1", 1).shown(terminal);
+        let shown = result("no\nexit code 1", &json!({"exit_code": 1})).shown(terminal);
         assert_eq!(shown.as_str(), "\u{1b}[31m← exit code 1: no\u{1b}[0m");
+    }
+
+    /// The exit code of a program whose tool accepts it was shown as a failure.
+    #[test]
+    fn the_status_decides_and_not_the_exit_code() {
+        for (status, is_failed) in [
+            ("succeeded", false),
+            ("failed", true),
+            ("rejected", true),
+            ("skipped", true),
+            ("cancelled", true),
+        ] {
+            let data = json!({"status": status, "exit_code": 1});
+            assert_eq!(result("no match", &data).is_failed, is_failed, "{status}");
+        }
     }
 
     #[test]

@@ -42,9 +42,6 @@ const LABELS: &str = "SELECT label, version FROM prompt_labels WHERE prompt = :n
 /// The newest version.
 pub(in crate::routes) const LATEST: &str = "latest";
 
-/// Columns that are JSON values, stored as text.
-const JSON_COLUMNS: [&str; 2] = ["variables", "scope"];
-
 /// A page of the prompts that a caller may see, in the order of their names.
 pub(in crate::routes) async fn page(
     engine: &Engine,
@@ -52,7 +49,7 @@ pub(in crate::routes) async fn page(
     after: &str,
 ) -> Result<(Seq, Vec<Object>), Refusal> {
     let params = [("after", json!(after)), ("limit", json!(PAGE + 1))];
-    rows(engine, by, LIST, params, None, &JSON_COLUMNS).await
+    rows(engine, by, LIST, params, None).await
 }
 
 /// A version of a prompt, by its number or a label.
@@ -65,10 +62,10 @@ pub(in crate::routes) async fn find(
     let number = at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0_i64);
     for stored in stored_ids(by, name) {
         let params = [("name", json!(stored)), ("version", json!(number)), ("at", json!(at))];
-        let (seq, found) = rows(engine, by, ONE, params, None, &JSON_COLUMNS).await?;
+        let (seq, found) = rows(engine, by, ONE, params, None).await?;
         if let Some(mut prompt) = found.into_iter().next() {
             let of_prompt = [("name", json!(stored))];
-            let (_, labels) = rows(engine, by, LABELS, of_prompt, None, &[]).await?;
+            let (_, labels) = rows(engine, by, LABELS, of_prompt, None).await?;
             let pairs = labels.into_iter().filter_map(|mut row| {
                 Some((row.remove("label")?.as_str()?.to_owned(), row.remove("version")?))
             });

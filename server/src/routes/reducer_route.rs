@@ -7,6 +7,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::idempotency_key::idempotency_key;
 use super::response::json as as_json;
+use super::rows::row_of_result;
 use super::runs::call;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -52,7 +53,7 @@ impl ReducerRoute {
         let key = idempotency_key(headers)?;
         let BatchCall { reducer, args } = call(self.reducer, args);
         let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;
-        let result: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+        let result = row_of_result(&done.result);
         let body =
             json!({"seq": done.seq, "duplicate": done.duplicate, self.result: result}).to_string();
         Ok((self.status, as_json(body)).into_response())

@@ -2,41 +2,69 @@
 
 use abide_engine::{Engine, QueryResult};
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Refusal, Seq, Value};
+use abide_schema::{Code, Refusal, Seq};
 use serde_json::{Map, Value as JsonValue};
 
 /// A row as an object.
 pub(in crate::routes) type Object = Map<String, JsonValue>;
 
-/// Runs a query with the rights of the caller, now or as of an event. The text of `json_columns` becomes JSON.
+/// The columns of the tables that routes return whose values are JSON, stored as text. No other column of these tables has such a
+/// name.
+const JSON_COLUMNS: [&str; 10] = [
+    "data",
+    "defaults",
+    "definition",
+    "interrupt",
+    "metadata",
+    "output",
+    "progress",
+    "result",
+    "scope",
+    "variables",
+];
+
+/// Runs a query with the rights of the caller, now or as of an event. JSON columns become JSON.
 pub(in crate::routes) async fn rows<const N: usize>(
     engine: &Engine,
     by: &Caller,
     sql: &str,
     params: [(&str, JsonValue); N],
     at: Option<Seq>,
-    json_columns: &[&str],
 ) -> Result<(Seq, Vec<Object>), Refusal> {
     let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let found = engine.query(by, sql, &params, at).await.map_err(hidden)?;
-    Ok((found.seq, objects(&found, json_columns)))
+    Ok((found.seq, objects(&found)))
 }
 
-/// The rows of a result. The text of `json_columns` becomes JSON.
-pub(in crate::routes) fn objects(found: &QueryResult, json_columns: &[&str]) -> Vec<Object> {
+/// The rows of a query.
+pub(in crate::routes) fn objects(found: &QueryResult) -> Vec<Object> {
     let object = |row: &abide_schema::Row| {
-        let cells = found.columns.iter().zip(row.iter()).map(|(name, cell)| {
-            let value = match cell {
-                Value::Text(text) if json_columns.contains(&name.as_str()) => {
-                    serde_json::from_str(text).unwrap_or_default()
-                }
-                cell => cell.to_json(),
-            };
-            (name.clone(), value)
-        });
-        cells.collect()
+        let cells = found.columns.iter().zip(row.iter());
+        let mut object = cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect();
+        decode_columns(&mut object);
+        object
     };
     found.rows.iter().map(object).collect()
+}
+
+/// The result of a reducer that returns a row, in the same form as the row of a query.
+pub(in crate::routes) fn row_of_result(result: &str) -> JsonValue {
+    let mut row: JsonValue = serde_json::from_str(result).unwrap_or_default();
+    if let Some(object) = row.as_object_mut() {
+        decode_columns(object);
+    }
+    row
+}
+
+/// Replaces the text of JSON columns by its value.
+fn decode_columns(row: &mut Object) {
+    for name in JSON_COLUMNS {
+        if let Some(value) = row.get_mut(name)
+            && let Some(decoded) = value.as_str().and_then(|text| serde_json::from_str(text).ok())
+        {
+            *value = decoded;
+        }
+    }
 }
 
 /// The ids that a caller can mean. As in reducers: an id chosen by a caller with a scope is stored in the namespace of

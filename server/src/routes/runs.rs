@@ -19,7 +19,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use super::response::json as as_json;
-use super::rows::{rows, stored_ids};
+use super::rows::{row_of_result, rows, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
@@ -129,7 +129,7 @@ async fn begin_run<T>(
     let Some(begun) = done.results.last() else {
         return Err(Refusal::new(Code::Internal, "the batch has no result"));
     };
-    let run = serde_json::from_str(&begun.result).unwrap_or_default();
+    let run = row_of_result(&begun.result);
     Ok(Begun { seq: done.seq, run, duplicate: done.duplicate || begun.duplicate, wait })
 }
 
@@ -230,7 +230,7 @@ pub(super) async fn abort(
     let key = idempotency_key(&headers)?;
     let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
     let done = app.engine.call(&by, &reducer, &args, key).await?;
-    let run: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+    let run = row_of_result(&done.result);
     let reply = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
     Ok(as_json(reply.to_string()))
 }
@@ -244,7 +244,7 @@ pub(super) async fn find(
     let sql = "SELECT * FROM runs WHERE id = :id";
     for stored in stored_ids(by, id) {
         let of_run = [("id", json!(stored))];
-        let (seq, found) = rows(engine, by, sql, of_run, None, &["output"]).await?;
+        let (seq, found) = rows(engine, by, sql, of_run, None).await?;
         if let Some(run) = found.into_iter().next() {
             return Ok((seq, JsonValue::Object(run)));
         }

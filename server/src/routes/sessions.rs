@@ -15,7 +15,7 @@ use serde_json::{Value as JsonValue, json};
 use super::idempotency_key::idempotency_key;
 use super::reducer_route::{ReducerRoute, arguments};
 use super::response::json as as_json;
-use super::rows::{rows, stored_ids};
+use super::rows::{row_of_result, rows, stored_ids};
 use super::runs::{abort_reason, call, find as find_run, path};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -50,9 +50,6 @@ const CHECKPOINTS: usize = 500;
 const LAST: usize = 100;
 const LAST_MAX: usize = 10_000;
 
-/// Columns that are JSON values, stored as text.
-const JSON_COLUMNS: [&str; 6] = ["scope", "metadata", "result", "output", "data", "interrupt"];
-
 /// The query string.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,10 +78,9 @@ pub(super) async fn get(
     let (seq, session) = find(&app.engine, &by, &id, at.map(Seq)).await?;
     // The other queries read the same point in time.
     let of_session = [("id", session["id"].clone())];
-    let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq), &JSON_COLUMNS).await?;
+    let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq)).await?;
     let of_messages = [("id", session["id"].clone()), ("last", json!(last))];
-    let (_, mut messages) =
-        rows(&app.engine, &by, MESSAGES, of_messages, Some(seq), &JSON_COLUMNS).await?;
+    let (_, mut messages) = rows(&app.engine, &by, MESSAGES, of_messages, Some(seq)).await?;
     messages.reverse();
     let run = runs.into_iter().next();
     let reply = json!({"seq": seq, "session": session, "run": run, "messages": messages});
@@ -121,7 +117,7 @@ pub(super) async fn checkpoints(
         ("after", json!(after.unwrap_or(0))),
         ("limit", json!(CHECKPOINTS + 1)),
     ];
-    let (seq, mut found) = rows(&app.engine, &by, STEPS, of_run, None, &[]).await?;
+    let (seq, mut found) = rows(&app.engine, &by, STEPS, of_run, None).await?;
     let has_more = found.len() > CHECKPOINTS;
     found.truncate(CHECKPOINTS);
     let next = found.last().filter(|_| has_more).map(|last| last["events"].clone());
@@ -157,13 +153,13 @@ pub(super) async fn abort(
     }
     let (seq, session) = find(&app.engine, &by, &id, None).await?;
     let of_session = [("id", session["id"].clone())];
-    let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None, &[]).await?;
+    let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None).await?;
     let mut reply = json!({"seq": seq, "aborted": false, "run": null});
     if let Some(run) = active.first() {
         let abort = call("abort_run", json!({"id": run["id"], "reason": reason}));
         match app.engine.call(&by, &abort.reducer, &abort.args, None).await {
             Ok(done) => {
-                let run: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+                let run = row_of_result(&done.result);
                 reply = json!({"seq": done.seq, "aborted": true, "run": run});
             }
             // It ended between the query and the call.
@@ -198,7 +194,7 @@ async fn check_begun(engine: &Engine, by: &Caller, id: &str, at: i64) -> Result<
     let sql = "SELECT min(seq) AS first FROM events WHERE session_id = :id";
     for stored in stored_ids(by, id) {
         // A policy can hide the events; then the fork is made.
-        let Ok((_, found)) = rows(engine, by, sql, [("id", json!(stored))], None, &[]).await else {
+        let Ok((_, found)) = rows(engine, by, sql, [("id", json!(stored))], None).await else {
             continue;
         };
         let first = found.first().and_then(|row| row["first"].as_i64());
@@ -220,7 +216,7 @@ async fn find(
 ) -> Result<(Seq, JsonValue), Refusal> {
     for stored in stored_ids(by, id) {
         let of_session = [("id", json!(stored))];
-        let (seq, found) = rows(engine, by, SESSION, of_session, at, &JSON_COLUMNS).await?;
+        let (seq, found) = rows(engine, by, SESSION, of_session, at).await?;
         if let Some(session) = found.into_iter().next() {
             return Ok((seq, JsonValue::Object(session)));
         }

@@ -76,6 +76,49 @@ async fn unknown_parameters_are_refused() {
     "#]].assert_eq(&refusals);
 }
 
+/// The answers of changes had the JSON columns of the row as text, and those of reads as JSON: a client of `POST` could not read
+/// the metadata that it had sent. The class is every answer with a row.
+#[tokio::test]
+async fn each_answer_with_a_row_has_its_json_as_json() {
+    let server = server().await;
+    let clerk = json!({"name": "clerk", "definition": {}}).to_string();
+    server.post("/v1/call/register_agent", &clerk).await;
+    let metadata = json!({"ticket": 7, "text": "7"});
+    let body = json!({"agent": "clerk", "id": "s1", "metadata": metadata});
+    let send = async |method: &str, path: &str, body: &JsonValue| {
+        let answer = server.request(method, path).body(body.to_string()).send().await;
+        assert!(matches!(answer.status, 200 | 201), "{method} {path}: {answer:?}");
+        answer.json()
+    };
+    let patch = json!({"metadata": {"more": [1]}});
+    let begin = json!({"input": "Go.", "id": "r1", "session_id": "s1"});
+    let answers = [
+        ("session", send("POST", "/v1/sessions", &body).await),
+        ("session", server.get("/v1/sessions/s1").await.json()),
+        ("session", send("PATCH", "/v1/sessions/s1", &patch).await),
+        ("session", server.get("/v1/sessions/s1/state").await.json()),
+        ("fork", send("POST", "/v1/sessions/s1/fork", &json!({"id": "s2"})).await),
+        ("run", send("POST", "/v1/agents/clerk/runs", &begin).await),
+        ("run", server.get("/v1/runs/r1").await.json()),
+        ("run", send("POST", "/v1/runs/r1/abort", &json!({})).await),
+    ];
+    let mut metadata_of_sessions = Vec::new();
+    for (member, answer) in &answers {
+        let row = answer[member].as_object().expect("a row");
+        for (column, value) in row {
+            let is_text_of_json = value.as_str().is_some_and(|it| it.starts_with(['{', '[']));
+            assert!(!is_text_of_json, "{member}.{column}: {value}");
+        }
+        metadata_of_sessions.extend(row.get("metadata").cloned());
+    }
+    let changed = json!({"ticket": 7, "text": "7", "more": [1]});
+    let expected = [metadata.clone(), metadata, changed.clone(), changed.clone(), changed];
+    assert!(expected.starts_with(&metadata_of_sessions), "{metadata_of_sessions:?}");
+    assert!(metadata_of_sessions.len() >= 4, "{answers:?}");
+    let listed = server.get("/v1/sessions").await.json();
+    assert!(listed["sessions"][0]["scope"].is_object(), "{listed}");
+}
+
 #[tokio::test]
 async fn a_session_is_changed_by_a_merge_patch() {
     let server = server().await;

@@ -134,10 +134,6 @@ impl AgentDefinition {
                 "does not ask Abide for a supervisor: remove supervisor".to_owned(),
             ),
             (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
-            (
-                field == "a2a" && self.allow_empty_answers,
-                "decides itself what an answer is: remove allow_empty_answers".to_owned(),
-            ),
             (self.as_handoff.is_some(), "cannot take over a turn: remove as_handoff".to_owned()),
             (
                 field == "a2a" && has_prompt,

@@ -114,12 +114,6 @@ fn invalid_definitions_are_refused() {
             "contradiction: an empty answer never matches response_format: remove allow_empty_answers"
         ],
     );
-    check_refused(
-        "name: a\nallow_empty_answers: true\na2a: { url: 'https://example.com' }",
-        expect![
-            "contradiction: an agent with a2a decides itself what an answer is: remove allow_empty_answers"
-        ],
-    );
     for unknown in [
         "tool: [x]",
         "allow_empty_answers: 1",

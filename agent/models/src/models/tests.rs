@@ -184,7 +184,7 @@ fn invalid_configurations_are_refused() {
     refused(
         json!({ "id": "a", "kind": "openai", "api_key": "sk" }),
         expect![
-            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_timeout_seconds`, `idle_timeout_seconds`, `price`, `prices`, `structured_output`, `recordings`, `script`"
+            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_timeout_seconds`, `idle_timeout_seconds`, `content_timeout_seconds`, `price`, `prices`, `structured_output`, `recordings`, `script`"
         ],
     );
     refused(

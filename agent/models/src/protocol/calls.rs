@@ -99,6 +99,15 @@ impl OpenCalls {
         self.calls.len()
     }
 
+    /// The size of the calls so far.
+    pub(super) fn bytes(&self) -> usize {
+        let bytes = |call: &OpenCall| {
+            let value = call.value.as_ref().map_or(0, |value| value.to_string().len());
+            size_of::<OpenCall>() + call.name.len() + call.arguments.len() + value
+        };
+        self.calls.iter().map(bytes).sum()
+    }
+
     /// Begins a call where the protocol marks the beginning of each.
     pub(super) fn begin(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
         if self.calls.len() == CALLS_MAX {

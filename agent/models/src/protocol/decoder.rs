@@ -77,6 +77,12 @@ impl PartialResponse {
         !(self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty())
     }
 
+    /// The size of what has arrived of the answer. It changes with each part; comments and empty parts add nothing.
+    pub(crate) fn content_bytes(&self) -> usize {
+        let is_complete = usize::from(self.is_complete());
+        self.text.len() + self.reasoning.len() + self.calls.bytes() + is_complete
+    }
+
     /// Whether no frame so far had anything that belongs to an answer.
     pub(crate) fn is_untouched(&self) -> bool {
         let has_usage = self.usage != Usage::default();

@@ -4,7 +4,7 @@ use reqwest::Response;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Shared, cut_off, stalled, unreachable};
+use super::{FIRST_SETTING, Shared, cut_off, stalled, unreachable};
 use crate::{EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, Protocol};
 
 /// Maximum size of an answer. A number takes about twelve bytes.
@@ -42,12 +42,14 @@ impl Shared {
         url.path_segments_mut().map_err(no_path)?.pop_if_empty().push("embeddings");
         let first = self.stall_timeouts.first;
         let sent = self.client.post(url).headers(self.headers.clone()).body(body.to_string());
-        let response = timeout(first, sent.send()).await.map_err(|_| stalled(first))?;
+        let response =
+            timeout(first, sent.send()).await.map_err(|_| stalled(first, FIRST_SETTING))?;
         let response = response.map_err(unreachable)?;
         if !response.status().is_success() {
             return Err(self.refused(response).await);
         }
-        let body = timeout(first, whole(response)).await.map_err(|_| stalled(first))??;
+        let body =
+            timeout(first, whole(response)).await.map_err(|_| stalled(first, FIRST_SETTING))??;
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|_| ModelError::invalid_response("the provider sent no JSON"))?;
         Embeddings::of_answer(&answer, texts)

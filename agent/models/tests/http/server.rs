@@ -23,6 +23,8 @@ pub(crate) enum Then {
     End,
     /// The connection stays open without data until the client closes it.
     Silence,
+    /// This text is sent again and again until the client closes the connection.
+    Repeat(&'static str),
 }
 
 /// A received request.
@@ -124,7 +126,11 @@ async fn serve(connection: TcpStream, reply: Reply, tell: &mpsc::UnboundedSender
         connection.flush().await
     };
     // The client may close before it has read everything.
-    if wrote.await.is_ok() && reply.then == Then::Silence {
+    let has_written = wrote.await.is_ok();
+    if let Then::Repeat(text) = reply.then {
+        while connection.write_all(text.as_bytes()).await.is_ok() {}
+    }
+    if has_written && reply.then == Then::Silence {
         output &= tell.send(Seen::Silent).is_ok();
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use abide_models::{ModelErrorKind, ModelEvent, ModelProvider as _, Protocol, Stop, answer_of};
+use abide_models::{
+    ModelErrorKind, ModelEvent, ModelProvider as _, Protocol, Remote, RemoteSettings,
+    StallTimeouts, Stop, answer_of,
+};
 use futures_util::StreamExt as _;
 use tokio::time::Instant;
 
-use super::server::{Reply, Server};
+use super::server::{Reply, Server, Then};
 use super::{question, remote};
 
 const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"So\"}}]}\n\n";
@@ -95,6 +98,75 @@ async fn silence_after_a_complete_answer() {
     let answer = answer.await.expect("the task does not panic").expect("there is an answer");
     assert_eq!((answer.text.as_str(), answer.stop), ("So", Stop::End));
     assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
+}
+
+/// Class: peers that do not end. Comments and empty events kept a request alive without a limit, before the first token, between
+/// tokens and after a complete answer: any byte was progress.
+#[tokio::test]
+async fn a_stream_without_content_ends_in_every_protocol() {
+    let limit = Duration::from_millis(100);
+    let stall_timeouts = StallTimeouts { content: limit, ..StallTimeouts::default() };
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    let complete = [TOKEN, stop].concat();
+    let stalled = "stalled: the provider kept the connection open for 100ms without a part of the answer (content_timeout_seconds)";
+    let empty_delta = "data: {\"choices\":[{\"delta\":{}}]}\n\n";
+    for (protocol, begun, again, expected) in [
+        (Protocol::OpenAi, "", ": keep-alive\n\n", stalled),
+        (Protocol::OpenAi, "", empty_delta, stalled),
+        (Protocol::OpenAi, "", "data: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n", stalled),
+        (Protocol::OpenAi, TOKEN, empty_delta, stalled),
+        (Protocol::OpenAi, &complete, empty_delta, "answer So"),
+        (Protocol::OpenAi, &complete, ": keep-alive\n\n", "answer So"),
+        (Protocol::OpenAiCompatible, TOKEN, "\n", stalled),
+        (
+            Protocol::OpenAiResponses,
+            "",
+            "data: {\"type\":\"response.in_progress\",\"response\":{}}\n\n",
+            stalled,
+        ),
+        (
+            Protocol::OpenAiResponses,
+            "",
+            "data: {\"type\":\"response.output_text.delta\",\"delta\":\"\"}\n\n",
+            stalled,
+        ),
+        (Protocol::Anthropic, "", "event: ping\ndata: {\"type\": \"ping\"}\n\n", stalled),
+        (
+            Protocol::Gemini,
+            "",
+            "data: {\"candidates\":[{\"content\":{\"parts\":[]}}]}\n\n",
+            stalled,
+        ),
+        (
+            Protocol::Gemini,
+            "",
+            "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\"}]}}]}\n\n",
+            stalled,
+        ),
+        (
+            Protocol::Ollama,
+            "",
+            "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n",
+            stalled,
+        ),
+    ] {
+        let reply = match protocol {
+            Protocol::Ollama => Reply::lines(begun),
+            _ => Reply::events(begun),
+        };
+        let server = Server::start(vec![Reply { then: Then::Repeat(again), ..reply }]).await;
+        let settings = RemoteSettings {
+            base_url: Some(server.url.clone()),
+            stall_timeouts,
+            ..RemoteSettings::new("tested", protocol)
+        };
+        let remote = Remote::new(settings).expect("the settings are valid");
+        let shown = match answer_of(remote.stream(question())).await {
+            Ok(answer) => format!("answer {}", answer.text),
+            Err(error) => format!("{}: {error}", error.kind),
+        };
+        assert_eq!(shown, expected, "{protocol:?} {again}");
+    }
 }
 
 #[tokio::test]

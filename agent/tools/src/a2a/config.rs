@@ -27,12 +27,16 @@ pub struct A2aConfig {
     /// Maximum size of an answer or an event in bytes; the default is 4,000,000.
     #[serde(default = "max_bytes")]
     pub max_bytes: usize,
-    /// Maximum time until an answer begins, in milliseconds; the default is 30,000. A task can take longer.
+    /// Maximum time until an answer begins, and until one that is not a stream ends, in milliseconds; the default is 30,000. A task
+    /// can take longer.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,
     /// For how long an agent that cannot be reached is tried again, in seconds; the default is 600.
     #[serde(default = "unreachable_seconds")]
     pub unreachable_seconds: u64,
+    /// For how long a task works without anything new, in seconds; the default is 86,400. Then the run fails.
+    #[serde(default = "silent_seconds")]
+    pub silent_seconds: u64,
 }
 
 impl Default for A2aConfig {
@@ -44,6 +48,7 @@ impl Default for A2aConfig {
             max_bytes: max_bytes(),
             timeout_ms: timeout_ms(),
             unreachable_seconds: unreachable_seconds(),
+            silent_seconds: silent_seconds(),
         }
     }
 }
@@ -58,6 +63,10 @@ fn timeout_ms() -> u64 {
 
 fn unreachable_seconds() -> u64 {
     600
+}
+
+fn silent_seconds() -> u64 {
+    86_400
 }
 
 /// The path of a card below the address of an agent.

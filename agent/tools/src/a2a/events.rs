@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use reqwest::{Response, Url};
+use tokio::time::{Instant, timeout};
 
 use super::failure::A2aFailure;
 use super::response::{A2aEvent, ProtocolVersion, host, result_of};
 use crate::event_reader::{EventReader, EventTooLarge};
 use crate::public_address;
 
-/// Maximum time without a byte. Then the caller subscribes again: the connection may be dead.
+/// Maximum time without an event. Then the caller subscribes again: the connection may be dead, although a proxy keeps it open with
+/// comments.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// A stream of results.
@@ -26,6 +28,8 @@ struct Source {
     response: Response,
     events: EventReader,
     version: ProtocolVersion,
+    /// When the last event arrived, or the stream began.
+    event_at: Instant,
 }
 
 impl A2aEvents {
@@ -35,7 +39,8 @@ impl A2aEvents {
         max_bytes: usize,
         version: ProtocolVersion,
     ) -> A2aEvents {
-        let source = Source { url, response, events: EventReader::new(max_bytes), version };
+        let events = EventReader::new(max_bytes);
+        let source = Source { url, response, events, version, event_at: Instant::now() };
         A2aEvents { source: Some(source), single: None }
     }
 
@@ -59,12 +64,18 @@ impl Source {
     async fn next(&mut self) -> Result<Option<A2aEvent>, A2aFailure> {
         loop {
             if let Some(data) = self.events.next_event() {
+                self.event_at = Instant::now();
                 return result_of(&self.url, data, self.version).map(Some);
             }
-            let lost = |why: String| A2aFailure::Lost(format!("{}: {why}", host(&self.url)));
-            let chunk = tokio::time::timeout(IDLE, self.response.chunk()).await;
-            let chunk = chunk.map_err(|_| lost("the stream is silent".to_owned()))?;
+            let rest = IDLE.saturating_sub(self.event_at.elapsed());
+            let chunk = match rest.is_zero() {
+                // An agent that always has a further byte never lets a timer expire.
+                true => None,
+                false => timeout(rest, self.response.chunk()).await.ok(),
+            };
+            let silent = || A2aFailure::Lost(format!("{}: the stream is silent", host(&self.url)));
             let chunk = chunk
+                .ok_or_else(silent)?
                 .map_err(|why| A2aFailure::Lost(public_address::failure(&host(&self.url), &why)))?;
             let Some(chunk) = chunk else { return Ok(None) };
             self.events.feed(&chunk).map_err(|EventTooLarge { max_bytes }| {

@@ -9,6 +9,9 @@ pub enum A2aFailure {
     /// The request was sent, and no complete answer arrived. It may have had an effect.
     #[error("{0}")]
     Lost(String),
+    /// The request was answered, and the answer cannot be read: of a proxy, or not of JSON-RPC. It may have had an effect.
+    #[error("{0}")]
+    Unreadable(String),
     /// The agent answered with an error of JSON-RPC.
     #[error("{host} refused: {message} ({code})")]
     Refused {
@@ -19,7 +22,7 @@ pub enum A2aFailure {
         /// The agent's reason.
         message: String,
     },
-    /// The configuration, the card or the answer is invalid. Another attempt does not help.
+    /// The configuration or the card is invalid, or the agent breaks a limit. Another attempt does not help.
     #[error("{0}")]
     Invalid(String),
 }

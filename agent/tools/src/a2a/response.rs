@@ -16,6 +16,9 @@ pub struct A2aEvent {
     pub result: Value,
 }
 
+/// The id of each request: it is the only one on its connection.
+pub(super) const REQUEST_ID: i64 = 1;
+
 /// The host of an address, for messages.
 pub(super) fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
@@ -38,10 +41,16 @@ pub(super) fn result_of(
     let host = host(url);
     if let Err(found) = integers::check(&text) {
         let why = format!("the response of {host} cannot be stored: {found}");
-        return Err(A2aFailure::Invalid(why));
+        return Err(A2aFailure::Unreadable(why));
     }
     let mut response: Value = serde_json::from_str(&integers::readable(text.as_bytes()))
-        .map_err(|_| A2aFailure::Invalid(format!("{host} did not respond with JSON-RPC")))?;
+        .map_err(|_| A2aFailure::Unreadable(format!("{host} did not respond with JSON-RPC")))?;
+    // Each request has this id. An error of an agent that could not read the request has none.
+    let id = response.get("id").unwrap_or(&Value::Null);
+    if *id != REQUEST_ID && !(id.is_null() && response.get("error").is_some()) {
+        let why = format!("the response of {host} is not that of the request");
+        return Err(A2aFailure::Unreadable(why));
+    }
     if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
         let code = error["code"].as_i64().unwrap_or_default();
         let message = error["message"].as_str().unwrap_or("no reason");
@@ -55,6 +64,6 @@ pub(super) fn result_of(
             };
             Ok(A2aEvent { raw: text, result })
         }
-        _ => Err(A2aFailure::Invalid(format!("the response of {host} has no result"))),
+        _ => Err(A2aFailure::Unreadable(format!("the response of {host} has no result"))),
     }
 }

@@ -113,9 +113,16 @@ impl Plan {
         let to = header(LOCATION).filter(|_| status.is_redirection());
         let to = to.map(|to| format!(" to {to}; the redirect is not followed")).unwrap_or_default();
         let body = if text.is_empty() { String::new() } else { format!("\n{text}") };
-        // "Retry later" means that the request was not processed.
         let failure = match status {
+            // "Retry later" means that the request was not processed.
             StatusCode::TOO_MANY_REQUESTS => Failure::Unavailable,
+            // A gateway that has no answer of the server, which may have processed the request.
+            StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Failure::Lost,
+            // The request was processed, and its result is elsewhere.
+            StatusCode::SEE_OTHER => Failure::Lost,
+            _ if (520..=527).contains(&status.as_u16()) => Failure::Lost,
             _ => Failure::Tool,
         };
         ToolOutcome {

@@ -1,6 +1,7 @@
 //! A call of a server's tool, over as many requests as the server needs. When the server asks for input, or continues the call as a
 //! task, the step is recorded first: so the call waits without a worker, and any worker of the tool can continue it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +18,9 @@ use tokio::time::Instant;
 use super::authorized::of_oauth;
 use super::connection::{Connection, Unavailable};
 use super::open_calls::Elicitation;
-use super::outcome::{failure, outcome};
+use super::outcome::{failure, of_transport, outcome};
 use super::parked::ParkedCall;
+use super::post::may_have_lost_session;
 use super::server::Server;
 use crate::exchange::{ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 use crate::oauth::OAuthError;
@@ -60,10 +62,12 @@ pub(super) struct McpCall {
     until: Instant,
     /// The task that is followed.
     task_id: Mutex<Option<String>>,
+    /// The last request got a 404 that may be about its session.
+    has_lost_session: AtomicBool,
 }
 
 /// How a request continues the exchange.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Resumption {
     responses: Option<InputResponses>,
     state: Option<String>,
@@ -102,6 +106,7 @@ impl McpCall {
             invocation,
             until: Instant::now() + server.timeout - margin,
             task_id: Mutex::default(),
+            has_lost_session: AtomicBool::new(false),
         }
     }
 
@@ -163,9 +168,25 @@ impl McpCall {
         ToolOutcome::failed(Failure::Unavailable, text)
     }
 
+    /// Sends the call. If the server does not say whether a 404 is about its session, a call that may run again is sent in a new one.
+    async fn call(&self, resumption: Resumption) -> ToolOutcome {
+        let outcome = self.call_once(resumption.clone()).await;
+        let is_repeated = self.has_lost_session.swap(false, Ordering::Relaxed);
+        match is_repeated && self.effect.may_run_again() {
+            true => self.call_once(resumption).await,
+            false => outcome,
+        }
+    }
+
     /// The outcome of a request without an answer. If its credentials were rejected, and a person can renew them, the call waits
     /// for that: the server has not processed the request.
-    async fn failed(&self, connection: &Connection, error: ServiceError) -> ToolOutcome {
+    async fn failed(&self, connection: &Arc<Connection>, error: ServiceError) -> ToolOutcome {
+        if let ServiceError::TransportSend(error) = &error
+            && of_transport(error).is_some_and(may_have_lost_session)
+        {
+            self.has_lost_session.store(true, Ordering::Relaxed);
+            self.server.retire(connection, "its session may have ended").await;
+        }
         match of_oauth(&error) {
             Some(why) if why.needs_person() => self.wait_for_login(&why.to_string()).await,
             _ => failure(&self.server, connection, error).await,
@@ -269,8 +290,8 @@ impl McpCall {
         }
     }
 
-    /// Sends the call, and does what its answer requires.
-    async fn call(&self, resumption: Resumption) -> ToolOutcome {
+    /// Sends the call once, and does what its answer requires.
+    async fn call_once(&self, resumption: Resumption) -> ToolOutcome {
         let connection = match self.connect().await {
             Ok(connection) => connection,
             Err(unavailable) => return unavailable,
@@ -516,7 +537,8 @@ impl McpCall {
                         parked.decline(question);
                         continue;
                     }
-                    self.server.retire(&connection).await;
+                    let why = "its connection belongs to a call that waits for input";
+                    self.server.retire(&connection, why).await;
                     let suspended = self.suspend(step, vec![input]).await;
                     if suspended.failure != Some(Failure::Suspended) {
                         // Dropping the call sends its cancellation to the server.

@@ -10,10 +10,15 @@ use serde_json::{Value, json};
 
 use super::authorized::of_oauth;
 use super::connection::Connection;
+use super::post::HttpError;
+use super::received::UNREADABLE;
 use super::rendering;
 use super::server::Server;
 use crate::oauth::OAuthError;
 use crate::outcome::{Failure, ToolOutcome};
+
+/// Maximum length of the part of an unexpected answer that is shown.
+const ANSWER_BYTES: usize = 300;
 
 /// An answer, complete and as text.
 pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
@@ -76,9 +81,10 @@ pub(super) async fn failure(
     }
     match error {
         ServiceError::McpError(error) => {
-            if error.code == ErrorCode::PARSE_ERROR {
+            // The tool may have run.
+            if error.code == UNREADABLE {
                 let text = format!("MCP server {name} has answered, but {}", error.message);
-                return ToolOutcome::failed(Failure::Tool, text);
+                return ToolOutcome::failed(Failure::Lost, text);
             }
             let failure = match error.code {
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => Failure::Arguments,
@@ -96,6 +102,12 @@ pub(super) async fn failure(
             let text = format!("MCP server {name} cannot be reached");
             ToolOutcome::failed(Failure::Unavailable, text)
         }
+        ServiceError::TransportSend(error) if answer_of(&error).is_some() => {
+            let answer = answer_of(&error).unwrap_or_default();
+            let text =
+                format!("MCP server {name} has answered, but not as the protocol says: {answer}");
+            ToolOutcome::failed(Failure::Lost, text)
+        }
         ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
             // The same call would produce the same oversized message, so it must not be repeated.
             if let Some(why) = connection.too_large() {
@@ -110,7 +122,7 @@ pub(super) async fn failure(
         ServiceError::UnexpectedResponse => {
             let text =
                 format!("MCP server {name} has answered, but not with a result of this call");
-            ToolOutcome::failed(Failure::Tool, text)
+            ToolOutcome::failed(Failure::Lost, text)
         }
         other => {
             let text = format!("invalid response of MCP server {name}: {other}");
@@ -121,11 +133,31 @@ pub(super) async fn failure(
 
 /// The size limit that the answer exceeded, if that is the reason of the error.
 fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
+    match of_transport(error)? {
+        StreamableHttpError::ResponseBodyTooLarge { max_size } => Some(*max_size),
+        _ => None,
+    }
+}
+
+/// What the server answered in place of a message of the protocol, such as the page of a proxy.
+fn answer_of(error: &(dyn Error + 'static)) -> Option<String> {
+    let answer = match of_transport(error)? {
+        StreamableHttpError::UnexpectedServerResponse(answer) => answer.to_string(),
+        StreamableHttpError::UnexpectedContentType(kind) => {
+            format!("its content type is {}", kind.as_deref().unwrap_or("missing"))
+        }
+        StreamableHttpError::HttpStatus(status) => status.to_string(),
+        _ => return None,
+    };
+    Some(answer[..answer.floor_char_boundary(ANSWER_BYTES)].trim().to_owned())
+}
+
+/// The error of the HTTP transport among the causes.
+pub(super) fn of_transport<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a HttpError> {
     let mut cause = Some(error);
     while let Some(one) = cause {
-        let of_transport = one.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-        if let Some(StreamableHttpError::ResponseBodyTooLarge { max_size }) = of_transport {
-            return Some(*max_size);
+        if let Some(found) = one.downcast_ref::<HttpError>() {
+            return Some(found);
         }
         cause = one.source();
     }

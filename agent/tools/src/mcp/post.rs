@@ -15,12 +15,13 @@ use reqwest::header::{
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::transport::streamable_http_client::{
     AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpError,
     StreamableHttpPostResponse,
 };
+use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 
 use super::received;
@@ -35,6 +36,9 @@ const SESSION: &str = "mcp-session-id";
 
 /// Headers that the protocol sets.
 const RESERVED: [&str; 3] = ["accept", SESSION, "last-event-id"];
+
+/// The beginning of the error for a 404 to a call of a tool that may have run; the SDK has no variant for it.
+const NOT_FOUND: &str = "HTTP 404";
 
 /// Maximum size of the body of a response that is not successful.
 const REFUSAL_BYTES: usize = 64 << 10;
@@ -72,9 +76,7 @@ impl Post<'_> {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {
                 Ok(StreamableHttpPostResponse::Accepted)
             }
-            StatusCode::NOT_FOUND if self.session_id.is_some() => {
-                Err(StreamableHttpError::SessionExpired)
-            }
+            StatusCode::NOT_FOUND if self.session_id.is_some() => self.not_found(response).await,
             status if status.is_success() => self.answered(response).await,
             _ => self.refused(response).await,
         }
@@ -120,21 +122,71 @@ impl Post<'_> {
             return Err(StreamableHttpError::UnexpectedContentType(content_type));
         }
         let body = body(response, self.max).await?;
-        let read = serde_json::from_str(&received::decodable(&integers::readable(&body)));
-        match (read, self.request_id()) {
-            (Ok(message), _) => Ok(StreamableHttpPostResponse::Json(message, session_id)),
-            // The server has answered: its response ends the request, and not the connection.
-            (Err(why), Some(id)) => {
-                let why = format!("the response cannot be read: {why}");
-                let error = ErrorData::new(ErrorCode::PARSE_ERROR, why, None);
-                let message = ServerJsonRpcMessage::error(error, Some(id.clone()));
-                Ok(StreamableHttpPostResponse::Json(message, session_id))
-            }
-            (Err(why), None) => {
+        let text = integers::readable(&body);
+        let read = serde_json::from_str::<ServerJsonRpcMessage>(&received::decodable(&text));
+        let Some(id) = self.request_id() else {
+            if let Err(why) = read {
                 tracing::warn!(%why, "an MCP server has answered a notification: it is ignored");
-                Ok(StreamableHttpPostResponse::Accepted)
+                return Ok(StreamableHttpPostResponse::Accepted);
+            }
+            return Ok(StreamableHttpPostResponse::Json(read?, session_id));
+        };
+        // The server has answered: its response ends the request, and not the connection.
+        let unreadable = |why: String| {
+            let error = ErrorData::new(received::UNREADABLE, why, None);
+            ServerJsonRpcMessage::error(error, Some(id.clone()))
+        };
+        let message = match read {
+            Ok(ServerJsonRpcMessage::Error(error)) if error.id.is_none() => {
+                ServerJsonRpcMessage::error(error.error, Some(id.clone()))
+            }
+            Ok(message) if self.is_answer(&message) => message,
+            Ok(_) => unreadable("the response is not that of the request".to_owned()),
+            Err(why) => unreadable(format!("the response cannot be read: {why}")),
+        };
+        Ok(StreamableHttpPostResponse::Json(message, session_id))
+    }
+
+    /// Reads an HTTP 404 to a request of a session.
+    ///
+    /// A server that no longer knows the session answers so before it executes anything, and the SDK then starts a new session and
+    /// repeats the request. But a route that a proxy does not have, and a tool that found nothing, look the same, and their call
+    /// may have run. So a call of a tool is repeated only if the response says that it is about the session.
+    async fn not_found(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
+        if !self.calls_tool() {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        let is_html = header(&response, CONTENT_TYPE).is_some_and(|it| it.contains("html"));
+        let text = body(response, REFUSAL_BYTES).await.unwrap_or_default();
+        let text = integers::readable(&text);
+        if !is_html && names_session(&text) {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        match serde_json::from_str::<ServerJsonRpcMessage>(&text) {
+            // The server has refused this request.
+            Ok(message @ ServerJsonRpcMessage::Error(_)) if self.is_answer(&message) => {
+                Ok(StreamableHttpPostResponse::Json(message, None))
+            }
+            _ => {
+                let why = format!("{NOT_FOUND}: {text}");
+                Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
             }
         }
+    }
+
+    fn calls_tool(&self) -> bool {
+        matches!(self.message, ClientJsonRpcMessage::Request(request)
+            if matches!(request.request, ClientRequest::CallToolRequest(_)))
+    }
+
+    /// Whether the message is the response to this request.
+    fn is_answer(&self, message: &ServerJsonRpcMessage) -> bool {
+        let id = match message {
+            ServerJsonRpcMessage::Response(response) => Some(&response.id),
+            ServerJsonRpcMessage::Error(error) => error.id.as_ref(),
+            _ => None,
+        };
+        id.is_some() && id == self.request_id()
     }
 
     /// Reads a response that is not successful. It may have an error of the protocol.
@@ -199,6 +251,23 @@ impl Post<'_> {
 fn header(response: &Response, name: HeaderName) -> Option<String> {
     let value = response.headers().get(name)?;
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// Whether the body of a 404 is about the session. The protocol has no form for it: the official SDKs answer with an error of
+/// JSON-RPC or with a sentence, and each of them names the session.
+fn names_session(body: &str) -> bool {
+    let message = match serde_json::from_str::<Value>(body) {
+        Ok(value) => ["/error/message", "/error", "/message", "/detail", "/title"]
+            .into_iter()
+            .find_map(|place| value.pointer(place)?.as_str().map(str::to_owned)),
+        Err(_) => Some(body.to_owned()),
+    };
+    message.is_some_and(|text| text.to_lowercase().contains("session"))
+}
+
+/// Whether the session of a call of a tool may have ended, although the response does not say so. The call may have run.
+pub(super) fn may_have_lost_session(error: &HttpError) -> bool {
+    matches!(error, StreamableHttpError::UnexpectedServerResponse(why) if why.starts_with(NOT_FOUND))
 }
 
 /// Why the server wants another token, if it does.

@@ -14,6 +14,10 @@ use rmcp::model::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+/// The code of our own error for a response that cannot be read: whether its call took effect is unknown. Servers have no reason to
+/// use it, and with it they only say the same.
+pub(super) const UNREADABLE: ErrorCode = ErrorCode(i32::MIN);
+
 /// Returns the message as the SDK can decode it. A message that answers no request is returned as it is.
 pub(super) fn decodable(message: &str) -> Cow<'_, str> {
     let text = integers::readable(message.as_bytes());
@@ -59,7 +63,7 @@ fn fits<T: DeserializeOwned>(value: &Value) -> bool {
 /// A response with an error, for a request whose response cannot be read.
 fn unreadable(id: &Value, why: &str) -> String {
     let message = format!("the response cannot be read: {why}");
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": ErrorCode::PARSE_ERROR, "message": message}})
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": UNREADABLE, "message": message}})
         .to_string()
 }
 
@@ -203,7 +207,7 @@ mod tests {
         check(
             r#"{"jsonrpc":"2.0","result":{"content":[],"x":NaN,"id":2},"id":1}"#,
             expect![[
-                r#"{"error":{"code":-32700,"message":"the response cannot be read: expected value at line 1 column 45"},"id":1,"jsonrpc":"2.0"}"#
+                r#"{"error":{"code":-2147483648,"message":"the response cannot be read: expected value at line 1 column 45"},"id":1,"jsonrpc":"2.0"}"#
             ]],
         );
     }

@@ -108,13 +108,12 @@ impl Server {
         }
     }
 
-    /// Leaves a connection to the call that waits on it: later calls open a new one.
-    pub(super) async fn retire(&self, connection: &Arc<Connection>) {
+    /// Leaves a connection to the calls that wait on it: later calls open a new one.
+    pub(super) async fn retire(&self, connection: &Arc<Connection>, why: &str) {
         let mut link = self.link.lock().await;
         if link.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             link.connection = None;
-            let why = "its connection belongs to a call that waits for input".to_owned();
-            link.last_error = why.into();
+            link.last_error = why.to_owned().into();
         }
     }
 

@@ -111,7 +111,7 @@ async fn a_response_that_cannot_be_decoded_ends_its_call() {
             ok: cut �
             tool: the tool ran, but a part of its result cannot be read: content 1 (hologram)
             seen
-            tool: MCP server faulty has answered, but the response cannot be read: expected value at line 1 column 87"#]].assert_eq(&lines.join("\n"));
+            lost: MCP server faulty has answered, but the response cannot be read: expected value at line 1 column 87"#]].assert_eq(&lines.join("\n"));
     }
 }
 

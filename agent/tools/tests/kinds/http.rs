@@ -261,12 +261,34 @@ async fn statuses_determine_success() {
         api responded with HTTP 500 Internal Server Error
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":500}
-        tool 1
+        lost 1
         api responded with HTTP 503 Service Unavailable
         {"why":"as asked"}
         {"body":{"why":"as asked"},"content_type":"application/json","status":503}"#]],
     )
     .await;
+}
+
+/// Class: an outcome that the peer may have produced and that is not known. The page of a gateway that has lost the answer of its
+/// server was a failure of the tool, so that a payment could be repeated by the model.
+#[tokio::test]
+async fn a_gateway_without_an_answer_leaves_the_outcome_open() {
+    let server = server().await;
+    let more = json!({"url": "SERVER/status/{id}", "method": "POST"});
+    let tool = tool(config(&server, &more)).expect("the definition is valid");
+    for (status, failure) in [
+        (303, Failure::Lost),
+        (400, Failure::Tool),
+        (429, Failure::Unavailable),
+        (500, Failure::Tool),
+        (502, Failure::Lost),
+        (503, Failure::Lost),
+        (504, Failure::Lost),
+        (524, Failure::Lost),
+    ] {
+        let outcome = call(&tool, json!({"id": status})).await;
+        assert_eq!(outcome.failure, Some(failure), "{status}");
+    }
 }
 
 #[tokio::test]

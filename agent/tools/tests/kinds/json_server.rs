@@ -1,9 +1,12 @@
 //! An MCP server whose responses are plain JSON, and of an older protocol.
 
-use abide_tools::{McpServer, McpServerConfig, Tools};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use abide_tools::{Failure, McpServer, McpServerConfig, Tools};
 use axum::Router;
-use axum::body::Bytes;
-use axum::http::{StatusCode, header};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use expect_test::expect;
@@ -13,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::{call, environment};
 
 /// The tools, and the responses to their calls. `ID` is the id of the request.
-const RESPONSES: [(&str, StatusCode, &str, &str); 6] = [
+const RESPONSES: [(&str, StatusCode, &str, &str); 14] = [
     (
         "half",
         StatusCode::OK,
@@ -39,6 +42,34 @@ const RESPONSES: [(&str, StatusCode, &str, &str); 6] = [
         "text/event-stream",
         "data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"\\udd11 cut\"}]}}\r\n\r\n",
     ),
+    (
+        "other",
+        StatusCode::OK,
+        "application/json",
+        r#"{"jsonrpc":"2.0","id":99999,"result":{"content":[{"type":"text","text":"of another call"}]}}"#,
+    ),
+    ("proxy", StatusCode::OK, "text/html", "<html>Please log in.</html>"),
+    ("gateway", StatusCode::BAD_GATEWAY, "text/html", "<html>Bad gateway</html>"),
+    (
+        "cut",
+        StatusCode::OK,
+        "text/event-stream",
+        "data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[{\"type\":\"te",
+    ),
+    ("silent", StatusCode::OK, "text/event-stream", ": no answer\n\n"),
+    (
+        "strange",
+        StatusCode::OK,
+        "text/event-stream",
+        "data: {\"jsonrpc\":\"2.0\",\"id\":99999,\"result\":{\"content\":[]}}\n\n",
+    ),
+    (
+        "anonymous",
+        StatusCode::OK,
+        "application/json",
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"that is no JSON"}}"#,
+    ),
+    ("empty", StatusCode::OK, "application/json", ""),
     (
         "refused",
         StatusCode::BAD_REQUEST,
@@ -79,31 +110,166 @@ async fn answer(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
+/// The tools of a server that is served until the test ends.
+async fn serve(router: Router) -> (Tools, McpServer) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let tools = Tools::new();
+    let mut config = McpServerConfig::at("json", &url);
+    config.prefix = Some(String::new());
+    let server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
+    (tools, server)
+}
+
 /// Class: one undecodable value costs the message. Regression: half a surrogate pair in a body of JSON, or a content that is not
 /// known, cost the text of the result, because the SDK had decoded the body before it was repaired.
 #[tokio::test]
 async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
-    let router = Router::new().route("/mcp", post(answer));
-    let served = tokio::spawn(async move { axum::serve(listener, router).await });
-    let tools = Tools::new();
-    let mut config = McpServerConfig::at("json", &url);
-    config.prefix = Some(String::new());
-    let _server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
+    let (tools, _server) = serve(Router::new().route("/mcp", post(answer))).await;
     let mut lines = Vec::new();
     for (name, ..) in RESPONSES {
         let outcome = call(tools.get(name).expect("it is listed").as_ref(), json!({})).await;
         let failure = outcome.failure.map_or("ok", |failure| failure.code());
         lines.push(format!("{name} {failure}: {}", outcome.text));
     }
-    served.abort();
     expect![[r#"
         half ok: cut �
         hologram tool: the tool ran, but a part of its result cannot be read: content 0 (hologram)
         seen
-        nan tool: MCP server json has answered, but the response cannot be read: expected value at line 1 column 73
-        html tool: MCP server json has answered, but the response cannot be read: expected value at line 1 column 1
+        nan lost: MCP server json has answered, but the response cannot be read: expected value at line 1 column 73
+        html lost: MCP server json has answered, but the response cannot be read: expected value at line 1 column 1
         events ok: � cut
+        other lost: MCP server json has answered, but the response is not that of the request
+        proxy lost: MCP server json has answered, but not as the protocol says: its content type is text/html
+        gateway lost: MCP server json has answered, but not as the protocol says: HTTP 502
+        cut lost: the connection to MCP server json was lost during the call: the connection was closed
+        silent lost: the connection to MCP server json was lost during the call: the connection was closed
+        strange lost: the connection to MCP server json was lost during the call: the connection was closed
+        anonymous tool: MCP server json returned an error: that is no JSON
+        empty lost: MCP server json has answered, but the response cannot be read: EOF while parsing a value at line 1 column 0
         refused arguments: MCP server json returned an error: not on Sundays"#]].assert_eq(&lines.join("\n"));
+}
+
+/// The calls that a server of sessions has run, and its answer to a call in the first session.
+#[derive(Clone)]
+struct Sessions {
+    opened: Arc<AtomicUsize>,
+    ran: Arc<AtomicUsize>,
+    answer: (&'static str, &'static str),
+}
+
+async fn answer_in_session(sessions: Sessions, headers: HeaderMap, body: Bytes) -> Response {
+    let message: Value = serde_json::from_slice(&body).expect("the client sends JSON");
+    let result = match message["method"].as_str() {
+        Some("initialize") => {
+            let id = sessions.opened.fetch_add(1, Ordering::SeqCst) + 1;
+            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "json", "version": "1"}});
+            let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            let session = [("mcp-session-id", id.to_string())];
+            return (session, axum::Json(body)).into_response();
+        }
+        Some("tools/list") => json!({"tools": [
+            {"name": "pay", "inputSchema": {"type": "object"}},
+            {"name": "look", "inputSchema": {"type": "object"},
+                "annotations": {"readOnlyHint": true}}]}),
+        Some("tools/call") => {
+            sessions.ran.fetch_add(1, Ordering::SeqCst);
+            if headers["mcp-session-id"] == "1" {
+                let (kind, body) = sessions.answer;
+                let body = body.replace("ID", &message["id"].to_string());
+                return (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, kind)], body)
+                    .into_response();
+            }
+            json!({"content": [{"type": "text", "text": "done"}]})
+        }
+        Some(method) if method.starts_with("notifications/") => {
+            return StatusCode::ACCEPTED.into_response();
+        }
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    axum::Json(json!({"jsonrpc": "2.0", "id": message["id"], "result": result})).into_response()
+}
+
+/// Class: an outcome that the peer may have produced and that is not known. Every 404 to a request of a session repeated the call in
+/// a new one, also a payment whose 404 came from a proxy, or from the tool itself.
+#[tokio::test]
+async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
+    let mut lines = Vec::new();
+    for answer in [
+        ("text/plain", "Not Found: Session not found"),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#,
+        ),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session has been terminated"}}"#,
+        ),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no such order"}}"#,
+        ),
+        ("text/plain", ""),
+        ("text/html", "<html>Your session has no such page</html>"),
+        ("application/json", r#"{"order":7,"session":1}"#),
+    ] {
+        for tool in ["pay", "look"] {
+            let (opened, ran) = (Arc::default(), Arc::default());
+            let sessions = Sessions { opened, ran, answer };
+            let served = sessions.clone();
+            let answer_all = move |headers, body| answer_in_session(served.clone(), headers, body);
+            let (tools, _server) = serve(Router::new().route("/mcp", post(answer_all))).await;
+            let tool = tools.get(tool).expect("it is listed");
+            let outcome = call(tool.as_ref(), json!({})).await;
+            let failure = outcome.failure.map_or("ok", |failure| failure.code());
+            let ran = sessions.ran.load(Ordering::SeqCst);
+            // The next call is one of a new session, if the first one may have ended.
+            let next = call(tool.as_ref(), json!({})).await;
+            let name = &tool.declaration().name;
+            lines.push(format!("{name} {failure} {ran}, then {}: {}", next.text, outcome.text));
+        }
+    }
+    expect![[r#"
+        pay ok 2, then done: done
+        look ok 2, then done: done
+        pay ok 2, then done: done
+        look ok 2, then done: done
+        pay ok 2, then done: done
+        look ok 2, then done: done
+        pay arguments 1, then MCP server json returned an error: no such order: MCP server json returned an error: no such order
+        look arguments 1, then MCP server json returned an error: no such order: MCP server json returned an error: no such order
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404:
+        look ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: <html>Your session has no such page</html>
+        look ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"order":7,"session":1}
+        look ok 2, then done: done"#]].assert_eq(&lines.join("\n"));
+}
+
+/// Class: peers that do not end. Comments keep the stream of a call open; they are no progress.
+#[tokio::test]
+async fn comments_do_not_extend_the_timeout_of_a_call() {
+    let endless = async |headers, body: Bytes| {
+        let sessions = Sessions { opened: Arc::default(), ran: Arc::default(), answer: ("", "") };
+        let message: Value = serde_json::from_slice(&body).expect("the client sends JSON");
+        if message["method"] != "tools/call" {
+            return answer_in_session(sessions, headers, body).await;
+        }
+        let comments = || Ok::<_, std::convert::Infallible>(": still here\n\n");
+        let stream = futures_util::stream::repeat_with(comments);
+        ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
+    let router = Router::new().route("/mcp", post(endless));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let tools = Tools::new();
+    let mut config = McpServerConfig::at("json", &url);
+    config.prefix = Some(String::new());
+    config.timeout_ms = Some(300);
+    let _server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
+    let outcome = call(tools.get("pay").expect("it is listed").as_ref(), json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::TimedOut), "{}", outcome.text);
 }

@@ -42,7 +42,7 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
     let data = entry.data.as_ref().map(|data| data.value()).unwrap_or_default();
     match entry.role.as_str() {
         "user" => print_line(terminal.bold(format!("› {text}"))),
-        "tool" => print_line(result(text, data["exit_code"].as_i64().unwrap_or(0)).shown(terminal)),
+        "tool" => print_line(result(text, &data).shown(terminal)),
         "assistant" => {
             if !text.is_empty() {
                 let mut markdown = Markdown::default();

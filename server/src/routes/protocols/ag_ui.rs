@@ -134,8 +134,9 @@ pub(in crate::routes) async fn run(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
-    let wanted: RunAgentInput = content.envelope_in_turn(EXAMPLE_BODY).await?;
-    let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
+    let mut wanted: RunAgentInput = content.envelope_in_turn(EXAMPLE_BODY).await?;
+    let run_of_client = std::mem::take(&mut wanted.run_id);
+    let thread = wanted.thread_id.clone();
     let hold = app.engine.buffers().reserve(&session.caller);
     let seen = Seen::of(&wanted.messages, hold)?;
     let request = read(agent, wanted)?;

@@ -142,7 +142,7 @@ pub(super) async fn interrupts(
         let id = params([("id", request["tool_call_id"].clone())]);
         match engine.query(by, sql, &id, None).await {
             Ok(found) => {
-                for row in objects(&found, &["defaults"]) {
+                for row in objects(&found) {
                     for (name, value) in row.into_iter().filter(|(_, value)| !value.is_null()) {
                         request[name] = value;
                     }

@@ -213,6 +213,15 @@ impl Turn {
         approvals.collect()
     }
 
+    /// Returns the results of tool calls that failed, did not run, or ran with other arguments than those of the model.
+    pub(super) fn call_results(&self) -> Vec<JsonValue> {
+        let calls = self.items.iter().filter_map(|item| match &item.content {
+            Content::Call(call) => call.result(),
+            _ => None,
+        });
+        calls.collect()
+    }
+
     /// Whether the run waits because of what opened this item.
     fn awaits(&self, item: &Item) -> bool {
         self.waits.as_ref().is_some_and(|wait| wait.event == item.opened_by)

@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::{JSON_COLUMNS, find};
+use super::find;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
@@ -92,7 +92,7 @@ pub(in crate::routes) async fn list(
         ("before", json!(before)),
         ("limit", json!(limit + 1)),
     ];
-    let (seq, mut sessions) = rows(&app.engine, &by, LIST, params, None, &JSON_COLUMNS).await?;
+    let (seq, mut sessions) = rows(&app.engine, &by, LIST, params, None).await?;
     let has_more = sessions.len() > limit;
     sessions.truncate(limit);
     let next = sessions.last().filter(|_| has_more).map(|last| last["id"].clone());
@@ -177,7 +177,7 @@ pub(in crate::routes) async fn messages(
         None => (MESSAGES_AFTER, ("after", json!(after.unwrap_or(0)))),
     };
     let params = [("id", session["id"].clone()), edge, ("limit", json!(limit + 1))];
-    let (_, mut messages) = rows(&app.engine, &by, sql, params, Some(seq), &JSON_COLUMNS).await?;
+    let (_, mut messages) = rows(&app.engine, &by, sql, params, Some(seq)).await?;
     let has_more = messages.len() > limit;
     messages.truncate(limit);
     // The last row that was read is where the next page in the same direction begins.

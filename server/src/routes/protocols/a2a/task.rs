@@ -7,7 +7,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::super::follow::Encoder;
-use super::super::turn::{Change, Content, ItemState, Turn, TurnEnd};
+use super::super::turn::{Change, ItemState, Turn, TurnEnd};
 use super::error::A2aError;
 use super::params::timestamp;
 use super::{legacy, legacy_http};
@@ -71,13 +71,9 @@ fn questions(turn: &Turn) -> Vec<JsonValue> {
     vec![json!({"text": text}), json!({"data": {"approvals": calls}})]
 }
 
-/// The results of tool calls that failed, did not run, or ran with other arguments than those of the model, as the metadata of a task.
-fn call_results(turn: &Turn) -> Option<JsonValue> {
-    let results = turn.items.iter().filter_map(|item| match &item.content {
-        Content::Call(call) => call.result(),
-        _ => None,
-    });
-    let results: Vec<JsonValue> = results.collect();
+/// The metadata of a task: the results of its tool calls that its text does not say.
+fn metadata(turn: &Turn) -> Option<JsonValue> {
+    let results = turn.call_results();
     (!results.is_empty()).then(|| json!({"toolResults": results}))
 }
 
@@ -145,7 +141,7 @@ pub(super) fn task(
     if with_artifacts {
         task["artifacts"] = json!(artifacts(turn));
     }
-    if let Some(metadata) = call_results(turn) {
+    if let Some(metadata) = metadata(turn) {
         task["metadata"] = metadata;
     }
     if !history.is_empty() {
@@ -230,7 +226,7 @@ impl TaskEncoder {
     fn status(&self, turn: &Turn, state: &str, out: &mut String) {
         let mut update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
             "status": status(&self.ids, turn, state)});
-        if let Some(metadata) = call_results(turn) {
+        if let Some(metadata) = metadata(turn) {
             update["metadata"] = metadata;
         }
         self.framing.write(json!({"statusUpdate": update}), out);

@@ -11,6 +11,7 @@ use crate::routes::protocols::call::Interrupt;
 use crate::routes::protocols::follow::Follower;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::protocols::turn::{Change, Content, Turn};
+use crate::routes::protocols::whole;
 use crate::routes::runs;
 
 /// Decides on calls that wait, as far as the responses say. Returns the run, and whether a form was closed.
@@ -45,7 +46,7 @@ pub(super) async fn finish(
         }
         run = start::find(&app.engine, by, &run.id).await.map_err(refused)?;
         if run.has_ended {
-            return result(exchange, &run.id).await;
+            return result(exchange, &run).await;
         }
         let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
         if run.turn > turn {
@@ -128,9 +129,9 @@ async fn cancel(exchange: &McpRequestContext, run: &RunRow, how: McpCancellation
 /// The result of a run that has ended.
 pub(super) async fn result(
     exchange: &McpRequestContext,
-    id: &str,
+    row: &RunRow,
 ) -> Result<JsonValue, McpFailure> {
-    let found = runs::find(&exchange.app.engine, exchange.by(), id).await;
+    let found = runs::find(&exchange.app.engine, exchange.by(), &row.id).await;
     let (_, run) = found.map_err(refused)?;
     let mut structured = json!({"run_id": run["id"], "session_id": run["session_id"],
         "status": run["status"]});
@@ -149,8 +150,26 @@ pub(super) async fn result(
             (format!("{}: {}", code.unwrap_or("failed"), message.unwrap_or_default()), true)
         }
     };
-    Ok(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
-        "isError": is_error}))
+    let mut result = json!({"content": [{"type": "text", "text": text}],
+        "structuredContent": structured, "isError": is_error});
+    if let Some(results) = call_results(exchange, row).await {
+        result["_meta"] = json!({META_TOOL_RESULTS: results});
+    }
+    Ok(result)
+}
+
+/// The member of `_meta` of a result with what became of the tool calls of its run.
+const META_TOOL_RESULTS: &str = "abide/toolResults";
+
+/// The results of the tool calls of a run that its text does not say. `None` if there are none, and if its events are hidden from
+/// the caller or too large for one answer: the result of the run is known without them.
+async fn call_results(exchange: &McpRequestContext, run: &RunRow) -> Option<Vec<JsonValue>> {
+    let _permit = whole::permit_to_load(&exchange.app, exchange.by(), run).await.ok()?;
+    let turns = Turn::span(1, i64::MAX);
+    let follower = Follower::new(&exchange.app, exchange.auth.clone(), run, turns).await;
+    let mut follower = follower.ok()?;
+    follower.until_now().await.ok()?;
+    Some(follower.turn.call_results()).filter(|results| !results.is_empty())
 }
 
 /// The result of a call whose run waits for something that the client does not decide.

@@ -114,6 +114,6 @@ impl McpRequestContext {
         params: &Map<String, JsonValue>,
     ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
         let found = self.query(sql, params).await.map_err(refused)?;
-        Ok(objects(&found, &[]))
+        Ok(objects(&found))
     }
 }

@@ -121,7 +121,7 @@ pub(super) async fn get(
     if exchange.is_modern() {
         match base["status"].as_str() {
             Some("completed") => {
-                base["result"] = agent_run::result(exchange, &row.id).await?;
+                base["result"] = agent_run::result(exchange, &row).await?;
             }
             Some("input_required") => {
                 base["inputRequests"] = JsonValue::Object(input::approvals(&pending));
