@@ -262,7 +262,7 @@ async fn gemini_signatures_follow_the_id_of_their_call() {
         "data: {\"candidates\":[{\"finishReason\":\"STOP\"}]}\n\n".to_owned(),
     ];
     let events = crate::received(Protocol::Gemini, Reply::events(stream.concat())).await;
-    let Some(Ok(abide_models::ModelEvent::Answer(answer))) = events.last() else {
+    let Some(Ok(ModelEvent::Answer(answer))) = events.last() else {
         panic!("no answer: {events:?}")
     };
     let carry = answer.carry.as_ref().expect("there is a signature");
