@@ -95,10 +95,6 @@ impl OpenCalls {
         self.calls.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.calls.len()
-    }
-
     /// The size of the calls so far.
     pub(super) fn bytes(&self) -> usize {
         let bytes = |call: &OpenCall| {
@@ -171,7 +167,7 @@ impl OpenCalls {
                 self.calls[at].is_done |= ends_item;
                 self.calls[at].add(part)
             }
-            None if part.name.is_empty() => self.part(part),
+            None if part.name.is_empty() => self.part(part).map(drop),
             None => {
                 self.begin(part)?;
                 self.calls.last_mut().expect("one was just begun").is_done = ends_item;
@@ -183,10 +179,11 @@ impl OpenCalls {
     /// Adds a part. It belongs to the call with its id. Otherwise an id with a name begins a call; another name begins
     /// one, and so does the same name with new arguments after complete ones; a part without a name belongs to the
     /// call with its index if that can grow, and at last to the call that began last, unless its id or index contradicts
-    /// that: then it belongs to a call whose name is missing.
-    pub(super) fn part(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
+    /// that: then it belongs to a call whose name is missing. Returns the position of the call; of an empty part that of the last
+    /// one.
+    pub(super) fn part(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
         if part.is_empty() {
-            return Ok(());
+            return Ok(self.calls.len().saturating_sub(1));
         }
         match self.place(&part) {
             Place::Call(at) => {
@@ -199,11 +196,16 @@ impl OpenCalls {
                     && !part.has_id()
                     && let Some(name) = self.repeated_name.take()
                 {
-                    return self.begin(CallPart { name: &name, ..part });
+                    self.begin(CallPart { name: &name, ..part })?;
+                    return Ok(self.calls.len() - 1);
                 }
-                self.calls[at].add(part)
+                self.calls[at].add(part)?;
+                Ok(at)
             }
-            Place::New => self.begin(part),
+            Place::New => {
+                self.begin(part)?;
+                Ok(self.calls.len() - 1)
+            }
         }
     }
 

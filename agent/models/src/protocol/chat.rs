@@ -282,7 +282,8 @@ fn read_function<'a>(
         Value::Null => Arguments::None,
         value => Arguments::Piece(place.arguments(value, &[path, &["arguments"]].concat())),
     };
-    calls.part(CallPart { name, arguments, ..part })
+    calls.part(CallPart { name, arguments, ..part })?;
+    Ok(())
 }
 
 /// Returns the part that is a whole call.

@@ -230,8 +230,7 @@ fn read_call(
     }
     let part = CallPart { id: &id, name: &name, arguments, ..CallPart::default() };
     let place = if name.is_empty() {
-        gathered.calls.part(part)?;
-        gathered.calls.len() - 1
+        gathered.calls.part(part)?
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
         gathered.calls.whole(part)?
     } else {

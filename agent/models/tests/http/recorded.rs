@@ -244,3 +244,27 @@ fn opaque_data_is_read_only_by_its_own_protocol() {
     });
     assert!(text.expect("it is JSON").contains("another"), "it is stored with the message");
 }
+
+/// The signature of a part that continues the first of two open calls went to the second one, and Gemini rejects a conversation
+/// whose signatures are not those of their calls.
+#[tokio::test]
+async fn gemini_signatures_follow_the_id_of_their_call() {
+    let frame = |call: &str| {
+        format!("data: {{\"candidates\":[{{\"content\":{{\"parts\":[{call}]}}}}]}}\n\n")
+    };
+    let stream = [
+        frame(r#"{"functionCall":{"id":"i","name":"f","willContinue":true}}"#),
+        frame(r#"{"functionCall":{"id":"j","name":"g","willContinue":true}}"#),
+        frame(
+            r#"{"functionCall":{"id":"i","partialArgs":[{"jsonPath":"$.a","numberValue":1}]},"thoughtSignature":"s"}"#,
+        ),
+        frame(r#"{"functionCall":{"id":"j","partialArgs":[{"jsonPath":"$.b","numberValue":2}]}}"#),
+        "data: {\"candidates\":[{\"finishReason\":\"STOP\"}]}\n\n".to_owned(),
+    ];
+    let events = crate::received(Protocol::Gemini, Reply::events(stream.concat())).await;
+    let Some(Ok(ModelEvent::Answer(answer))) = events.last() else {
+        panic!("no answer: {events:?}")
+    };
+    let carry = answer.carry.as_ref().expect("there is a signature");
+    assert_eq!(carry["gemini"]["calls"], serde_json::json!(["s"]), "{answer:?}");
+}
