@@ -268,7 +268,10 @@ mod tests {
                 {
                     end = quote.0;
                 }
-                found.push(command[..end].replace("{where_to}", "").replace("\\\"", "\""));
+                let line = command[..end].replace("{where_to}", "").replace("\\\"", "\"");
+                if !line.trim().is_empty() {
+                    found.push(line);
+                }
             }
         }
         found
