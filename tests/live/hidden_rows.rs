@@ -24,12 +24,10 @@ use crate::barrier::{BarrierFixture, TABLES};
 use crate::budget::Metered;
 use crate::world::{net, read_state};
 
-/// The first one counted visible rows of `a` once for each hidden row of `b`. A policy with a subquery still decides too late
-/// for both (see docs/security.md).
-const JOINS_BY_A_RANGE: [&str; 2] = [
-    "SELECT count(*) FROM messages a JOIN messages b ON b.id > a.id WHERE a.id >= :a AND b.id < :b",
-    "SELECT a.id, b.id FROM messages a, calls b WHERE (b.id > a.id OR b.body = a.body) AND a.id >= :a AND a.id < :b",
-];
+/// It counted visible rows of `a` once for each hidden row of `b` (more shapes: `hidden_joins`). A policy with a subquery
+/// still decides too late for it (see docs/security.md).
+const JOIN_BY_A_RANGE: &str =
+    "SELECT count(*) FROM messages a JOIN messages b ON b.id > a.id WHERE a.id >= :a AND b.id < :b";
 
 /// A query for each rule and each kind of key.
 const QUERIES: &[&str] = &[
@@ -57,10 +55,7 @@ const QUERIES: &[&str] = &[
     "SELECT id FROM messages WHERE instr(body, :a) AND length(body) < length(:b) + 9",
     "SELECT id FROM messages WHERE id >= :a AND id < :b ORDER BY id LIMIT 2",
     "SELECT id FROM messages WHERE session_id >= :a ORDER BY body, id LIMIT 3",
-    JOINS_BY_A_RANGE[0],
-    JOINS_BY_A_RANGE[1],
-    "SELECT a.id, b.id FROM messages a JOIN messages b ON b.id LIKE a.id || '%' WHERE a.id >= :a AND b.id < :b",
-    "SELECT a.id FROM messages a WHERE NOT EXISTS (SELECT 1 FROM messages b WHERE b.id > a.id AND b.id < :b)",
+    JOIN_BY_A_RANGE,
     "SELECT a.id FROM messages a JOIN calls b ON b.session_id = a.session_id WHERE a.id >= :a AND b.id >= :a",
     "SELECT id FROM sessions s WHERE (SELECT count(*) FROM messages m WHERE m.id >= :a AND m.id < :b) > 1",
     "SELECT body, group_concat(id) FROM messages WHERE id >= :a GROUP BY body",
@@ -130,7 +125,7 @@ impl HiddenRowsWorld {
         for tenant in ["theirs", "ours"] {
             let principal = fixture.principal_of(tenant, correlated);
             for sql in QUERIES {
-                if correlated && JOINS_BY_A_RANGE.contains(sql) {
+                if correlated && *sql == JOIN_BY_A_RANGE {
                     continue;
                 }
                 if tenant == "ours" && others_subscribe {
