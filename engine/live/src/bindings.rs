@@ -16,7 +16,7 @@ use crate::delta::state::RuleState;
 use crate::plan::conjunct::{Comparison, Equality};
 use crate::route::binding_index::{BindingId, BindingIndex, IdMap};
 use crate::route::payers::{Holders, Released};
-use crate::route::table_routes::{Images, KeySet, RouteEntry, TableRoutes};
+use crate::route::table_routes::{Images, KeySet, MatchedKey, RouteEntry, TableRoutes};
 use crate::route::{KeyColumn, hash_key, interval_of};
 use crate::sql::{LiveError, Sql};
 use crate::template::{Binding, Template};
@@ -70,7 +70,7 @@ pub(crate) struct AttachedBinding {
 }
 
 /// A view that an attached query uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct UsedView {
     pub(crate) table: usize,
     pub(crate) id: BindingId,
@@ -86,11 +86,27 @@ pub(crate) struct Hit {
     pub(crate) images: Images,
 }
 
+/// The changes that match one key. All bindings with the key share the list: thousands of bindings can have the key of each of a
+/// commit's rows, and their number must not multiply that of the rows.
+pub(crate) type SharedHits = Arc<[Hit]>;
+
+/// Bindings that changes may affect, each with a list for each of its keys that a change has.
+pub(crate) type HitsByBinding = BTreeMap<BindingId, Vec<SharedHits>>;
+
+/// Returns the numbers of the changes in these lists, in ascending order.
+pub(crate) fn numbers(lists: &[SharedHits]) -> Vec<usize> {
+    let mut numbers: Vec<usize> =
+        lists.iter().flat_map(|list| list.iter()).map(|hit| hit.number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
 /// The bindings that a commit may affect.
 #[derive(Debug)]
 pub(crate) struct Affected {
-    /// With the changes that match a key, none if a lookup found the binding.
-    pub(crate) hits: BTreeMap<BindingId, Vec<Hit>>,
+    /// Without a list if a lookup found the binding.
+    pub(crate) hits: HitsByBinding,
     /// Those whose lookup cost too much.
     pub(crate) unknown: BTreeSet<BindingId>,
 }
@@ -279,23 +295,25 @@ impl AttachedBindings {
     }
 
     /// The bindings that a commit may affect, with the numbers of the relevant changes.
-    fn route(&mut self, changes: &Changes) -> BTreeMap<BindingId, Vec<Hit>> {
-        let mut hits: BTreeMap<BindingId, Vec<Hit>> = BTreeMap::new();
+    fn route(&mut self, changes: &Changes) -> HitsByBinding {
+        let mut hits: IdMap<BindingId, Vec<SharedHits>> = IdMap::default();
         for (name, rows) in changes.tables() {
             let Some(table) = self.catalog.find(name) else { continue };
             let routes = &self.tables[table];
+            let mut matched: BTreeMap<MatchedKey<'_>, Vec<Hit>> = BTreeMap::new();
             for (number, change) in rows.iter().enumerate() {
                 self.work.rows_routed += 1;
-                routes.find(change, &self.hasher, &mut self.work.probes, &mut |id, images| {
-                    let found = hits.entry(id).or_default();
-                    let hit = Hit { table, number, images };
-                    if found.last() != Some(&hit) {
-                        found.push(hit);
-                    }
+                routes.keys(change, &self.hasher, &mut |key, images| {
+                    self.work.probes += u64::from(key != MatchedKey::Residual);
+                    matched.entry(key).or_default().push(Hit { table, number, images });
                 });
             }
+            for (key, list) in matched {
+                let list: SharedHits = list.into();
+                routes.find(&key, &mut |id| hits.entry(id).or_default().push(Arc::clone(&list)));
+            }
         }
-        hits
+        hits.into_iter().collect()
     }
 
     /// Adds the bindings that lookups find. If a lookup fails, all of its bindings are added, and
@@ -306,7 +324,7 @@ impl AttachedBindings {
         changes: &Changes,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
-        hits: &mut BTreeMap<BindingId, Vec<Hit>>,
+        hits: &mut HitsByBinding,
         unknown: &mut BTreeSet<BindingId>,
     ) {
         for (name, _) in changes.tables() {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use abide_schema::share::ShareKey;
 use abide_schema::{Refusal, Row, limits};
 
-use crate::bindings::{Affected, AttachedBindings, Hit, UsedView, WorkCounters};
+use crate::bindings::{
+    Affected, AttachedBindings, Hit, HitsByBinding, SharedHits, UsedView, WorkCounters, numbers,
+};
 use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::accumulator::BackfilledGroup;
@@ -51,8 +53,22 @@ struct CommitDeltas {
     deltas: Vec<(BindingId, Result<Delta, LiveError>)>,
 }
 
-/// Bindings that changes may affect, each with its hits.
-type HitBindings = Vec<(BindingId, Vec<Hit>)>;
+/// Bindings that changes may affect, as in [`HitsByBinding`].
+type HitBindings = Vec<(BindingId, Vec<SharedHits>)>;
+
+/// Lists that are derived from lists which bindings share: each is derived once.
+#[derive(Debug, Default)]
+struct DerivedHits(HashMap<*const Hit, (SharedHits, SharedHits)>);
+
+impl DerivedHits {
+    /// Returns the list that is derived from this one.
+    fn of(&mut self, list: &SharedHits, derive: impl FnOnce(&[Hit]) -> SharedHits) -> SharedHits {
+        // The entry keeps the list, so no other one gets its address.
+        let derived =
+            self.0.entry(list.as_ptr()).or_insert_with(|| (Arc::clone(list), derive(list)));
+        Arc::clone(&derived.1)
+    }
+}
 
 impl Router {
     /// An empty router.
@@ -164,11 +180,7 @@ impl Router {
         };
         let Affected { mut hits, mut unknown } =
             self.attached.affected(changes, sql, &mut laid_out);
-        hits.retain(|id, found| {
-            let views = &self.attached.all[id].views;
-            found.retain(|hit| is_visible(hit, views, &visible));
-            views.is_empty() || !found.is_empty()
-        });
+        self.keep_visible(&mut hits, &visible);
         self.views.add_users(&visible, &mut hits, &mut unknown);
         // Bindings planned with outdated policies receive no more deltas.
         hits.retain(|id, _| self.attached.all[id].binding.is_latest());
@@ -205,6 +217,25 @@ impl Router {
             self.forget_most();
         }
         deltas
+    }
+
+    /// Removes the changes that the callers of restricted queries do not see, and the queries that are left without one.
+    fn keep_visible(&self, hits: &mut HitsByBinding, visible: &ViewChanges) {
+        let mut by_views: HashMap<&[UsedView], DerivedHits> = HashMap::new();
+        hits.retain(|id, lists| {
+            let views = self.attached.all[id].views.as_slice();
+            if views.is_empty() {
+                return true;
+            }
+            let derived = by_views.entry(views).or_default();
+            for list in lists.iter_mut() {
+                *list = derived.of(list, |all| {
+                    all.iter().filter(|hit| is_visible(hit, views, visible)).copied().collect()
+                });
+            }
+            lists.retain(|list| !list.is_empty());
+            !lists.is_empty()
+        });
     }
 
     /// The changes could not be laid out. Every binding gets the error, because those that a hidden
@@ -250,10 +281,14 @@ impl Router {
             self.attached.lay_out(ids, changes, sql, &mut BTreeSet::new())?;
             return Ok((changes.clone(), group));
         };
-        for hit in group.iter_mut().flat_map(|(_, hits)| hits) {
+        let position = |hit: &Hit| {
             let view = used.iter().find(|view| view.table == hit.table);
             let position = view.and_then(|view| visible.get(&view.id)?.position(hit.number));
-            hit.number = position.expect("only visible changes affect the query");
+            Hit { number: position.expect("only visible changes affect the query"), ..*hit }
+        };
+        let mut derived = DerivedHits::default();
+        for list in group.iter_mut().flat_map(|(_, lists)| lists) {
+            *list = derived.of(list, |all| all.iter().map(position).collect());
         }
         Ok((seen, group))
     }
@@ -288,9 +323,7 @@ impl Router {
                 .or_insert_with(|| template.seen(changes).into_owned())
                 .clone();
             let before = self.attached.work.spent;
-            let mut numbers: Vec<usize> = hits.iter().map(|hit| hit.number).collect();
-            numbers.sort_unstable();
-            numbers.dedup();
+            let numbers = numbers(&hits);
             let mut delta = self.delta(id, &seen, &numbers, sql);
             if counted == CountedSteps::Visible {
                 delta = delta.map(Delta::sorted);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use abide_schema::share::ShareKey;
 use abide_schema::{Refusal, Row, Value};
 
-use crate::bindings::{AttachedBindings, Hit, UsedView};
+use crate::bindings::{AttachedBindings, Hit, HitsByBinding, SharedHits, UsedView, numbers};
 use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::changes::{Changes, RowChange};
@@ -169,7 +169,7 @@ impl Views {
                 found.insert(id, ViewChange::Unknown);
                 continue;
             }
-            let numbers: Vec<usize> = hits.iter().map(|hit| hit.number).collect();
+            let numbers = numbers(&hits);
             match self.delta(&view, changes, &numbers, allowance.budget, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 Ok(delta) => {
@@ -232,7 +232,7 @@ impl Views {
     pub(crate) fn add_users(
         &self,
         visible: &ViewChanges,
-        hits: &mut BTreeMap<BindingId, Vec<Hit>>,
+        hits: &mut HitsByBinding,
         unknown: &mut BTreeSet<BindingId>,
     ) {
         for (id, change) in visible {
@@ -253,12 +253,16 @@ impl Views {
                     hits.entry(*query).or_default();
                 }
             }
+            if change.images.is_empty() {
+                continue;
+            }
             for table in view.template().named_tables() {
-                for (number, images) in &change.images {
-                    let hit = Hit { table, number: *number, images: *images };
-                    for query in &users.without_key {
-                        hits.entry(*query).or_default().push(hit);
-                    }
+                let all = change.images.iter();
+                let list: SharedHits = all
+                    .map(|(number, images)| Hit { table, number: *number, images: *images })
+                    .collect();
+                for query in &users.without_key {
+                    hits.entry(*query).or_default().push(Arc::clone(&list));
                 }
             }
         }

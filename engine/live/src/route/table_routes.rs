@@ -59,6 +59,17 @@ pub(crate) struct Images {
     pub(crate) new: bool,
 }
 
+/// A key of a changed row, by which a table finds bindings.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum MatchedKey<'a> {
+    /// The hash of its cells in the columns of a key set.
+    Set { set: usize, key: u64 },
+    /// Its cell in a column with ranges.
+    Point { column: &'a KeyColumn, point: Point },
+    /// It has each row.
+    Residual,
+}
+
 #[derive(Debug)]
 pub(crate) struct TableRoutes {
     pub(crate) sets: Vec<KeySet>,
@@ -244,15 +255,14 @@ impl TableRoutes {
         self.remove_use(place, from);
     }
 
-    /// Calls `each` with every binding that a change may affect, possibly more than once.
-    pub(crate) fn find(
-        &self,
+    /// Calls `each` with every key that a change has, and the images that have it. There may be no binding with the key.
+    pub(crate) fn keys<'a>(
+        &'a self,
         change: &RowChange,
         hasher: &RandomState,
-        probes: &mut u64,
-        each: &mut dyn FnMut(BindingId, Images),
+        each: &mut dyn FnMut(MatchedKey<'a>, Images),
     ) {
-        for set in self.sets.iter().filter(|set| !set.index.is_empty()) {
+        for (at, set) in self.sets.iter().enumerate().filter(|(_, set)| !set.index.is_empty()) {
             let key = |row: &Row| {
                 let cells: Vec<Value> = set
                     .columns
@@ -264,21 +274,35 @@ impl TableRoutes {
             let old = change.old.as_ref().map(key);
             let new = change.new.as_ref().map(key);
             for (key, images) in keys_of_images(old, new) {
-                *probes += 1;
-                set.index.find(key, &mut |id| each(id, images));
+                each(MatchedKey::Set { set: at, key }, images);
             }
         }
-        for ((column, collation), intervals) in &self.ranges {
+        for (key_column, _) in &self.ranges {
+            let (column, collation) = key_column;
             let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
             let old = change.old.as_ref().and_then(point);
             let new = change.new.as_ref().and_then(point);
             for (point, images) in keys_of_images(old, new) {
-                *probes += 1;
-                intervals.find(&point, &mut |id| each(id, images));
+                each(MatchedKey::Point { column: key_column, point }, images);
             }
         }
-        let images = Images { old: change.old.is_some(), new: change.new.is_some() };
-        self.residual.iter().for_each(|id| each(*id, images));
+        if !self.residual.is_empty() {
+            let images = Images { old: change.old.is_some(), new: change.new.is_some() };
+            each(MatchedKey::Residual, images);
+        }
+    }
+
+    /// Calls `each` with every binding that a key finds.
+    pub(crate) fn find(&self, key: &MatchedKey<'_>, each: &mut dyn FnMut(BindingId)) {
+        match key {
+            MatchedKey::Set { set, key } => self.sets[*set].index.find(*key, each),
+            MatchedKey::Point { column, point } => {
+                if let Some(intervals) = self.ranges.get(column) {
+                    intervals.find(point, each);
+                }
+            }
+            MatchedKey::Residual => self.residual.iter().for_each(|id| each(*id)),
+        }
     }
 }
 
