@@ -31,6 +31,8 @@ pub struct WorkCounters {
     pub rows_routed: u64,
     /// Hash probes.
     pub probes: u64,
+    /// Changes in the lists of keys.
+    pub matches: u64,
     /// Bindings that a change may affect.
     pub bindings_probed: u64,
     /// SQLite's work.
@@ -309,6 +311,7 @@ impl AttachedBindings {
                 });
             }
             for (key, list) in matched {
+                self.work.matches += list.len() as u64;
                 let list: SharedHits = list.into();
                 routes.find(&key, &mut |id| hits.entry(id).or_default().push(Arc::clone(&list)));
             }
