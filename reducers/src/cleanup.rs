@@ -36,16 +36,23 @@ pub(crate) use rows::{Task, are_any, is_aborting, is_former, later};
 const TREES: &str = "ALTER TABLE cleanups ADD COLUMN run_id TEXT;
 ALTER TABLE cleanups ADD COLUMN top TEXT";
 
+/// Version 3: the bytes of a step are limited. The tables do not change.
+const BOUNDED_BYTES: &str = "SELECT 1";
+
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
     // Restricted callers cannot read the table; the rows of their sessions show the same.
-    Module::new(MODULE).step(TREES).table::<Cleanup>().paced_deadline::<Cleanup>(
-        "due_at",
-        "due_at IS NOT NULL",
-        limits::CLEANUPS_PER_COMMIT,
-        continue_cleanup::definition(),
-    )
+    Module::new(MODULE)
+        .step(TREES)
+        .step(BOUNDED_BYTES)
+        .table::<Cleanup>()
+        .paced_deadline::<Cleanup>(
+            "due_at",
+            "due_at IS NOT NULL",
+            limits::CLEANUPS_PER_COMMIT,
+            continue_cleanup::definition(),
+        )
 }
 
 /// Takes one step of a cleanup.
@@ -167,7 +174,8 @@ fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abor
     if is_former(ctx) {
         return former::take_steps(ctx, task);
     }
-    let mut room = Room { rows: limits::CLEANUP_ROWS, bytes: limits::CLEANUP_BYTES };
+    let bytes = if ctx.is_before(MODULE, 3) { usize::MAX } else { limits::CLEANUP_BYTES };
+    let mut room = Room { rows: limits::CLEANUP_ROWS, bytes };
     ctx.without_policies(|ctx| {
         let is_done = work_on(ctx, &mut task, &mut room)?;
         if !is_done {

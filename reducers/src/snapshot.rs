@@ -54,8 +54,8 @@ const CLAMPED: &str = "SELECT 1";
 /// Version 8: snapshots say how long a run has worked. The tables do not change.
 const WORK: &str = "SELECT 1";
 
-/// Version 9: snapshots have the results of failed calls, and a fork writes no results of calls of earlier answers. The tables do not
-/// change.
+/// Version 9: snapshots have the results of failed calls. A fork writes no results of calls of earlier answers, counts the errors of
+/// calls, and copies no row for which its step has no room. The tables do not change.
 const FAILED_RESULTS: &str = "SELECT 1";
 
 /// The module.

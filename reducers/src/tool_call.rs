@@ -111,6 +111,9 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
 /// hints of late results, which events record, are others. The tables do not change.
 const RUNS_STOP: &str = "SELECT 1";
 
+/// Version 6: the bytes of the calls that a claim examines are limited. The tables do not change.
+const BOUNDED_CLAIMS: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -124,6 +127,7 @@ pub fn module() -> Module {
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
         .step(waiting::FILL_CALLS)
         .step(RUNS_STOP)
+        .step(BOUNDED_CLAIMS)
         .table::<ToolClaim>()
         .table::<WaitingEntry>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)

@@ -1,11 +1,14 @@
-//! A log with cleanups by their first rules: one transaction ended a whole tree of runs, and each session of a
-//! cancelled tree had its own step. Replays give the same rows, and the file continues by the current rules.
+//! Logs with events by former rules. Replays give the same rows, and the file continues by the current rules.
+//!
+//! A kept file has cleanups by their first rules: one transaction ended a whole tree of runs, and each session of a cancelled
+//! tree had its own step.
 
 use std::fs;
 use std::path::Path;
 
 use abide_engine::replay;
 use abide_reducers::modules;
+use abide_schema::limits;
 use abide_tests::unpacked;
 use rusqlite::Connection;
 use serde_json::json;
@@ -166,5 +169,113 @@ fn both_rules_end_the_same() {
         assert!(new_steps[0][0].to_json().as_i64() < Some(10), "{new_steps:?}, {old_steps:?}");
         new.close();
         check_replay(&new, "again");
+    });
+}
+
+/// A file that comes to these versions of modules with a later event, so that its calls follow the rules before them. No step
+/// of a cleanup or of a fork runs but the first, which is part of the call.
+fn before(versions: &[(&str, u32)]) -> World {
+    let mut world = World::new();
+    world.close();
+    for (module, version) in versions {
+        let known = format!("module.{module}.{version}");
+        world.raw().execute("INSERT INTO meta VALUES (?1, '1000000')", [known]).unwrap();
+    }
+    let mut config = world.config(modules());
+    config.timers = false;
+    world.open_with(config);
+    world
+}
+
+/// Limits of bytes came without a version: a replay of an older log ended fewer calls in the first step of a cancellation, and
+/// `verify --replay` said that the file had been changed outside of the log. The class: a new limit of what one call does.
+#[test]
+fn a_cleanup_before_version_3_has_no_limit_of_bytes() {
+    run(async {
+        let mut world = before(&[("cleanup", 3)]);
+        world.call("register_tool", json!({"name": "look", "effect": "idempotent"})).await.unwrap();
+        world.call("create_session", json!({"agent": "support", "id": "s"})).await.unwrap();
+        let text = "x".repeat(limits::CLEANUP_BYTES * 3 / 5);
+        for nth in 0..3 {
+            let call = json!({"call_id": format!("c{nth}"), "session_id": "s", "tool_name": "look",
+                "arguments": {"text": text}});
+            world.call("request_tool_call", call).await.unwrap();
+            let timer = json!({"session_id": "s", "in_ms": 60_000, "message": text});
+            world.call("set_timer", timer).await.unwrap();
+        }
+        world.call("cancel_session", json!({"session_id": "s"})).await.unwrap();
+        let left = "SELECT (SELECT count(*) FROM tool_calls WHERE status = 'pending'),
+            (SELECT count(*) FROM timers WHERE status = 'pending'), (SELECT count(*) FROM cleanups)";
+        assert_eq!(*world.rows(left).await[0], [0.into(), 0.into(), 0.into()]);
+        world.close();
+        check_replay(&world, "again");
+    });
+}
+
+#[test]
+fn a_claim_before_version_6_has_no_limit_of_bytes() {
+    const BYTES: usize = 7 << 20;
+    run(async {
+        let mut world = before(&[("tool_call", 6)]);
+        world.call("register_tool", json!({"name": "look", "effect": "idempotent"})).await.unwrap();
+        world.call("register_agent", json!({"name": "x", "definition": {}})).await.unwrap();
+        world.call("create_session", json!({"agent": "x", "id": "s"})).await.unwrap();
+        world.call("start_run", json!({"session_id": "s", "id": "r"})).await.unwrap();
+        let token = world.drive("r").await;
+        world.call("abort_run", json!({"id": "r"})).await.unwrap();
+        let text = "x".repeat(BYTES);
+        for nth in 0..2 + limits::CLAIM_BYTES / BYTES {
+            let call = json!({"call_id": format!("r~{nth}"), "session_id": "s", "tool_name": "look",
+                "arguments": {"text": text}, "run_id": "r", "run_fencing_token": token});
+            world.call("request_tool_call", call).await.unwrap();
+        }
+        world.call("create_session", json!({"agent": "x", "id": "open"})).await.unwrap();
+        let call =
+            json!({"call_id": "open", "session_id": "open", "tool_name": "look", "arguments": {}});
+        world.call("request_tool_call", call).await.unwrap();
+        let done = world.call("claim_next_tool_call", json!({"tools": ["look"]})).await.unwrap();
+        assert!(done.result.contains("\"open\""), "{}", done.result);
+        world.close();
+        check_replay(&world, "again");
+    });
+}
+
+/// Errors of calls were not counted, and the last row of a step could have any size.
+#[test]
+fn a_fork_before_version_9_counts_no_errors() {
+    const BYTES: usize = 1 << 20;
+    run(async {
+        let mut world = before(&[("snapshot", 9)]);
+        world.call("register_tool", json!({"name": "look", "effect": "read_only"})).await.unwrap();
+        world.call("create_session", json!({"agent": "support", "id": "s"})).await.unwrap();
+        let calls = limits::FORK_BYTES / BYTES + 1;
+        for nth in 0..calls {
+            let call_id = format!("c{nth}");
+            let call = json!({"call_id": call_id, "session_id": "s", "tool_name": "look",
+                "arguments": {}, "claim_lease_ms": 60_000});
+            let token = world.call("request_tool_call", call).await.unwrap().seq;
+            let failed =
+                json!({"call_id": call_id, "fencing_token": token, "error": "x".repeat(BYTES)});
+            world.call("fail_tool_call", failed).await.unwrap();
+        }
+        let named: Vec<_> =
+            (0..calls).map(|nth| json!({"call_id": format!("c{nth}"), "name": "look"})).collect();
+        let answer = json!({"session_id": "s", "role": "assistant", "content": "I look.", "data": {"calls": named}});
+        world.call("append_message", answer).await.unwrap();
+        for nth in 0..calls {
+            let result = json!({"session_id": "s", "role": "tool", "content": "failed",
+                "data": {"call_id": format!("c{nth}")}});
+            world.call("append_message", result).await.unwrap();
+        }
+        for _ in 0..2 {
+            world.say("s", &"x".repeat(limits::FORK_STEP_BYTES * 3 / 5)).await.unwrap();
+        }
+        world.say("s", "The next step copies this.").await.unwrap();
+        world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
+        let copied = "SELECT calls, messages FROM session_forks";
+        let calls = calls as i64;
+        assert_eq!(*world.rows(copied).await[0], [calls.into(), (1 + calls + 2).into()]);
+        world.close();
+        check_replay(&world, "again");
     });
 }

@@ -374,7 +374,7 @@ impl ForkStep {
         let bytes = content.as_ref().map_or(0, String::len)
             + data.as_ref().map_or(0, |data| data.as_str().len());
         let has_begun = self.has_copied || !self.tail.is_empty();
-        if has_begun && !self.has_room_for(bytes) {
+        if has_begun && !self.has_room_for(ctx, bytes) {
             return Ok(false);
         }
         let mut data = data.map(|data| data.value());
@@ -437,10 +437,16 @@ impl ForkStep {
                 && call.seq <= self.fork.at
         };
         let Some(call) = found.filter(had_ended) else { return Ok(true) };
-        if self.has_copied && !self.has_room_for(call.bytes()) {
+        let bytes = if ctx.is_before("snapshot", 9) {
+            let result = call.result.as_ref().map_or(0, |result| result.as_str().len());
+            call.arguments.as_str().len() + result
+        } else {
+            call.bytes()
+        };
+        if self.has_copied && !self.has_room_for(ctx, bytes) {
             return Ok(false);
         }
-        self.count(call.bytes(), 1)?;
+        self.count(bytes, 1)?;
         ctx.insert(ToolCall {
             call_id: new_id,
             session_id: self.session.id.clone(),
@@ -645,7 +651,11 @@ impl ForkStep {
     }
 
     /// Whether the step may copy one more row of this size.
-    fn has_room_for(&self, bytes: usize) -> bool {
+    fn has_room_for(&self, ctx: &mut Context<'_>, bytes: usize) -> bool {
+        // The last row of a step could have any size.
+        if ctx.is_before("snapshot", 9) {
+            return self.has_room();
+        }
         self.rows_left > 0 && bytes <= self.bytes_left
     }
 

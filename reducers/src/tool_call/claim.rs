@@ -244,6 +244,8 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
         let found = ctx.find::<ToolCall>(next, &[tool.into(), behind])?;
         Ok(found.into_iter().next().map(|call| call.call_id))
     };
+    let max_bytes =
+        if ctx.is_before(super::rows::MODULE, 6) { usize::MAX } else { limits::CLAIM_BYTES };
     let (mut closing, mut bytes) = (false, 0);
     let found = waiting::longest(ctx, &waiting::calls_of(tool), following, |ctx, call_id| {
         let call = ctx.without_policies(|ctx| ctx.get::<ToolCall>(call_id))?;
@@ -255,7 +257,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, 
             }
             closing = true;
         }
-        Ok(if bytes < limits::CLAIM_BYTES { Examined::Passed } else { Examined::Enough })
+        Ok(if bytes < max_bytes { Examined::Passed } else { Examined::Enough })
     })?;
     Ok(match found {
         Some(call) => ClaimCandidate::Call(Box::new(call)),
