@@ -31,6 +31,8 @@ pub struct Config {
     pub buffers: BufferLimits,
     /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
     pub timers: bool,
+    /// Maximum number of due rows of one kind and one tenant in memory.
+    pub due_of_a_tenant: usize,
     /// Schedules each thread's steps; by default unrestricted.
     pub scheduler: Arc<dyn StepScheduler>,
 }
@@ -52,7 +54,7 @@ impl Config {
         let retention = Retention::default();
         let (entropy, scheduler) = (Arc::new(SystemEntropy), Arc::new(FreeRunning));
         let buffers = BufferLimits::default();
-        let timers = true;
+        let (timers, due_of_a_tenant) = (true, limits::DUE_OF_A_TENANT);
         Config {
             modules,
             clock,
@@ -62,6 +64,7 @@ impl Config {
             retention,
             buffers,
             timers,
+            due_of_a_tenant,
             scheduler,
         }
     }

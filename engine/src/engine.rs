@@ -45,10 +45,18 @@ impl Engine {
         let (path, layout) = (path.as_ref(), Layout { modules: config.modules.clone() });
         let store = Store::open(path, layout, config.tuning.clone())?;
         let path = store.path().to_owned();
-        let Config { clock, entropy, live_budget, retention, buffers, timers, scheduler, .. } =
-            config;
+        let Config { clock, entropy, live_budget, retention, buffers, scheduler, .. } = config;
         let sources = EventSources { clock, entropy };
-        let config = ThreadConfig { sources, live_budget, retention, buffers, timers, scheduler };
+        let (timers, due_of_a_tenant) = (config.timers, config.due_of_a_tenant);
+        let config = ThreadConfig {
+            sources,
+            live_budget,
+            retention,
+            buffers,
+            timers,
+            due_of_a_tenant,
+            scheduler,
+        };
         let inner = startup::start(store, config);
         let inner = inner.map_err(|why| OpenError::Store { path, why })?;
         Ok(Engine { inner })

@@ -627,3 +627,69 @@ fn rows_without_room_in_memory_are_read_again() {
         assert_eq!(world.engine().metrics().refusals_total.get(), 0);
     });
 }
+
+/// While rows of a tenant were passed over, its lane took the rows that came later as soon as it had room for them. So it was
+/// never empty as long as the tenant set timers, and those that were passed over never fired. The class: what waits for a
+/// queue to be empty, and a queue that does not become empty.
+#[test]
+fn rows_that_were_passed_over_run_before_later_ones() {
+    const OF_A_TENANT: usize = 100;
+    run(async {
+        let mut world = World::new();
+        world.close();
+        let mut config = world.config(modules());
+        config.due_of_a_tenant = OF_A_TENANT;
+        world.open_with(config);
+        let session = json!({"agent": "x", "id": "zeta", "scope": {"tenant": "zeta"}});
+        world.call("create_session", session).await.unwrap();
+        let set = async |first: usize, count: usize, due_at: i64| {
+            let timer =
+                |nth| json!({"session_id": "zeta", "id": format!("t{nth:04}"), "due_at": due_at});
+            let calls: Vec<BatchCall> = (first..first + count)
+                .map(|nth| BatchCall { reducer: "set_timer".to_owned(), args: timer(nth) })
+                .collect();
+            world.engine().batch(&Caller::local(), &calls, None).await.unwrap();
+        };
+        let first = 4 * OF_A_TENANT;
+        for nth in 0..4 {
+            set(nth * OF_A_TENANT, OF_A_TENANT, START.0 + 1_000).await;
+        }
+        world.clock.advance_ms(1_000);
+        // Each of these transactions fires fewer timers than it adds.
+        let mut set_later = 0;
+        while numbers(
+            &world,
+            "SELECT count(*) FROM timers WHERE id < 't0400' AND status = 'pending'",
+        )
+        .await[0]
+            > 0
+        {
+            assert!(set_later < 20 * OF_A_TENANT, "those that were passed over do not fire");
+            set(first + set_later, OF_A_TENANT, world.clock_now()).await;
+            set_later += OF_A_TENANT;
+        }
+        world.pass_ms(0).await;
+        let fired = "SELECT count(*) FROM timers WHERE status = 'fired'";
+        assert_eq!(numbers(&world, fired).await, [(first + set_later) as i64]);
+        let too_early = "SELECT count(*) FROM timers WHERE id >= 't0400' AND seq < (SELECT max(seq) FROM timers WHERE id < 't0400')";
+        assert_eq!(numbers(&world, too_early).await, [0]);
+    });
+}
+
+/// Rows that a transaction had no time for came back behind all others with their due time. The class: an order that is kept
+/// in memory, and lost when a row leaves it for a while.
+#[test]
+fn rows_that_are_put_back_keep_their_order() {
+    run(async {
+        let world = World::new();
+        world.call("create_session", json!({"agent": "x", "id": "s"})).await.unwrap();
+        let message = "x".repeat(300 << 10);
+        for nth in 0..20 {
+            let timer = json!({"session_id": "s", "id": format!("t{nth:02}"), "due_at": START.0 + 1_000, "message": message});
+            world.call("set_timer", timer).await.unwrap();
+        }
+        world.pass_ms(1_000).await;
+        let of_order = "SELECT CAST(substr(id, 2) AS INTEGER) FROM timers ORDER BY seq";
+        assert_eq!(numbers(&world, of_order).await, (0..20).collect::<Vec<_>>());
+    });
+}

@@ -11,8 +11,9 @@
 //!
 //! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant with many
 //! due rows delays only itself. Each kind has its own room in memory, and each lane a part of it: rows beyond that are
-//! passed over, and read again when the lane is empty. A row in a lane can have changed since it was read, or be there
-//! twice, so it is looked up once more before its call.
+//! passed over, and read again when the lane is empty. Until then the lane takes no rows, because those that come later
+//! would run first. A row in a lane can have changed since it was read, or be there twice, so it is looked up once more
+//! before its call.
 //!
 //! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call is one of
 //! the caller that began the work, and its lane is that of the scope in which the work is done.
@@ -53,10 +54,18 @@ pub(crate) struct DueRow {
     pub(crate) caller: Caller,
     /// The call that it continues.
     pub(crate) continued: Option<ContinuedCall>,
-    kind: usize,
-    at: Micros,
     key: Vec<Value>,
     lane: Arc<str>,
+    place: Place,
+}
+
+/// The place of a row in its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    kind: usize,
+    at: Micros,
+    /// Distinguishes rows that are due at the same time, in the order in which they were read.
+    added: u64,
 }
 
 /// A call whose work goes on in later transactions.
@@ -94,7 +103,8 @@ struct DeadlineKind {
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
     changed: Vec<(Micros, Vec<Value>)>,
-    /// The full lanes for which rows were passed over, and the earliest due time of these rows.
+    /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they are
+    /// empty.
     passed_over: BTreeMap<Arc<str>, Micros>,
     /// Rows whose calls run in the current transaction, or ran in the last one.
     running: Vec<(Micros, Vec<Value>)>,
@@ -162,16 +172,16 @@ impl DeadlineKind {
         &mut self,
         found: WaitingRow,
         lane: Arc<str>,
-        kind: usize,
-        (at, key): (Micros, Vec<Value>),
+        place: Place,
+        key: Vec<Value>,
     ) -> DueRow {
-        let mut arguments = self.arguments(at, &key);
+        let mut arguments = self.arguments(place.at, &key);
         let reducer = self.deadline.reducer.name;
         let (mut caller, mut continued) = (Caller::system(), None);
         if let (Some((subject, by)), Some(continuation)) =
             (found.continued, self.deadline.continuation)
         {
-            let failed = self.failed.iter().find(|((of, row), _)| *of == at && *row == key);
+            let failed = self.failed.iter().find(|((at, row), _)| *at == place.at && *row == key);
             let failure = failed.map(|(_, refusal)| refusal.clone());
             match &failure {
                 Some(Refusal { code, detail, .. }) => {
@@ -181,7 +191,7 @@ impl DeadlineKind {
             }
             continued = Some(ContinuedCall { reducer: continuation.reducer, subject, failure });
         }
-        DueRow { reducer, arguments, caller, continued, kind, at, key, lane }
+        DueRow { reducer, arguments, caller, continued, key, lane, place }
     }
 
     /// Reads at most `max` due rows behind those that were read, and records when to look again. Returns their number.
@@ -229,7 +239,7 @@ impl DeadlineKind {
         !self.changed.is_empty() || !self.passed_over.is_empty()
     }
 
-    /// Records that a row was passed over because its lane is full.
+    /// Records that a row was passed over.
     fn pass_over(&mut self, lane: Arc<str>, at: Micros) {
         let first = self.passed_over.entry(lane).or_insert(at);
         *first = at.min(*first);
@@ -308,26 +318,39 @@ fn text(cell: Option<&Value>) -> String {
 }
 
 /// The due rows of one tenant.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
-    /// By kind and due time. The last number distinguishes rows that are due at the same time, in the order in which they
-    /// were read.
-    rows: BTreeMap<(usize, Micros, u64), Vec<Value>>,
+    rows: BTreeMap<Place, Vec<Value>>,
     /// The number of rows of each kind.
     counts: Vec<usize>,
+}
+
+impl Lane {
+    fn new(kinds: usize) -> Lane {
+        Lane { rows: BTreeMap::new(), counts: vec![0; kinds] }
+    }
+
+    /// The place of the oldest row of a kind.
+    fn first(&self, kind: usize) -> Option<Place> {
+        let start = Place { kind, at: Micros(i64::MIN), added: 0 };
+        let end = Place { kind: kind + 1, ..start };
+        self.rows.range(start..end).next().map(|(place, _)| *place)
+    }
 }
 
 /// The due rows in memory.
 #[derive(Debug)]
 struct Lanes {
     tenants: Tenants,
+    /// Maximum number of rows of each kind in a lane.
+    max_of_a_tenant: usize,
     lanes: BTreeMap<Arc<str>, Lane>,
     /// The number of rows of each kind.
     counts: Vec<usize>,
     /// The lanes, the next one first.
     turn: VecDeque<Arc<str>>,
     /// The lanes before them for which the current transaction has no room.
-    passed_over: VecDeque<Arc<str>>,
+    without_room: VecDeque<Arc<str>>,
     /// Rows so far.
     added: u64,
     /// The lanes of recent scopes.
@@ -338,13 +361,14 @@ struct Lanes {
 const SCOPES: usize = 1_024;
 
 impl Lanes {
-    fn new(tenants: Tenants, kinds: usize) -> Lanes {
+    fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> Lanes {
         Lanes {
             tenants,
+            max_of_a_tenant,
             lanes: BTreeMap::new(),
             counts: vec![0; kinds],
             turn: VecDeque::new(),
-            passed_over: VecDeque::new(),
+            without_room: VecDeque::new(),
             added: 0,
             of_scopes: HashMap::new(),
         }
@@ -361,7 +385,7 @@ impl Lanes {
 
     /// Whether a lane has as many rows of a kind as it may.
     fn is_full(&self, lane: &str, kind: usize) -> bool {
-        self.count(lane, kind) >= limits::DUE_OF_A_TENANT
+        self.count(lane, kind) >= self.max_of_a_tenant
     }
 
     /// The lane of a scope, as its row says.
@@ -378,64 +402,65 @@ impl Lanes {
         lane
     }
 
+    /// Adds a row behind those that are due at the same time.
     fn add(&mut self, lane: Arc<str>, kind: usize, at: Micros, key: Vec<Value>) {
+        self.added += 1;
+        self.add_at(lane, Place { kind, at, added: self.added }, key);
+    }
+
+    /// Adds a row at its place. A new lane has the last turn.
+    fn add_at(&mut self, lane: Arc<str>, place: Place, key: Vec<Value>) {
         if !self.lanes.contains_key(&lane) {
             self.turn.push_back(Arc::clone(&lane));
         }
-        self.insert(lane, kind, at, key);
+        self.insert(lane, place, key);
     }
 
     /// Puts rows back that were taken and did not run. Their lanes have the first turns, in this order.
     fn put_back(&mut self, rows: Vec<DueRow>) {
-        for DueRow { lane, kind, at, key, .. } in rows.into_iter().rev() {
+        for DueRow { lane, place, key, .. } in rows.into_iter().rev() {
             self.turn.retain(|other| *other != lane);
             self.turn.push_front(Arc::clone(&lane));
-            self.insert(lane, kind, at, key);
+            self.insert(lane, place, key);
         }
     }
 
-    fn insert(&mut self, lane: Arc<str>, kind: usize, at: Micros, key: Vec<Value>) {
+    fn insert(&mut self, lane: Arc<str>, place: Place, key: Vec<Value>) {
         let kinds = self.counts.len();
-        let fresh = || Lane { counts: vec![0; kinds], ..Lane::default() };
-        let lane = self.lanes.entry(lane).or_insert_with(fresh);
-        self.added += 1;
-        self.counts[kind] += 1;
-        lane.counts[kind] += 1;
-        lane.rows.insert((kind, at, self.added), key);
+        let lane = self.lanes.entry(lane).or_insert_with(|| Lane::new(kinds));
+        self.counts[place.kind] += 1;
+        lane.counts[place.kind] += 1;
+        lane.rows.insert(place, key);
     }
 
     /// Takes the oldest row of the next lane that has one of a kind with room.
-    fn take(&mut self, room: &[usize]) -> Option<(Arc<str>, usize, Micros, Vec<Value>)> {
+    fn take(&mut self, room: &[usize]) -> Option<(Arc<str>, Place, Vec<Value>)> {
         loop {
-            let lane = self.turn.pop_front()?;
-            let Some(Lane { rows, counts }) = self.lanes.get_mut(&lane) else { continue };
+            let name = self.turn.pop_front()?;
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
             let kinds = (0..room.len()).filter(|kind| room[*kind] > 0);
-            let first = kinds.filter_map(|kind| {
-                let mut of_kind =
-                    rows.range((kind, Micros(i64::MIN), 0)..(kind + 1, Micros(i64::MIN), 0));
-                of_kind.next().map(|(place, _)| *place)
-            });
-            let Some(place) = first.min_by_key(|(kind, at, added)| (*at, *kind, *added)) else {
+            let first = kinds.filter_map(|kind| lane.first(kind));
+            let Some(place) = first.min_by_key(|place| (place.at, *place)) else {
                 // Its rows have no room later in this transaction either.
-                self.passed_over.push_back(lane);
+                self.without_room.push_back(name);
                 continue;
             };
-            let key = rows.remove(&place)?;
-            counts[place.0] -= 1;
-            self.counts[place.0] -= 1;
-            if rows.is_empty() {
-                self.lanes.remove(&lane);
+            let key = lane.rows.remove(&place)?;
+            lane.counts[place.kind] -= 1;
+            self.counts[place.kind] -= 1;
+            if lane.rows.is_empty() {
+                self.lanes.remove(&name);
             } else {
-                self.turn.push_back(Arc::clone(&lane));
+                self.turn.push_back(Arc::clone(&name));
             }
-            return Some((lane, place.0, place.1, key));
+            return Some((name, place, key));
         }
     }
 
     /// Ends the turns of a transaction. The lanes without room are the first of the next one: for kinds with few rows in a
     /// transaction, the lane that had its turn must come after those that had none.
     fn end_turns(&mut self) {
-        while let Some(lane) = self.passed_over.pop_back() {
+        while let Some(lane) = self.without_room.pop_back() {
             self.turn.push_front(lane);
         }
     }
@@ -443,7 +468,7 @@ impl Lanes {
     /// Drops the rows of a kind.
     fn drop_kind(&mut self, kind: usize) {
         for lane in self.lanes.values_mut() {
-            lane.rows.retain(|(of, ..), _| *of != kind);
+            lane.rows.retain(|place, _| place.kind != kind);
             lane.counts[kind] = 0;
         }
         self.counts[kind] = 0;
@@ -464,14 +489,15 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// The deadlines of these modules.
-    pub(crate) fn new(modules: &[Module], tenants: Tenants) -> Timers {
+    pub(crate) fn new(modules: &[Module], tenants: Tenants, max_of_a_tenant: usize) -> Timers {
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
         let tables: Vec<&'static TableSpec> =
             modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
         let owners = RowOwners::new(&tables);
         let kinds: Vec<DeadlineKind> =
             deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
-        Timers { lanes: Lanes::new(tenants, kinds.len()), kinds, rests_until: None }
+        let lanes = Lanes::new(tenants, kinds.len(), max_of_a_tenant);
+        Timers { lanes, kinds, rests_until: None }
     }
 
     /// Time until something is due; `None` if no rows wait.
@@ -520,17 +546,17 @@ impl Timers {
             if due.len() == limits::DUE_PER_COMMIT {
                 break;
             }
-            let Some((lane, kind, at, key)) = self.lanes.take(&room) else { break };
-            let this = &mut self.kinds[kind];
-            let row = (at, key);
-            let is_known = this.skipped.contains(&row) || this.running.contains(&row);
+            let Some((lane, place, key)) = self.lanes.take(&room) else { break };
+            let kind = &mut self.kinds[place.kind];
+            let row = (place.at, key.clone());
+            let is_known = kind.skipped.contains(&row) || kind.running.contains(&row);
             if is_known {
                 continue;
             }
-            let Some(found) = this.find(store, at, &row.1)? else { continue };
-            room[kind] -= 1;
-            this.running.push(row.clone());
-            due.push(this.due_row(found, lane, kind, row));
+            let Some(found) = kind.find(store, place.at, &key)? else { continue };
+            room[place.kind] -= 1;
+            kind.running.push(row);
+            due.push(kind.due_row(found, lane, place, key));
         }
         self.lanes.end_turns();
         Ok(due)
@@ -539,8 +565,8 @@ impl Timers {
     /// Puts rows back that the transaction had no time for.
     pub(crate) fn put_back(&mut self, rows: Vec<DueRow>) {
         for row in &rows {
-            let running = &mut self.kinds[row.kind].running;
-            running.retain(|(at, key)| *at != row.at || *key != row.key);
+            let running = &mut self.kinds[row.place.kind].running;
+            running.retain(|(at, key)| *at != row.place.at || *key != row.key);
         }
         self.lanes.put_back(rows);
     }
@@ -560,33 +586,49 @@ impl Timers {
             self.lanes.drop_kind(nth);
             return Ok(());
         }
-        while let Some((at, key)) = kind.changed.pop() {
-            let Some(found) = kind.find(store, at, &key)? else { continue };
+        while let Some((at, key)) = self.kinds[nth].changed.pop() {
+            let Some(found) = self.kinds[nth].find(store, at, &key)? else { continue };
             let lane = self.lanes.of_scope(&found.scope);
-            if self.lanes.is_full(&lane, nth) {
-                kind.pass_over(lane, at);
-            } else {
-                self.lanes.add(lane, nth, at, key);
-            }
+            self.add(nth, lane, at, key);
         }
-        kind.go_back(&self.lanes, nth, now);
+        self.read_next(nth, store, now, reads)?;
+        self.kinds[nth].go_back(&self.lanes, nth, now);
+        self.read_next(nth, store, now, reads)
+    }
+
+    /// Reads the next due rows of a kind into the lanes, as many as there is room for.
+    fn read_next(
+        &mut self,
+        nth: usize,
+        store: &Writer,
+        now: Micros,
+        reads: &mut usize,
+    ) -> Result<(), StoreError> {
+        let kind = &mut self.kinds[nth];
         let room = limits::DUE_IN_MEMORY.saturating_sub(self.lanes.counts[nth]);
         let max = room.min(*reads);
-        if max > 0 && kind.next.is_some_and(|next| next <= now) {
-            let (lanes, mut passed_over) = (&mut self.lanes, Vec::new());
-            *reads -= kind.read(store, now, max, |at, key, scope| {
-                let lane = lanes.of_scope(scope);
-                if lanes.is_full(&lane, nth) {
-                    passed_over.push((lane, at));
-                } else {
-                    lanes.add(lane, nth, at, key);
-                }
-            })?;
-            for (lane, at) in passed_over {
-                kind.pass_over(lane, at);
-            }
+        if max == 0 || kind.next.is_none_or(|next| next > now) {
+            return Ok(());
+        }
+        let (lanes, mut found) = (&mut self.lanes, Vec::new());
+        *reads -= kind.read(store, now, max, |at, key, scope| {
+            found.push((lanes.of_scope(scope), at, key));
+        })?;
+        for (lane, at, key) in found {
+            self.add(nth, lane, at, key);
         }
         Ok(())
+    }
+
+    /// Adds a due row to its lane, or passes it over: the lane is full, or older rows were passed over for it. If the lane
+    /// took later rows meanwhile, it would not be empty as long as such rows come, and the older ones would never run.
+    fn add(&mut self, nth: usize, lane: Arc<str>, at: Micros, key: Vec<Value>) {
+        let kind = &mut self.kinds[nth];
+        if kind.passed_over.contains_key(&lane) || self.lanes.is_full(&lane, nth) {
+            kind.pass_over(lane, at);
+        } else {
+            self.lanes.add(lane, nth, at, key);
+        }
     }
 
     /// Processes the changes of a transaction: a row may be due earlier than the bound.
@@ -604,23 +646,24 @@ impl Timers {
     /// Records that a row was not processed. After a transient storage error it is retried
     /// later; after a refusal it is skipped, because the reducer would refuse again. The work of a continuation is ended.
     pub(crate) fn refused(&mut self, due: &DueRow, refusal: &Refusal, now: Micros) {
-        let kind = &mut self.kinds[due.kind];
-        let row = (due.at, due.key.clone());
+        let kind = &mut self.kinds[due.place.kind];
+        let row = (due.place.at, due.key.clone());
         kind.running.retain(|running| *running != row);
         if refusal.code.retryable() {
-            self.lanes.add(Arc::clone(&due.lane), due.kind, due.at, due.key.clone());
+            self.lanes.add_at(Arc::clone(&due.lane), due.place, due.key.clone());
             return self.rest(now);
         }
         if due.continued.as_ref().is_some_and(|continued| continued.failure.is_none()) {
             kind.failed.push((row, refusal.clone()));
-            return self.lanes.add(Arc::clone(&due.lane), due.kind, due.at, due.key.clone());
+            return self.lanes.add_at(Arc::clone(&due.lane), due.place, due.key.clone());
         }
         kind.skip(row, refusal);
     }
 
     /// Records that a row was processed.
     pub(crate) fn done(&mut self, due: &DueRow) {
-        self.kinds[due.kind].failed.retain(|((at, key), _)| *at != due.at || *key != due.key);
+        let failed = &mut self.kinds[due.place.kind].failed;
+        failed.retain(|((at, key), _)| *at != due.place.at || *key != due.key);
     }
 
     /// The unfinished work of a call that has returned this result, if its reducer has continuations: what the work is done

@@ -100,6 +100,7 @@ pub(super) struct ThreadConfig {
     pub(super) retention: Retention,
     pub(super) buffers: BufferLimits,
     pub(super) timers: bool,
+    pub(super) due_of_a_tenant: usize,
     pub(super) scheduler: Arc<dyn StepScheduler>,
 }
 
@@ -129,7 +130,11 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let rate_limiter = Arc::<RateLimiter>::default();
     let writer = WriterThread {
         executor: executor(&shared, found.writer, found.former, log, config.sources),
-        timers: Timers::new(if config.timers { modules } else { &[] }, threads.tenants.clone()),
+        timers: Timers::new(
+            if config.timers { modules } else { &[] },
+            threads.tenants.clone(),
+            config.due_of_a_tenant,
+        ),
         continued: HeldAnswers::default(),
         rate_limiter: Arc::clone(&rate_limiter),
         policies: TransactionPolicies::new(&found.policies),
