@@ -432,8 +432,11 @@ impl WriterThread {
     fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
         let FinishedGroup { outcomes, deltas, segment } = finished;
         // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays too.
-        for unit in &group.units {
-            self.rate_limiter.add(&unit.caller, unit.further_calls(), self.executor.now());
+        // A unit that waits for work runs again, and pays once.
+        for (unit, outcome) in group.units.iter().zip(&outcomes) {
+            if !matches!(outcome, UnitOutcome::Deferred(_)) {
+                self.rate_limiter.add(&unit.caller, unit.further_calls(), self.executor.now());
+            }
         }
         let last_steps = self.settle_deadlines(&group.units, &outcomes);
         self.count(&outcomes, deltas.len());
