@@ -13,8 +13,8 @@ use crate::commit::overlay::NetChange;
 /// Maximum events pruned after one commit: twice as many as the largest commit adds.
 const SLICE: i64 = 2_000;
 
-/// Maximum bytes of undo images pruned after one commit, if it is more than one: more than the groups of one commit add.
-/// To delete a value, SQLite reads all its pages.
+/// Bytes of undo images after which no further event is pruned after one commit, unless the commit has added more: the log must
+/// not grow. To delete a value, SQLite reads all its pages.
 const SLICE_BYTES: i64 = 16 << 20;
 
 /// Limits of the change log. Entries beyond either limit are pruned; without limits, none are.
@@ -43,6 +43,8 @@ pub(crate) struct ChangeLog {
     floor: Seq,
     /// Time of the first event above the floor, once looked up.
     oldest_at: Option<Micros>,
+    /// Bytes of the undo images since the last commit.
+    bytes_added: i64,
 }
 
 impl ChangeLog {
@@ -51,16 +53,16 @@ impl ChangeLog {
         tables: Vec<&'static TableSpec>,
         floor: Seq,
     ) -> ChangeLog {
-        ChangeLog { retention, tables, floor, oldest_at: None }
+        ChangeLog { retention, tables, floor, oldest_at: None, bytes_added: 0 }
     }
 
     pub(crate) fn floor(&self) -> Seq {
         self.floor
     }
 
-    /// Stores the old images of the commit, one row per table.
+    /// Stores the old images of a group, one row per table.
     pub(crate) fn record(
-        &self,
+        &mut self,
         store: &Writer,
         changes: &[NetChange],
         from: Seq,
@@ -81,26 +83,28 @@ impl ChangeLog {
                 }
             }
             if !images.is_empty() {
+                self.bytes_added += images.len() as i64;
                 store.log_changes(table, from, to, images)?;
             }
         }
         Ok(())
     }
 
-    /// Prunes a slice of expired entries, in a separate transaction.
+    /// Prunes a slice of expired entries after a commit, in a separate transaction.
     pub(crate) fn prune(
         &mut self,
         store: &Writer,
         head: Seq,
         now: Micros,
     ) -> Result<(), StoreError> {
+        let max_bytes = std::mem::take(&mut self.bytes_added).max(SLICE_BYTES);
         let max = Seq(self.floor.0.saturating_add(SLICE).min(head.0));
         let by_age = self.past_its_age(store, now, max)?;
         let floor = self.past_its_count(head).max(by_age).min(max);
         if floor <= self.floor {
             return Ok(());
         }
-        let floor = self.within_bytes(store, floor)?;
+        let floor = self.within_bytes(store, floor, max_bytes)?;
         store.begin()?;
         store.set_change_log_floor(floor)?;
         store.prune_change_log(floor)?;
@@ -109,15 +113,15 @@ impl ChangeLog {
         Ok(())
     }
 
-    /// The last floor up to `floor` below which are few bytes. It is above the current floor.
-    fn within_bytes(&self, store: &Writer, floor: Seq) -> Result<Seq, StoreError> {
+    /// The first floor below which are more than `max_bytes`, or `floor` if that is lower. It is above the current floor.
+    fn within_bytes(&self, store: &Writer, floor: Seq, max_bytes: i64) -> Result<Seq, StoreError> {
         let sql =
             "SELECT seq, length(images) FROM change_log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
         let (mut last, mut bytes, mut within) = (self.floor.0, 0, None);
         store.run(sql, &[self.floor.0.into(), floor.0.into()], &mut |row| {
             let [Value::Integer(seq), Value::Integer(length)] = row else { return };
             // An event can have images of several tables, which are deleted together.
-            if bytes > SLICE_BYTES && *seq > last && within.is_none() {
+            if bytes > max_bytes && *seq > last && within.is_none() {
                 within = Some(Seq(last));
             }
             bytes += length;
