@@ -83,7 +83,6 @@ async fn a_long_fork_is_completed_through_many_kills() {
     let caller = server.client().await;
     let waiting = tokio::spawn(caller.call(fork.clone()).request_id("once").send());
     let total = 3 * ROUNDS;
-    let mut refused = 0;
     for hundredths in KILLS {
         while live
             .typed_rows::<(String, usize)>()
@@ -95,7 +94,8 @@ async fn a_long_fork_is_completed_through_many_kills() {
         }
         server.kill();
         server.start_again();
-        // A title is no part of the history, in case this restart took longer than all the steps that are left.
+        // How many of these calls are refused depends on the speed of the machine: a restart can take longer than all the steps
+        // that are left. `tests/it/forks.rs` stops at each step and counts the refusals. A title is no part of the history.
         let at_once = server.client().await;
         let call = at_once.call_by_name("update_session", json!({"session_id": "f", "title": "x"}));
         match call.await {
@@ -103,14 +103,9 @@ async fn a_long_fork_is_completed_through_many_kills() {
                 abide.sql("SELECT count(*) FROM session_copies").fetch::<i64>().await.unwrap(),
                 [0]
             ),
-            Err(error) => {
-                assert_eq!(error.code(), Some(Code::Conflict), "{error}");
-                refused += 1;
-            }
+            Err(error) => assert_eq!(error.code(), Some(Code::Conflict), "{error}"),
         }
     }
-    assert!(refused > 1, "the steps ended before the kills");
-
     let first = timeout(PATIENCE, waiting).await.expect("the fork is completed").unwrap().unwrap();
     assert_eq!((first.messages, first.calls), (total as i64, ROUNDS as i64));
     assert!(first.ended_at.is_some());
