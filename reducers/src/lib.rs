@@ -8,7 +8,7 @@
 //! # What bounds the work of a call
 //!
 //! A call occupies the only writer, so its work is bounded by constants or by the size of its arguments, and never by the
-//! number or the size of stored rows. A loop over stored rows that can be large counts rows and bytes, and reads one row at a
+//! number of stored rows or the size of more than one. A loop over stored rows that can be large counts rows and bytes, and reads one row at a
 //! time:
 //!
 //! | work | rows | bytes | then |
