@@ -15,6 +15,10 @@ use crate::tools::runtime_tool::{self, Delivery};
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
 
+/// Of a call that is not cancelled: not yet, because the cleanup of its run goes on, or never, because its run was done.
+const NOT_BEGUN: &str = "There is no result yet: the run ended before the call began, and it may still run. \
+    Find out before you repeat it.";
+
 const RUNNING: &str = "There is no result yet: the run ended while the call ran, and it has not stopped. \
     It may take effect: find out before you repeat it.";
 
@@ -74,9 +78,8 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     let id = row.call_id.as_str();
     Ok(match row.status {
         ToolCallStatus::Unknown => error(id, UNKNOWN, false),
-        // Its cancellation with the run follows.
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval if row.attempt == 0 => {
-            error(id, NEVER_BEGAN, false)
+            error(id, NOT_BEGUN, false)
         }
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval | ToolCallStatus::Claimed => {
             error(id, RUNNING, false)
