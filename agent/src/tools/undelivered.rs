@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abide_client::{ToolCall, ToolCallStatus};
 
-use crate::context::entry::UndeliveredResult;
+use crate::context::entry::{self, UndeliveredResult};
 use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
@@ -52,6 +52,7 @@ pub(crate) async fn read(driver: &mut Driver) -> Step {
                 error(&asked.call_id, text, true)
             }
         };
+        driver.has_cut_results |= entry::has_cut_result(&result.text);
         driver.entries.set_undelivered(*at, result);
     }
     Ok(())
