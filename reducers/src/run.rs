@@ -69,6 +69,9 @@ CREATE INDEX wait_limits_session_id ON wait_limits (session_id)";
 /// Version 11: an aborted run ends when the lease of its driver expires. The tables do not change.
 const ABORTED_LAPSE: &str = "SELECT 1";
 
+/// Version 12: the calls of a run that fails end as those of an aborted run. The tables do not change.
+const FAILED_CALLS: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -83,6 +86,7 @@ pub fn module() -> Module {
         .step(active_agent::OWNERS)
         .step(rows::WAITS)
         .step(ABORTED_LAPSE)
+        .step(FAILED_CALLS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.

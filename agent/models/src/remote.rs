@@ -188,7 +188,7 @@ impl ModelProvider for Remote {
             has_frames: false,
             decoder: protocol.decoder(),
             gathered: PartialResponse::default(),
-            content_at: Instant::now(),
+            without_content: Duration::ZERO,
             content_bytes: 0,
         };
         stream::unfold(asking, async |mut asking| {
@@ -220,9 +220,10 @@ struct RequestStream {
     has_frames: bool,
     decoder: Box<dyn Decoder>,
     gathered: PartialResponse,
-    /// When the last part of the answer arrived, or the response began.
-    content_at: Instant,
-    /// The size of the answer at that time.
+    /// How long the body was read since the last part of the answer arrived, or the response began. The time in which the caller
+    /// does not ask for the next event is not the provider's.
+    without_content: Duration,
+    /// The size of the answer when that part arrived.
     content_bytes: usize,
 }
 
@@ -244,7 +245,7 @@ impl RequestStream {
             let next = match std::mem::replace(&mut self.step, Step::Over) {
                 Step::Ask(request) => {
                     let asked = self.shared.ask(&request).await;
-                    self.content_at = Instant::now();
+                    self.without_content = Duration::ZERO;
                     asked.map(Step::Read)
                 }
                 Step::Read(response) => self.read(response).await,
@@ -266,7 +267,7 @@ impl RequestStream {
             true => content.min(AFTERMATH),
             false => content,
         };
-        let rest = content.saturating_sub(self.content_at.elapsed());
+        let rest = content.saturating_sub(self.without_content);
         match rest < limit {
             true => (rest, without_content(content)),
             false => (limit, stalled(limit, setting)),
@@ -276,6 +277,7 @@ impl RequestStream {
     /// Reads the next chunk of the body.
     async fn read(&mut self, mut response: Response) -> Result<Step, ModelError> {
         let (limit, stalled) = self.patience();
+        let began = Instant::now();
         let next = match limit.is_zero() {
             // A provider that always has a further byte never lets a timer expire.
             true => Err(stalled),
@@ -303,8 +305,11 @@ impl RequestStream {
             None => frames.finish(&mut each)?,
         }
         let bytes = self.gathered.content_bytes();
-        if bytes != self.content_bytes {
-            (self.content_bytes, self.content_at) = (bytes, Instant::now());
+        if bytes == self.content_bytes {
+            self.without_content += began.elapsed();
+        } else {
+            self.content_bytes = bytes;
+            self.without_content = Duration::ZERO;
         }
         if chunk.is_some() && !self.gathered.is_over() {
             return Ok(Step::Read(response));

@@ -390,9 +390,13 @@ pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: 
     }
 }
 
-/// Whether it is a result that was cut because of its size, see `Truncation`, or an answer to a request with such results.
+/// Whether a text is a result that was cut because of its size, see `Truncation`.
+pub(crate) fn has_cut_result(text: &str) -> bool {
+    text.contains(" bytes of the result of call ")
+}
+
+/// Whether it is a result that was cut, or an answer to a request with such results.
 pub(crate) fn is_cut(entry: &SessionEntry) -> bool {
-    let content = entry.content.as_deref().unwrap_or_default();
-    is_result(entry) && content.contains(" bytes of the result of call ")
+    is_result(entry) && entry.content.as_deref().is_some_and(has_cut_result)
         || entry.assistant().is_some_and(|answer| answer.cut_results > 0)
 }

@@ -7,7 +7,9 @@
 //! Leases are renewed together, many in a batch: ten thousand runs take twenty transactions instead of ten thousand. Those that
 //! expire first are in the first batch.
 //!
-//! While a renewal has failed, nothing is claimed: its lease would not be renewed either, and another runtime can take it.
+//! While a renewal has failed, no run is claimed, and no call of no run: its lease would not be renewed either, and another
+//! runtime can take it. Calls of a run go on as long as the run: after the loss of its lease, its driver can record nothing.
+//! Claims are possible again after an answer of the server: a renewal, or that of a query if no lease is left to renew.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -30,6 +32,9 @@ const LEASES_PER_BATCH: usize = 500;
 /// Renewals in the time of a lease. A lease that was just taken is renewed after a third of it at most, so two more renewals can be
 /// late or fail.
 const RENEWALS: u32 = 3;
+
+/// Renewals in a row without an answer after which there is another connection: the server may be gone without closing this one.
+const UNANSWERED: u32 = 2;
 
 /// Pause before another attempt to connect, or to renew.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -152,7 +157,9 @@ impl HeldLeases {
         }
     }
 
-    /// Renews all leases. A refused renewal of a run is ignored: the driver of that run gets the same refusal at its next step.
+    /// Renews all leases. If there is none, but the last renewal has failed, a query shows whether the server answers.
+    ///
+    /// A refused renewal of a run is ignored: the driver of that run gets the same refusal at its next step.
     ///
     /// A batch is atomic. If the batch is refused, its two halves are tried separately, so that one ended run does not
     /// cost other runs their leases.
@@ -161,6 +168,10 @@ impl HeldLeases {
     /// [`Error`]: the connection is lost, or the engine has too much load.
     pub(crate) async fn renew(&self, abide: &Abide, duration: Duration) -> Result<(), Error> {
         let held = self.by_expiry();
+        if held.is_empty() && *self.fails.borrow() {
+            let answer = abide.sql("SELECT 1").deadline(duration / RENEWALS).rows().await;
+            return answer.map(drop);
+        }
         let mut waiting: Vec<&[Lease]> = held.chunks(LEASES_PER_BATCH).rev().collect();
         while let Some(together) = waiting.pop() {
             let sent_at = Instant::now();
@@ -208,18 +219,23 @@ impl HeldLeases {
         }
     }
 
-    /// Renews all leases each third of their duration, until the connection is closed.
+    /// Renews all leases each third of their duration, until the connection is closed, or does not answer any more.
     async fn keep(&self, abide: &Abide, duration: Duration) -> Error {
         let mut beat = tokio::time::interval((duration / RENEWALS).max(Duration::from_millis(1)));
         // After a late renewal, the next one has its full time.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut unanswered = 0;
         loop {
             beat.tick().await;
             let renewed = self.renew(abide, duration).await;
             self.note(renewed.as_ref().err());
+            let timed_out = matches!(renewed, Err(Error::TimedOut { .. }));
+            unanswered = if timed_out { unanswered + 1 } else { 0 };
             match renewed {
                 Ok(()) => {}
-                Err(Error::Closed) => return Error::Closed,
+                Err(error) if matches!(error, Error::Closed) || unanswered == UNANSWERED => {
+                    return error;
+                }
                 // Not only at the next beat: then others may be lost.
                 Err(_) => beat.reset_after(RECONNECT.min(duration / RENEWALS)),
             }
@@ -236,7 +252,7 @@ impl HeldLeases {
                 Err(_) => {
                     self.fails.send_replace(true);
                     tracing::error!(
-                        "the renewal of leases panicked; nothing is claimed until leases are renewed again"
+                        "the renewal of leases panicked; no run is claimed until leases are renewed again"
                     );
                 }
             }
@@ -250,9 +266,9 @@ impl HeldLeases {
         let failed = self.fails.send_replace(error.is_some());
         match error {
             Some(error) => {
-                tracing::warn!(%error, "leases could not be renewed; nothing is claimed until they are");
+                tracing::warn!(%error, "leases could not be renewed; no run is claimed until the server answers");
             }
-            None if failed => tracing::info!("leases are renewed again"),
+            None if failed => tracing::info!("the server answers again; runs are claimed again"),
             None => {}
         }
     }

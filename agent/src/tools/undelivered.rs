@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abide_client::{ToolCall, ToolCallStatus};
 
-use crate::context::entry::UndeliveredResult;
+use crate::context::entry::{self, UndeliveredResult};
 use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
@@ -14,6 +14,10 @@ use crate::tools::calls;
 use crate::tools::runtime_tool::{self, Delivery};
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
+
+/// Of a call that is not cancelled: not yet, because the cleanup of its run goes on, or never, because its run was done.
+const NOT_BEGUN: &str = "There is no result yet: the run ended before the call began, and it may still run. \
+    Find out before you repeat it.";
 
 const RUNNING: &str = "There is no result yet: the run ended while the call ran, and it has not stopped. \
     It may take effect: find out before you repeat it.";
@@ -48,6 +52,7 @@ pub(crate) async fn read(driver: &mut Driver) -> Step {
                 error(&asked.call_id, text, true)
             }
         };
+        driver.has_cut_results |= entry::has_cut_result(&result.text);
         driver.entries.set_undelivered(*at, result);
     }
     Ok(())
@@ -74,9 +79,8 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     let id = row.call_id.as_str();
     Ok(match row.status {
         ToolCallStatus::Unknown => error(id, UNKNOWN, false),
-        // Its cancellation with the run follows.
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval if row.attempt == 0 => {
-            error(id, NEVER_BEGAN, false)
+            error(id, NOT_BEGUN, false)
         }
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval | ToolCallStatus::Claimed => {
             error(id, RUNNING, false)

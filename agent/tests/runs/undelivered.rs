@@ -35,7 +35,10 @@ answers:
   - { text: I see. }
 "#;
 
-const DEFINITION: &str = "tools: [look, fail, hang, pay]\nprofile: fast\n";
+const DEFINITION: &str = "tools: [look, fail, hang, pay, read]\nprofile: fast\n";
+
+/// Bytes of a result that is cut.
+const LONG_TEXT: usize = 100_000;
 
 #[derive(Deserialize, JsonSchema)]
 struct Order {
@@ -49,6 +52,9 @@ async fn open(folder: TempDir, model: &Watched, is_ahead: bool) -> RuntimeFixtur
     let fail = Function::new("fail", "Fails.", fail).effect(Effect::ReadOnly);
     let hang = |_: Order, _: ToolContext| std::future::pending::<Result<String, String>>();
     let hang = Function::new("hang", "Never ends.", hang).effect(Effect::AtMostOnce);
+    let read = |_: Order, _: ToolContext| async { Ok::<_, String>("long ".repeat(LONG_TEXT / 5)) };
+    let read = Function::new("read", "Reads.", read).effect(Effect::ReadOnly);
+    tools.add(read).expect("it is valid");
     tools.add(fail).expect("it is valid");
     tools.add(hang).expect("it is valid");
     let abide = open_ahead(folder.path(), is_ahead);
@@ -128,5 +134,44 @@ async fn the_next_run_reads_the_stored_outcomes() {
         pay failed: The call did not run: its run ended before it began.
     "#]]).await;
     assert_eq!(fixture.ledger(), ["look A"]);
+    fixture.close().await;
+}
+
+/// `read` returns a long text, and `hang` never returns.
+const LONG: &str = r#"
+answers:
+  - calls:
+      - { name: read, arguments: { order: A } }
+      - { name: hang, arguments: { order: A } }
+  - { text: I see. }
+"#;
+
+/// A result that was cut says so, and a tool fetches the rest. The tool was offered for results of messages only.
+#[tokio::test]
+async fn a_long_result_can_be_fetched() {
+    let model = Watched::new(Script::from_text(LONG).expect("it is valid").named("script"));
+    let fixture = open(temporary_folder(), &model, false).await;
+    fixture.begin("Go.").await;
+    fixture
+        .until("SELECT 1 FROM tool_calls WHERE call_id = 'r1~1.1' AND status = 'succeeded'")
+        .await;
+    fixture.until("SELECT 1 FROM tool_calls WHERE call_id = 'r1~1.2' AND status = 'claimed'").await;
+    fixture.abide.call(AbortRun::new("r1")).await.expect("it is active");
+    fixture.until("SELECT 1 FROM runs WHERE ended_at IS NOT NULL").await;
+    let run = StartRun::new("s1").input("Go on.");
+    let run = fixture.abide.call(run).await.expect("the run starts").into_inner();
+    let (_, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.kind.as_str(), "done", "{:?}", last.data);
+    let request = model.requests().pop().expect("the model is asked");
+    let read = request.messages.iter().find_map(|message| match message {
+        ModelMessage::Tool { name, content, .. } if name == "read" => Some(content),
+        _ => None,
+    });
+    let read = read.expect("the result is in the request");
+    assert!(
+        read.len() < LONG_TEXT && read.contains("of the result of call r1~1.1 were omitted"),
+        "{read}"
+    );
+    assert!(request.tools.iter().any(|tool| tool.name == "get_tool_response"));
     fixture.close().await;
 }

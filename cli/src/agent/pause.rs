@@ -90,6 +90,10 @@ pub(super) struct Abort {
     reason: Option<String>,
 }
 
+/// What is said of a run that has not ended after [`PATIENCE`].
+const NOT_ENDED: &str = "the run has not ended: its abort is recorded, but its driver has not stopped, or was killed and its \
+    lease has not expired; repeat the command to wait again";
+
 /// How long a file is kept open for the end of the run: longer than the lease of a driver that was killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -115,8 +119,9 @@ async fn abort_and_wait(
     if options.db.is_none() || called.value["ended_at"] != JsonValue::Null {
         return Ok(called);
     }
-    if let Ok(run) = timeout(PATIENCE, ended(abide, &id)).await {
-        called.value = serde_json::to_value(run?).unwrap_or_default();
+    match timeout(PATIENCE, ended(abide, &id)).await {
+        Ok(run) => called.value = serde_json::to_value(run?).unwrap_or_default(),
+        Err(_) => note(NOT_ENDED),
     }
     Ok(called)
 }

@@ -12,7 +12,7 @@ pub enum CleanupKind {
     End,
     /// Calls and timers of a cancelled session, and its child sessions.
     Cancel,
-    /// Calls of a session whose run is aborted, and the runs that it delegated. For a run that ends by itself, only
+    /// Calls of a session whose run is aborted or fails, and the runs that it delegated. For a run that is done, only
     /// those runs.
     Abort,
 }
@@ -87,7 +87,7 @@ impl Task {
         Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
     }
 
-    /// For a run that is aborted by the event with this seq.
+    /// For a run that is aborted or fails by the event with this seq.
     pub(crate) fn abort(run: &Run, seq: Seq) -> Task {
         let run_id = Some(run.id.clone());
         Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
@@ -132,7 +132,7 @@ pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
     Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
 }
 
-/// Whether a cleanup will cancel a call, because its run was aborted.
+/// Whether a cleanup will cancel a call, because its run was aborted or has failed.
 pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
     let params = [call.session_id.as_str().into(), call.created_seq.0.into()];

@@ -13,9 +13,9 @@ use crate::tool_call::{self, ToolCallStatus};
 /// What ends the calls that are left in a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeftCalls {
-    /// Nothing: the run has ended by itself.
+    /// Nothing: the run is done, or its abort has ended them.
     Stay,
-    /// The cleanup of the abort.
+    /// The cleanup of the run.
     AreCancelled,
 }
 

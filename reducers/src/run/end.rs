@@ -81,6 +81,13 @@ pub fn finish_run(
     }
     // Saved first: the runs that it delegated report to active runs only.
     let run = save(ctx, run)?;
+    if end != RunEnd::Done && run.abort_requested_at.is_none() && !ctx.is_before("run", 12) {
+        // The next run of the session may ask for the same again: a worker that claims a call later would do it twice.
+        let task = Task::abort(&run, ctx.seq);
+        delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
+        cleanup::begin(ctx, task)?;
+        return Ok(ReducerResult::Fresh(run));
+    }
     delegated_session::end(ctx, &run, LeftCalls::Stay)?;
     stop_delegated(ctx, &run)?;
     Ok(ReducerResult::Fresh(run))

@@ -961,3 +961,39 @@ fn an_aborted_run_says_why() {
     "#]]
     .assert_eq(&output);
 }
+
+/// A run that failed left its unclaimed calls to workers. The next run of the session asked for the same, and both took effect. The
+/// class: an end of a run that does not end its calls.
+#[test]
+fn the_calls_of_a_failed_run_do_not_begin() {
+    for end in ["failed code=token_limit", "aborted"] {
+        let script = format!(
+            r#"
+            register_tool name=pay
+            register_tool name=ask needs_approval=true
+            claim_run id=r1 driver=d lease_ms=60000
+            request_tool_call call_id=r1~1 session_id=s1 tool_name=pay arguments={{}} run_id=r1 run_fencing_token=6
+            request_tool_call call_id=r1~2 session_id=s1 tool_name=pay arguments={{}} run_id=r1 run_fencing_token=6
+            request_tool_call call_id=r1~3 session_id=s1 tool_name=ask arguments={{}} run_id=r1 run_fencing_token=6
+            claim_tool_call call_id=r1~1
+            finish_run id=r1 fencing_token=6 end={end}
+            sql SELECT call_id, status, cancel_requested_at IS NOT NULL FROM tool_calls ORDER BY 1
+            sql SELECT status FROM approvals
+            claim_next_tool_call tools=["pay"]
+            complete_tool_call call_id=r1~1 fencing_token=10 result={{}}
+            start_run session_id=s1 id=r2
+            replay
+            "#
+        );
+        let answers = play(&format!("{BEGUN}{script}"));
+        let answers: Vec<&str> = answers.lines().skip(11).collect();
+        expect![[r#"
+            ("r1~1", "claimed", 1) ("r1~2", "cancelled", 1) ("r1~3", "cancelled", 1)
+            ("cancelled")
+            refused not_found: there is no pending call of pay (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
+            seq 12 {call_id: r1~1, status: succeeded, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:30, cancel_requested_at: 14:00:00}
+            seq 13 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            the same up to 13"#]]
+        .assert_eq(&answers.join("\n"));
+    }
+}

@@ -73,6 +73,8 @@ struct OpenCall {
     progress: ObjectProgress,
     /// The value so far, if it arrives by paths.
     value: Option<Value>,
+    /// The size of its pieces, so that each of them costs the same, however many have arrived.
+    value_bytes: usize,
     /// What counts if nothing else arrives.
     initial: String,
     /// Whether the event that ends its item has arrived.
@@ -98,8 +100,7 @@ impl OpenCalls {
     /// The size of the calls so far.
     pub(super) fn bytes(&self) -> usize {
         let bytes = |call: &OpenCall| {
-            let value = call.value.as_ref().map_or(0, |value| value.to_string().len());
-            size_of::<OpenCall>() + call.name.len() + call.arguments.len() + value
+            size_of::<OpenCall>() + call.name.len() + call.arguments.len() + call.value_bytes
         };
         self.calls.iter().map(bytes).sum()
     }
@@ -582,7 +583,7 @@ impl OpenCall {
             }
             Arguments::At(piece) => {
                 let value = self.value.get_or_insert_with(|| Value::Object(Map::new()));
-                partial::insert(value, piece)?;
+                self.value_bytes += partial::insert(value, piece)?;
             }
         }
         Ok(())

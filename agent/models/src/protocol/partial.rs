@@ -25,16 +25,25 @@ enum Step<'a> {
     Item(usize),
 }
 
-/// Inserts a piece. Strings are appended, other values arrive complete.
-pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<(), ModelError> {
+/// Inserts a piece. Strings are appended, other values arrive complete. Returns the bytes that are new: a piece that says what is
+/// known adds nothing.
+pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<usize, ModelError> {
     let wrong =
         || ModelError::invalid_response("a piece of a call's arguments has an invalid path");
     let mut place = arguments;
     for step in steps(&piece.json_path).ok_or_else(wrong)? {
         place = down(place, step).ok_or_else(wrong)?;
     }
-    *place = match (piece.string_value, piece.number_value, piece.bool_value) {
-        (Some(more), _, _) => json!(place.as_str().unwrap_or_default().to_owned() + &more),
+    let value = match (piece.string_value, piece.number_value, piece.bool_value) {
+        (Some(more), _, _) => {
+            let added = more.len();
+            match place {
+                // Not copied: a long text has many pieces.
+                Value::String(text) => text.push_str(&more),
+                other => *other = Value::String(more),
+            }
+            return Ok(added);
+        }
         // Numbers should be doubles. An integer that would lose digits is stored as a string.
         (_, Some(number), _) => match integers::check(number.get()) {
             Ok(()) => serde_json::from_str(number.get()).unwrap_or_default(),
@@ -43,7 +52,9 @@ pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<(), Mode
         (_, _, Some(truth)) => json!(truth),
         _ => Value::Null,
     };
-    Ok(())
+    let added = if *place == value { 0 } else { value.to_string().len() };
+    *place = value;
+    Ok(added)
 }
 
 /// The steps of `$.a.b[0]`.
@@ -119,6 +130,26 @@ mod tests {
         let piece = serde_json::from_str(text).expect("it is a piece");
         insert(&mut arguments, piece).expect("the path is valid");
         assert_eq!(arguments.to_string(), r#"{"a":"100000000000000000000000"}"#);
+    }
+
+    /// The size of the arguments was measured as their text for each piece, which took time in the square of their length.
+    #[test]
+    fn the_size_of_new_pieces_is_known() {
+        let mut arguments = json!({});
+        let added = [
+            json!({ "jsonPath": "$.a", "stringValue": "on" }),
+            json!({ "jsonPath": "$.a", "stringValue": "" }),
+            json!({ "jsonPath": "$.a", "stringValue": "e" }),
+            json!({ "jsonPath": "$.b", "numberValue": 0.5 }),
+            json!({ "jsonPath": "$.b", "numberValue": 0.5 }),
+            json!({ "jsonPath": "$.c", "boolValue": true }),
+            json!({ "jsonPath": "$.c", "boolValue": true }),
+        ]
+        .map(|piece| {
+            let piece = serde_json::from_value(piece).expect("it is a piece");
+            insert(&mut arguments, piece).expect("the path is valid")
+        });
+        assert_eq!(added, [2, 0, 1, 3, 0, 4, 0]);
     }
 
     #[test]

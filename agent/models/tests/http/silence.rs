@@ -100,6 +100,27 @@ async fn silence_after_a_complete_answer() {
     assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
 }
 
+/// The time in which the caller was busy counted as silence of the provider: the token counts of a complete answer were not read
+/// although they had arrived.
+#[tokio::test]
+async fn a_slow_caller_is_not_silence() {
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    let usage =
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}\n\n";
+    // So much that the token counts are in a later chunk.
+    let comments = ": thinking\n\n".repeat(100_000);
+    let reply = Reply::events([TOKEN, stop, &comments, usage, "data: [DONE]\n\n"].concat());
+    let server = Server::start(vec![reply]).await;
+    let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
+    let event = stream.next().await.expect("a token arrives").expect("no error");
+    assert_eq!(event, ModelEvent::Text("So".to_owned()));
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(700)).await;
+    tokio::time::resume();
+    let answer = answer_of(stream).await.expect("there is an answer");
+    assert_eq!((answer.usage.input_tokens, answer.usage.output_tokens), (Some(7), Some(1)));
+}
+
 /// Class: peers that do not end. Comments and empty events kept a request alive without a limit, before the first token, between
 /// tokens and after a complete answer: any byte was progress.
 #[tokio::test]

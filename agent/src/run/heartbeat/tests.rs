@@ -2,13 +2,20 @@
 //! last renewals came too late. With one batch for all, a single run that had ended would have cost all others
 //! their leases.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, CreateSession, RegisterAgent, StartRun};
-use abide_client::{Abide, Call, Error};
+use abide_client::{Abide, Call, Config, Error};
+use abide_engine::Engine;
+use abide_server::AccessConfig;
 use serde_json::Map;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{HeldLeases, LEASES_PER_BATCH, Lease, LeaseKeeper};
 use crate::run::lease::RunLease;
@@ -101,6 +108,70 @@ async fn nothing_is_claimed_while_leases_cannot_be_renewed() {
     timeout(PATIENCE, fails).await.expect("it is noticed at once").expect("the sender lives");
     assert!(futures_util::FutureExt::now_or_never(leases.until_renewed()).is_none());
     keeper.stop().await;
+}
+
+/// Without a lease there was nothing to renew, so the next attempt succeeded although no server answered: the runtime claimed
+/// again, once for each failure.
+#[tokio::test]
+async fn without_leases_claims_wait_for_an_answer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("abide.db");
+    let abide = Abide::open(&path).expect("the file opens");
+    let leases = HeldLeases::default();
+    let lease = Duration::from_secs(600);
+    leases.note(Some(&Error::Closed));
+    leases.renew(&abide, lease).await.expect("the engine answers");
+    abide.close().await;
+    leases.renew(&abide, lease).await.expect_err("nothing answers");
+    leases.note(None);
+    leases.renew(&abide, lease).await.expect("nothing is asked if the last renewal has succeeded");
+}
+
+/// Forwards connections to a server until it is told to stop. Then they stay open, and nothing arrives.
+async fn forward(listener: TcpListener, server: SocketAddr, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    while let Some(Ok((mut client, _))) = stop.run_until_cancelled(listener.accept()).await {
+        let stop = stop.clone();
+        connections.spawn(async move {
+            let mut server = TcpStream::connect(server).await.expect("the server listens");
+            let copied = copy_bidirectional(&mut client, &mut server);
+            if stop.run_until_cancelled(copied).await.is_none() {
+                std::future::pending::<()>().await;
+            }
+        });
+    }
+    std::future::pending::<()>().await;
+}
+
+/// The renewals of a connection whose server was gone without closing it timed out one after the other, for longer than a lease.
+#[tokio::test]
+async fn a_connection_that_does_not_answer_is_given_up() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let engine = Engine::open(folder.path().join("abide.db"), Config::default().into());
+    let engine = engine.expect("the file opens");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = TcpListener::bind(any).await.expect("a port is free");
+    let server = listener.local_addr().expect("it is bound");
+    let stop = CancellationToken::new();
+    let stopped = stop.clone().cancelled_owned();
+    let served = abide_server::serve(engine.clone(), listener, AccessConfig::loopback(), stopped);
+    let served = tokio::spawn(served);
+    let listener = TcpListener::bind(any).await.expect("a port is free");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let silent = CancellationToken::new();
+    let forwarded = tokio::spawn(forward(listener, server, silent.clone()));
+    let abide = Abide::connect(&url).await.expect("it connects");
+    let leases = HeldLeases::default();
+    // Otherwise nothing is sent without a lease.
+    leases.note(Some(&Error::Closed));
+    leases.renew(&abide, PATIENCE).await.expect("the server answers");
+    silent.cancel();
+    let ended = timeout(PATIENCE, leases.keep(&abide, Duration::from_millis(300))).await;
+    let ended = ended.expect("another connection is tried");
+    assert!(matches!(ended, Error::TimedOut { .. }), "{ended}");
+    forwarded.abort();
+    stop.cancel();
+    served.await.expect("no panic").expect("it has served");
 }
 
 /// A panic of that thread was seen when the runtime was stopped.
