@@ -24,7 +24,7 @@ use crate::commit::unit::AnswerAt;
 use crate::config::Config;
 use crate::metrics::{Metrics, Series};
 use crate::ports::{Backlog, EventSources};
-use crate::results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult};
+use crate::results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult, TableColumns};
 use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::connection::Connection;
 use inner::{Inner, overloaded};
@@ -407,11 +407,11 @@ impl Engine {
         self.inner.queries.policies.describe(caller)
     }
 
-    /// The columns of the key of one table, restricted in the same way; `None` if the caller may not see the table.
-    /// Describes nothing, so it is cheap.
+    /// What a reader of one table needs to know of its columns, restricted in the same way; `None` if the caller may
+    /// not see the table. Describes nothing, so it is cheap.
     #[must_use]
-    pub fn table_key(&self, caller: &Caller, table: &str) -> Option<Vec<&'static str>> {
-        self.inner.queries.policies.key_of(caller, table)
+    pub fn table_columns(&self, caller: &Caller, table: &str) -> Option<TableColumns> {
+        self.inner.queries.policies.columns_of(caller, table)
     }
 
     /// The views over described tables.

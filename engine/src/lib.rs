@@ -50,7 +50,7 @@ pub use ports::{
     Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };
 pub use replay::{ReplayError, replay};
-pub use results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult};
+pub use results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult, TableColumns};
 pub use subscriptions::buffers;
 pub use subscriptions::connection::{
     Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,

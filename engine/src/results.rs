@@ -30,6 +30,15 @@ pub struct CommittedBatch {
     pub duplicate: bool,
 }
 
+/// The columns of one table that a caller may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableColumns {
+    /// Those of the primary key.
+    pub key: Vec<&'static str>,
+    /// Those with JSON, which is stored as text.
+    pub json: Vec<&'static str>,
+}
+
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryResult {

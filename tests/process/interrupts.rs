@@ -236,7 +236,7 @@ async fn the_ai_sdk_shows_questions_edits_and_results() {
         {"data":{"arguments":{"order":"EDITED"},"callId":"RUN~1.1","exitCode":0,"status":"succeeded","tool":"refund"},"id":"RUN~1.1","type":"data-tool-result"}
         {"dynamic":true,"errorText":"Rejected: Not this one.","providerExecuted":true,"toolCallId":"RUN~1.2","type":"tool-output-error"}
         {"data":{"callId":"RUN~1.2","status":"rejected","tool":"refund"},"id":"RUN~1.2","type":"data-tool-result"}
-        {"dynamic":true,"errorText":"The call was cancelled.","providerExecuted":true,"toolCallId":"RUN~1.3","type":"tool-output-error"}
+        {"dynamic":true,"errorText":"The call was cancelled before it began: it did not run.","providerExecuted":true,"toolCallId":"RUN~1.3","type":"tool-output-error"}
         {"data":{"callId":"RUN~1.3","status":"cancelled","tool":"refund"},"id":"RUN~1.3","type":"data-tool-result"}
         {"dynamic":true,"input":{},"providerExecuted":true,"toolCallId":"RUN~1.4","toolName":"broken","type":"tool-input-available"}
         {"dynamic":true,"errorText":"broken failed with exit code 3\nstdout:\nit broke","providerExecuted":true,"toolCallId":"RUN~1.4","type":"tool-output-error"}
@@ -303,7 +303,7 @@ async fn ag_ui_shows_questions_edits_and_results() {
         {"callId":"RUN~1.2","status":"rejected","tool":"refund"}
         "Rejected: Not this one."
         {"callId":"RUN~1.3","status":"cancelled","tool":"refund"}
-        "The call was cancelled."
+        "The call was cancelled before it began: it did not run."
         {"callId":"RUN~1.4","exitCode":3,"status":"failed","tool":"broken"}
         "failed: broken failed with exit code 3\nstdout:\nit broke"
         {"callId":"RUN~1.5","exitCode":137,"status":"failed","tool":"killed"}
@@ -349,7 +349,7 @@ async fn responses_show_questions_edits_and_results() {
         ["failed","{}",null,"This call was skipped: the run has reached its tool call limit.",{"callId":"RUN~1.6","status":"skipped","tool":"broken"}]
         ["completed","{\"order\":\"EDITED\"}","paid EDITED",null,{"arguments":{"order":"EDITED"},"callId":"RUN~1.1","exitCode":0,"status":"succeeded","tool":"refund"}]
         ["failed","{\"order\":\"B-1\"}",null,"Rejected: Not this one.",{"callId":"RUN~1.2","status":"rejected","tool":"refund"}]
-        ["failed","{\"order\":\"C-1\"}",null,"The call was cancelled.",{"callId":"RUN~1.3","status":"cancelled","tool":"refund"}]
+        ["failed","{\"order\":\"C-1\"}",null,"The call was cancelled before it began: it did not run.",{"callId":"RUN~1.3","status":"cancelled","tool":"refund"}]
         ["failed","{}",null,"broken failed with exit code 3\nstdout:\nit broke",{"callId":"RUN~1.4","exitCode":3,"status":"failed","tool":"broken"}]
         ["failed","{}",null,"killed failed with exit code 137",{"callId":"RUN~1.5","exitCode":137,"status":"failed","tool":"killed"}]
     "#]],
@@ -537,7 +537,7 @@ async fn rest_shows_questions_edits_and_results() {
         {"exit_code":1,"output":"This call was skipped: the run has reached its tool call limit.","status":"skipped","tool_call_id":"RUN~1.6"}
         {"approved_args":{"order":"EDITED"},"exit_code":0,"output":"paid EDITED","status":"succeeded","tool_call_id":"RUN~1.1"}
         {"exit_code":1,"output":"Rejected: Not this one.","status":"rejected","tool_call_id":"RUN~1.2"}
-        {"exit_code":1,"output":"The call was cancelled.","status":"cancelled","tool_call_id":"RUN~1.3"}
+        {"exit_code":1,"output":"The call was cancelled before it began: it did not run.","status":"cancelled","tool_call_id":"RUN~1.3"}
         {"exit_code":3,"output":"broken failed with exit code 3\nstdout:\nit broke","status":"failed","tool_call_id":"RUN~1.4"}
         {"exit_code":137,"output":"killed failed with exit code 137","status":"failed","tool_call_id":"RUN~1.5"}
     "#]],
@@ -569,7 +569,7 @@ async fn the_command_line_shows_questions_edits_and_results() {
         "← This call was skipped: the run has reached its tool call limit."
         "← paid EDITED  (ran with {\"order\":\"EDITED\"})"
         "← Rejected: Not this one."
-        "← The call was cancelled."
+        "← The call was cancelled before it began: it did not run."
         "← broken failed with exit code 3 …"
         "← killed failed with exit code 137"
         "That is all."

@@ -12,6 +12,7 @@ use abide_models::ModelRequest;
 use abide_tools::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 
 use crate::context::entry::{self, AssistantEntry, SessionEntry};
 use crate::model;
@@ -56,6 +57,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         published,
         recorded: String::new(),
         news: 0,
+        last_news: Instant::now(),
         is_acknowledged: true,
     };
     exchange.run().await
@@ -80,6 +82,8 @@ struct RemoteTaskRun<'d> {
     recorded: String,
     /// How many events were recorded.
     news: u64,
+    /// When the last event was recorded, or the task began to be followed.
+    last_news: Instant,
     /// The agent has reacted to the last message that was sent.
     is_acknowledged: bool,
 }
@@ -285,18 +289,9 @@ impl RemoteTaskRun<'_> {
     async fn follow(&mut self, mut events: Option<A2aEvents>) -> Step {
         let mut pause = PAUSES.0;
         let mut silent_since = Instant::now();
-        let mut last_news = (self.news, Instant::now());
+        self.last_news = Instant::now();
         loop {
-            if self.news != last_news.0 {
-                last_news = (self.news, Instant::now());
-            }
-            if last_news.1.elapsed() >= self.silence {
-                let seconds = self.silence.as_secs();
-                let why = format!(
-                    "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
-                );
-                return Err(StepError::Failed(Failure::new("remote_agent_silent", why)));
-            }
+            self.until_silent()?;
             let mut is_readable = true;
             if let Some(open) = &mut events {
                 let news = self.news;
@@ -366,6 +361,19 @@ impl RemoteTaskRun<'_> {
         }
     }
 
+    /// Returns for how long the task may go on without anything new.
+    fn until_silent(&self) -> Step<Duration> {
+        let rest = self.silence.saturating_sub(self.last_news.elapsed());
+        if rest.is_zero() {
+            let seconds = self.silence.as_secs();
+            let why = format!(
+                "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
+            );
+            return Err(StepError::Failed(Failure::new("remote_agent_silent", why)));
+        }
+        Ok(rest)
+    }
+
     /// Subscribes to the task, or reads it once.
     async fn read_again(&mut self) -> Step<Result<Option<A2aEvents>, A2aFailure>> {
         if self.client.streams() {
@@ -396,10 +404,14 @@ impl RemoteTaskRun<'_> {
     /// Records the events of a stream until it ends, or the task no longer works.
     async fn consume(&mut self, events: &mut A2aEvents) -> Step<Result<(), A2aFailure>> {
         loop {
-            let first = match interruptible(self.driver, events.next()).await? {
-                Ok(Some(event)) => event,
-                Ok(None) => return Ok(Ok(())),
-                Err(failure) => return Ok(Err(failure)),
+            // An agent that repeats an event keeps its stream from being idle.
+            let next = timeout(self.until_silent()?, events.next());
+            let first = match interruptible(self.driver, next).await? {
+                Ok(Ok(Some(event))) => event,
+                Ok(Ok(None)) => return Ok(Ok(())),
+                Ok(Err(failure)) => return Ok(Err(failure)),
+                // Nothing has come until the limit, which is then reached.
+                Err(_) => continue,
             };
             let mut bytes = first.raw.len();
             let (mut all, mut failure) = (vec![first], None);
@@ -438,6 +450,7 @@ impl RemoteTaskRun<'_> {
             new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), raw.len()).await?;
             self.recorded = raw;
             self.news += 1;
+            self.last_news = Instant::now();
             if self.rows.task.is_none() && !self.task.id.is_empty() {
                 let (id, context_id) = (json!(self.task.id), json!(self.task.context_id));
                 new.record(self.driver).await?;

@@ -11,11 +11,13 @@ use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
 use abide_schema::Scope;
 use abide_schema::reducer::Caller;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::block_in_place;
@@ -56,6 +58,8 @@ enum Fault {
     Empty,
     /// Its tasks work without an end.
     Endless,
+    /// The stream of a message has one event, again and again.
+    Repeated,
 }
 
 #[derive(Clone, Default)]
@@ -110,7 +114,7 @@ impl RemoteAgent {
     fn emptied(&self, mut results: Vec<Value>) -> Vec<Value> {
         let state = match self.fault {
             Fault::Empty => "TASK_STATE_COMPLETED",
-            Fault::Endless => "TASK_STATE_WORKING",
+            Fault::Endless | Fault::Repeated => "TASK_STATE_WORKING",
             _ => "",
         };
         if !state.is_empty() {
@@ -203,6 +207,11 @@ async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> R
     }
     let of = |result: &Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
     match performed.map(|results| remote.emptied(results)) {
+        Ok(results) if method == "SendStreamingMessage" && remote.fault == Fault::Repeated => {
+            let event = format!("data: {}\n\n", of(&results[0]));
+            let events = stream::repeat(event).map(Ok::<_, std::convert::Infallible>);
+            ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response()
+        }
         Ok(results) if method == "SendStreamingMessage" => {
             let events = results.iter().map(|result| format!("data: {}\n\n", of(result)));
             let kind = [(CONTENT_TYPE, "text/event-stream")];
@@ -233,11 +242,9 @@ async fn work(folder: &Path, address: &str) {
     drive(victim::open(folder), folder, address, "").await;
 }
 
-/// Drives a run of the agent at an address until it is over.
+/// Drives a run of the agent at an address until it is over. `more` follows in the definition: indented, it belongs to `a2a`.
 async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) {
-    let a2a = format!(
-        "a2a: {{ url: 'http://{address}', allow_private: ['{address}'], silent_seconds: 2 }}\n{more}"
-    );
+    let a2a = format!("a2a:\n  url: 'http://{address}'\n  allow_private: ['{address}']\n{more}");
     define(folder, "clerk.yaml", &a2a);
     let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
@@ -383,16 +390,21 @@ async fn a_task_without_an_answer_is_no_answer() {
     }
 }
 
-/// Class: peers that do not end. An agent that answers that its task works, and nothing else, kept the run for ever.
+/// Class: peers that do not end. An agent that answers that its task works, and nothing else, kept the run for ever: first in many
+/// streams, then in one that repeats its event.
 #[tokio::test]
 async fn a_task_that_works_without_an_end_fails_the_run() {
-    let remote = RemoteAgent::start_with(true, Fault::Endless).await;
-    let folder = temporary_folder();
-    drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
-    assert_eq!(
-        outcome(folder.path()).await.1,
-        "failed remote_agent_silentthe task has worked for 2 s without anything new (a2a.silent_seconds)"
-    );
+    for fault in [Fault::Endless, Fault::Repeated] {
+        let remote = RemoteAgent::start_with(true, fault).await;
+        let folder = temporary_folder();
+        let limit = "  silent_seconds: 2\n";
+        drive(open_after_kill(folder.path()), folder.path(), &remote.address, limit).await;
+        assert_eq!(
+            outcome(folder.path()).await.1,
+            "failed remote_agent_silentthe task has worked for 2 s without anything new (a2a.silent_seconds)",
+            "{fault:?}"
+        );
+    }
 }
 
 /// An identity that may drive runs records on its own run that the task of another tenant is the task of the run, and ends

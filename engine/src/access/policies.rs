@@ -23,6 +23,7 @@ use crate::access::policy_rows::{
 };
 use crate::access::policy_subject::{is_restricted, values_in_both_scopes};
 use crate::access::row_owners::{OwnerPath, RowOwners};
+use crate::results::TableColumns;
 
 const EVENTS: &str = "events";
 /// Also sees events without a session, if it has no scope: administrative calls are there.
@@ -292,18 +293,20 @@ impl Policies {
         tables.collect()
     }
 
-    /// The visible columns of the key of a table; `None` if the caller may not see the table.
-    pub(crate) fn key_of(&self, caller: &Caller, name: &str) -> Option<Vec<&'static str>> {
+    /// The visible columns of a table that are its key or JSON; `None` if the caller may not see the table.
+    pub(crate) fn columns_of(&self, caller: &Caller, name: &str) -> Option<TableColumns> {
         let table = self.tables.iter().find(|table| table.name == name)?;
-        let mut key: Vec<&'static str> =
-            table.key.iter().map(|at| table.columns[*at].name).collect();
+        let key = table.key.iter().map(|at| table.columns[*at].name).collect();
+        let json = table.columns.iter().filter(|column| column.json);
+        let mut columns = TableColumns { key, json: json.map(|column| column.name).collect() };
         if let Some(class) = PrincipalClass::of(caller) {
             let rows = Arc::clone(&self.lock().rows);
             let shown = self.shown(&rows, &class, table)?;
             self.select(&rows, &class, table)?;
-            key.retain(|name| shown.columns.contains(name));
+            columns.key.retain(|name| shown.columns.contains(name));
+            columns.json.retain(|name| shown.columns.contains(name));
         }
-        Some(key)
+        Some(columns)
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivePolicies> {

@@ -8,9 +8,9 @@ use serde_json::{Map, Value as JsonValue};
 /// A row as an object.
 pub(in crate::routes) type Object = Map<String, JsonValue>;
 
-/// The columns of the tables that routes return whose values are JSON, stored as text. No other column of these tables has such a
-/// name.
-const JSON_COLUMNS: [&str; 10] = [
+/// The columns of the built-in tables that routes return whose values are JSON, stored as text. No other column of these tables has
+/// such a name; a table of another module can have one.
+pub(in crate::routes) const JSON_COLUMNS: [&str; 10] = [
     "data",
     "defaults",
     "definition",
@@ -36,30 +36,35 @@ pub(in crate::routes) async fn rows<const N: usize>(
     Ok((found.seq, objects(&found)))
 }
 
-/// The rows of a query.
+/// The rows of a query over built-in tables.
 pub(in crate::routes) fn objects(found: &QueryResult) -> Vec<Object> {
+    objects_with(found, &JSON_COLUMNS)
+}
+
+/// The rows of a query, of which these columns are JSON.
+pub(in crate::routes) fn objects_with(found: &QueryResult, json_columns: &[&str]) -> Vec<Object> {
     let object = |row: &abide_schema::Row| {
         let cells = found.columns.iter().zip(row.iter());
         let mut object = cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect();
-        decode_columns(&mut object);
+        decode_columns(&mut object, json_columns);
         object
     };
     found.rows.iter().map(object).collect()
 }
 
-/// The result of a reducer that returns a row, in the same form as the row of a query.
+/// The result of a built-in reducer that returns a row, in the same form as the row of a query.
 pub(in crate::routes) fn row_of_result(result: &str) -> JsonValue {
     let mut row: JsonValue = serde_json::from_str(result).unwrap_or_default();
     if let Some(object) = row.as_object_mut() {
-        decode_columns(object);
+        decode_columns(object, &JSON_COLUMNS);
     }
     row
 }
 
 /// Replaces the text of JSON columns by its value.
-fn decode_columns(row: &mut Object) {
-    for name in JSON_COLUMNS {
-        if let Some(value) = row.get_mut(name)
+fn decode_columns(row: &mut Object, json_columns: &[&str]) {
+    for name in json_columns {
+        if let Some(value) = row.get_mut(*name)
             && let Some(decoded) = value.as_str().and_then(|text| serde_json::from_str(text).ok())
         {
             *value = decoded;
@@ -86,5 +91,40 @@ pub(super) fn hidden(refusal: Refusal) -> Refusal {
                 .hint("ask an admin for access to them, or read the visible ones with POST /v1/sql")
         }
         _ => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::JSON_COLUMNS;
+
+    /// Columns are decoded by their names here, so a name means JSON in every table that routes return.
+    #[test]
+    fn the_names_of_json_columns_are_those_of_the_declarations() {
+        let returned = [
+            "agent_state",
+            "agents",
+            "approvals",
+            "entries",
+            "identities",
+            "prompt_labels",
+            "prompts",
+            "run_events",
+            "runs",
+            "sessions",
+            "tool_calls",
+            "webhooks",
+        ];
+        let modules = abide_reducers::modules();
+        let tables = modules.iter().flat_map(|module| &module.tables);
+        let tables = tables.filter(|table| returned.contains(&table.name));
+        let mut found = 0;
+        for table in tables {
+            found += 1;
+            for column in table.columns.iter().filter(|it| JSON_COLUMNS.contains(&it.name)) {
+                assert!(column.json, "{}.{}", table.name, column.name);
+            }
+        }
+        assert_eq!(found, returned.len());
     }
 }

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use abide_schema::Refusal;
+use abide_schema::reducer::Context;
+use abide_schema::{Abort, Json, Module, Refusal, reducer, table};
 use abide_server::{
     AccessConfig, AgentRegistry, McpFailure, McpFuture, McpHandler, McpItems, McpRequest,
 };
@@ -394,6 +395,42 @@ async fn a_resource_is_read_and_watched() {
             break;
         }
     }
+}
+
+/// What a person has said, in a table of another module.
+#[table(name = "answers")]
+struct Answer {
+    /// Its number.
+    #[column(key)]
+    id: i64,
+    /// The text.
+    result: String,
+    /// What was measured.
+    measured: Json,
+}
+
+/// Writes an answer.
+#[reducer]
+fn write_answer(
+    ctx: &mut Context<'_>,
+    result: String,
+    measured: JsonValue,
+) -> Result<Answer, Abort> {
+    ctx.insert(Answer { id: 0, result, measured: measured.into() })
+}
+
+/// Class: a name that is taken for a type. The column `result` of some built-in tables is JSON, so the text `42` in a column with that
+/// name of any table was a number, and a JSON column with another name stayed a text.
+#[tokio::test]
+async fn columns_of_a_table_are_decoded_by_their_type() {
+    let module = Module::new("answers").table::<Answer>().reducer(write_answer::definition());
+    let server = TestServer::serving(AccessConfig::loopback(), vec![module]).await;
+    let answer = r#"{"result": "42", "measured": {"size": 7}}"#;
+    assert_eq!(server.post("/v1/call/write_answer", answer).await.status, 200);
+    let read = result(&server, "resources/read", json!({"uri": "abide://tables/answers"})).await;
+    let text = read["contents"][0]["text"].as_str().expect("a text");
+    let text: JsonValue = serde_json::from_str(text).expect("JSON");
+    assert_eq!(text["rows"], json!([{"id": 1, "result": "42", "measured": {"size": 7}}]));
 }
 
 /// For another tenant's run, session or task every method answers the same as for an unknown one.

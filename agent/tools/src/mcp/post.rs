@@ -159,14 +159,13 @@ impl Post<'_> {
         let is_html = header(&response, CONTENT_TYPE).is_some_and(|it| it.contains("html"));
         let text = body(response, REFUSAL_BYTES).await.unwrap_or_default();
         let text = integers::readable(&text);
-        if !is_html && names_session(&text) {
-            return Err(StreamableHttpError::SessionExpired);
-        }
-        match serde_json::from_str::<ServerJsonRpcMessage>(&text) {
-            // The server has refused this request.
-            Ok(message @ ServerJsonRpcMessage::Error(_)) if self.is_answer(&message) => {
+        let message = serde_json::from_str::<ServerJsonRpcMessage>(&received::decodable(&text));
+        match message.ok().filter(|message| self.is_answer(message)) {
+            Some(message) if !is_unreadable(&message) => {
+                // The server has processed this request, whatever the response says about a session.
                 Ok(StreamableHttpPostResponse::Json(message, None))
             }
+            None if !is_html && names_session(&text) => Err(StreamableHttpError::SessionExpired),
             _ => {
                 let why = format!("{NOT_FOUND}: {text}");
                 Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
@@ -251,6 +250,11 @@ impl Post<'_> {
 fn header(response: &Response, name: HeaderName) -> Option<String> {
     let value = response.headers().get(name)?;
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// Whether the message stands for a response that cannot be read.
+fn is_unreadable(message: &ServerJsonRpcMessage) -> bool {
+    matches!(message, ServerJsonRpcMessage::Error(error) if error.error.code == received::UNREADABLE)
 }
 
 /// Whether the body of a 404 is about the session. The protocol has no form for it: the official SDKs answer with an error of

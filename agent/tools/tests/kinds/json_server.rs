@@ -211,6 +211,11 @@ async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
             "application/json",
             r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no such order"}}"#,
         ),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no such checkout session"}}"#,
+        ),
+        ("application/json", r#"{"jsonrpc":"2.0","id":ID,"error":"no such checkout session"}"#),
         ("text/plain", ""),
         ("text/html", "<html>Your session has no such page</html>"),
         ("application/json", r#"{"order":7,"session":1}"#),
@@ -240,6 +245,10 @@ async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
         look ok 2, then done: done
         pay arguments 1, then MCP server json returned an error: no such order: MCP server json returned an error: no such order
         look arguments 1, then MCP server json returned an error: no such order: MCP server json returned an error: no such order
+        pay arguments 1, then MCP server json returned an error: no such checkout session: MCP server json returned an error: no such checkout session
+        look arguments 1, then MCP server json returned an error: no such checkout session: MCP server json returned an error: no such checkout session
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"jsonrpc":"2.0","id":3,"error":"no such checkout session"}
+        look ok 2, then done: done
         pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404:
         look ok 2, then done: done
         pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: <html>Your session has no such page</html>

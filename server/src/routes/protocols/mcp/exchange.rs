@@ -14,8 +14,7 @@ use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
 use crate::mcp_handler::{McpCancellation, McpFailure, McpHandler, McpNotifier};
-use crate::routes::rows::hidden;
-use crate::routes::rows::objects;
+use crate::routes::rows::{JSON_COLUMNS, hidden, objects_with};
 
 /// The facts about the client in a request of 2026-07-28.
 #[derive(Debug)]
@@ -107,13 +106,23 @@ impl McpRequestContext {
         self.app.engine.query(self.by(), sql, params, None).await.map_err(hidden)
     }
 
-    /// The rows of such a query as objects.
+    /// The rows of such a query over built-in tables as objects.
     pub(super) async fn rows(
         &self,
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
+        self.rows_with(sql, params, &JSON_COLUMNS).await
+    }
+
+    /// The rows of such a query as objects, of which these columns are JSON.
+    pub(super) async fn rows_with(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        json_columns: &[&str],
+    ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
         let found = self.query(sql, params).await.map_err(refused)?;
-        Ok(objects(&found))
+        Ok(objects_with(&found, json_columns))
     }
 }

@@ -11,6 +11,7 @@ use super::paging::{before, cursor, not_of_this_list};
 use super::tools::has;
 use crate::limits;
 use crate::mcp_handler::{McpFailure, McpItems};
+use crate::routes::rows::JSON_COLUMNS;
 
 const SESSIONS: &str = "abide://sessions/";
 const RUNS: &str = "abide://runs/";
@@ -24,6 +25,8 @@ pub(super) struct Part {
     pub(super) params: Map<String, JsonValue>,
     /// It has one row.
     is_single: bool,
+    /// The columns that are JSON.
+    json_columns: Vec<&'static str>,
 }
 
 /// The address of a session, a run or a table.
@@ -47,7 +50,7 @@ pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>
             sql = sql.replace("= :id", "IN (:id, :own_id)");
             params.insert("own_id".to_owned(), json!(format!("{namespace}{id}")));
         }
-        Part { member, sql, params, is_single }
+        Part { member, sql, params, is_single, json_columns: JSON_COLUMNS.to_vec() }
     };
     if let Some(id) = id_of(uri, SESSIONS) {
         let messages =
@@ -66,11 +69,12 @@ pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>
         ]);
     }
     let name = id_of(uri, TABLES)?;
-    let key = exchange.app.engine.table_key(exchange.by(), &name)?;
-    let key: Vec<String> = key.into_iter().map(quoted).collect();
+    let columns = exchange.app.engine.table_columns(exchange.by(), &name)?;
+    let key: Vec<String> = columns.key.into_iter().map(quoted).collect();
     let order = if key.is_empty() { "1".to_owned() } else { key.join(" DESC, ") };
     let sql = format!("SELECT * FROM {} ORDER BY {order} DESC LIMIT 200", quoted(&name));
-    Some(vec![Part { member: "rows", sql, params: Map::new(), is_single: false }])
+    let (params, json_columns) = (Map::new(), columns.json);
+    Some(vec![Part { member: "rows", sql, params, is_single: false, json_columns }])
 }
 
 fn quoted(name: &str) -> String {
@@ -250,8 +254,8 @@ pub(super) async fn read(
     };
     let mut text = Map::new();
     let mut bytes = 0;
-    for Part { member, sql, params, is_single } in parts {
-        let mut rows = exchange.rows(&sql, &params).await?;
+    for Part { member, sql, params, is_single, json_columns } in parts {
+        let mut rows = exchange.rows_with(&sql, &params, &json_columns).await?;
         let mut fitting = Vec::new();
         if is_single {
             let row = rows.pop().ok_or_else(missing)?;
