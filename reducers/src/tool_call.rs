@@ -111,7 +111,8 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
 /// hints of late results, which events record, are others. The tables do not change.
 const RUNS_STOP: &str = "SELECT 1";
 
-/// Version 6: the bytes of the calls that a claim examines are limited. The tables do not change.
+/// Version 6: the bytes of the calls that a claim examines are limited, and a call of a run that is aborted is cancelled when it is
+/// requested. The tables do not change.
 const BOUNDED_CLAIMS: &str = "SELECT 1";
 
 /// The module.

@@ -4,7 +4,7 @@
 //! This is not a crate such as `governor`, because a batch is charged as a whole or not at all, a rate and a quota are
 //! charged together, the limits of a caller change while it is connected, and time is the engine's, which tests set.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use abide_schema::caller::{CallLimits, Caller, RateLimit};
@@ -74,7 +74,15 @@ impl RateLimiter {
         let calls = i64::try_from(calls).unwrap_or(i64::MAX);
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         // A caller with limits is known since its call was charged, unless it was idle for a month since.
-        let Some(used) = callers.get_mut(caller.quota_key()) else { return };
+        let own = caller
+            .own_scope()
+            .map(|scope| Caller::with(caller.id(), caller.role(), BTreeSet::new(), scope.clone()));
+        // The caller of a step comes from the log, which has the narrower scope that the call was made with. Its limits are those of
+        // its credential.
+        let keys =
+            [Some(caller.quota_key()), own.as_ref().map(Caller::quota_key), Some(caller.id())];
+        let key = keys.into_iter().flatten().find(|key| callers.contains_key(*key));
+        let Some(used) = key.and_then(|key| callers.get_mut(key)) else { return };
         let allowed = used.limits;
         if let Some(RateLimit { calls: max, per_ms }) = allowed.rate {
             let taken_ns = i128::from(per_ms) * 1_000_000 * i128::from(calls) / i128::from(max);
@@ -142,6 +150,8 @@ fn too_many(calls: i64, allowed: RateLimit) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use abide_schema::Scope;
+
     use super::*;
 
     fn caller(rate: Option<(i64, i64)>, quota: Option<(i64, i64)>) -> Caller {
@@ -188,6 +198,23 @@ mod tests {
         assert_eq!(ask(&all, &ann, 1, 62_000), None);
         assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::RateLimited, Some(1))));
         assert_eq!(ask(&all, &ann, 3, 120_000), None);
+    }
+
+    /// The caller of a step of a fork comes from the log. With a scope that was narrower than that of its credential it had another
+    /// key, and the rows of the steps were charged to nobody.
+    #[test]
+    fn a_caller_from_the_log_is_charged_as_its_credential() {
+        let scope = |key: &str| Scope::from([(key.to_owned(), "x".to_owned())]);
+        let limits = CallLimits { rate: Some(RateLimit { calls: 5, per_ms: 1_000 }), quota: None };
+        for own in [Scope::new(), scope("tenant")] {
+            let all = RateLimiter::default();
+            let ann = Caller::with("ann", "agent", BTreeSet::new(), own).limited(limits);
+            let narrower = ann.acting_for(&scope("team")).expect("another key");
+            let recorded = Caller::recorded("ann", narrower.authority());
+            assert_eq!(ask(&all, &ann, 1, 0), None);
+            all.add(&recorded, 200, Micros(0));
+            assert_eq!(ask(&all, &ann, 1, 0), Some((Code::RateLimited, Some(39_401))));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use abide_schema::caller::{CallLimits, Caller};
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, Value, reducer, table,
 };
 use serde_json::json;
 
@@ -76,6 +76,9 @@ pub fn module() -> Module {
 /// capability that the call has recorded.
 pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
     let caller = ctx.caller;
+    if !ctx.is_before("snapshot", 9) {
+        return check_unchanged_everywhere(ctx);
+    }
     let (identity, role) = ctx.without_policies(|ctx| {
         let identity = ctx.get::<Identity>(caller.id())?;
         let role = ctx.get::<Role>(caller.role())?;
@@ -93,8 +96,43 @@ pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
     {
         return Ok(());
     }
-    let detail = format!("{} was disabled, or has other permissions since", caller.id());
-    Err(Refusal::new(Code::Denied, detail).into())
+    Err(changed(caller.id()))
+}
+
+fn changed(id: &str) -> Abort {
+    let detail = format!("{id} was disabled, or has other permissions since");
+    Refusal::new(Code::Denied, detail).into()
+}
+
+/// [`check_unchanged`], also for identities outside of the scope of the call: one that was moved to another scope since, or whose
+/// call had a narrower scope.
+fn check_unchanged_everywhere(ctx: &mut Context<'_>) -> Result<(), Abort> {
+    let caller = ctx.caller;
+    let id = Value::from(caller.id());
+    // A subject of an issuer has no row.
+    if ctx.count_everywhere::<Identity>("WHERE id = ?1", std::slice::from_ref(&id))? == 0 {
+        return Ok(());
+    }
+    let scope = Json::from(json!(caller.own_scope().unwrap_or(caller.scope())));
+    // The log does not say of a caller without a scope that its call had one.
+    let or_none = if caller.own_scope().is_none() { "{}" } else { scope.as_str() };
+    let capabilities = Json::from(json!(caller.capabilities()));
+    let unchanged = "WHERE id = ?1 AND disabled_at IS NULL AND role = ?2 AND scope IN (?3, ?4)
+        AND NOT EXISTS (SELECT 1 FROM json_each(?5) AS had WHERE NOT EXISTS (
+            SELECT 1 FROM (SELECT value FROM json_each(identities.capabilities) UNION ALL
+                SELECT has.value FROM roles, json_each(roles.capabilities) AS has WHERE roles.name = ?2) AS now
+            WHERE now.value IN (had.value, '*')))";
+    let params = [
+        id,
+        caller.role().into(),
+        scope.as_str().into(),
+        or_none.into(),
+        capabilities.as_str().into(),
+    ];
+    match ctx.count_everywhere::<Identity>(unchanged, &params)? {
+        0 => Err(changed(caller.id())),
+        _ => Ok(()),
+    }
 }
 
 /// Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more

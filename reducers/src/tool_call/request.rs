@@ -42,8 +42,8 @@ pub fn request_tool_call(
     worker: Option<String>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
-    check::optional_name("worker", worker.as_deref())?;
-    check_parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
+check::optional_name("worker", worker.as_deref())?;
+    let run = parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
     if let Some(mut stored) = ctx.get::<ToolCall>(&call_id)? {
         ctx.about(&stored.session_id);
         let asks = needs_approval == Some(true);
@@ -67,6 +67,15 @@ pub fn request_tool_call(
     };
     let mut call = requested.into_row(ctx);
     let asks = tool.needs_approval || needs_approval == Some(true);
+    let is_aborted = run.is_some_and(|run| run.abort_requested_at.is_some());
+    if is_aborted && !ctx.is_before(super::rows::MODULE, 6) {
+        // The abort has cancelled the calls of the run. Its driver may not know of it yet, and nothing would end a call that
+        // follows.
+        call.status = ToolCallStatus::Cancelled;
+        call.cancel_requested_at = Some(ctx.now);
+        call.error = Some("the run was aborted before the call was requested".to_owned());
+        return ctx.insert(call).map(ReducerResult::Fresh).map_err(taken);
+    }
     if asks {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
@@ -119,22 +128,23 @@ fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
     Ok(call)
 }
 
-/// Checks that a derived id belongs to its run, and that other ids are not derived. So a call belongs to a
+/// Returns the run of a call, if it has one: a derived id belongs to its run, and other ids are not derived. So a call belongs to a
 /// run if and only if its id says so: no caller can request it in advance.
-fn check_parent(
+fn parent(
     ctx: &mut Context<'_>,
     call_id: &str,
     session_id: &str,
     run_id: Option<&str>,
     fencing_token: Option<i64>,
-) -> Result<(), Abort> {
+) -> Result<Option<Run>, Abort> {
     let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
         if run_id.is_some() || fencing_token.is_some() {
             let detail = "the call has only one of run_id and run_fencing_token";
             let hint = "the driver of a run gives both; other callers omit both";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
-        return Ok(check_chosen(call_id)?);
+        check_chosen(call_id)?;
+        return Ok(None);
     };
     let run = run::drive::held(ctx, run_id, fencing_token)?;
     if run.session_id != session_id {
@@ -149,7 +159,7 @@ fn check_parent(
         let hint = format!("calls of a run are named {}{DERIVED}<rest>", run.id);
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
-    Ok(())
+    Ok(Some(run))
 }
 
 /// Handles a call id that belongs to a call which the caller cannot see.

@@ -362,6 +362,35 @@ fn an_aborted_run_ends_when_the_lease_of_its_driver_expires() {
     );
 }
 
+/// A driver that did not know of the abort left a call that nothing ended: it stayed pending for ever, and a thousand of them hid the
+/// calls of other tenants from the workers of the tool.
+#[test]
+fn a_call_that_is_requested_after_the_abort_of_its_run_is_cancelled() {
+    check_begun(
+        r#"
+        register_tool name=pay
+        claim_run id=r1 driver=d lease_ms=1000
+        abort_run id=r1
+        request_tool_call call_id=r1~1.1 session_id=s1 tool_name=pay arguments={} run_id=r1 run_fencing_token=5
+        sql SELECT call_id, status, error FROM tool_calls
+        claim_next_tool_call tools=["pay"]
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {name: pay, version: 1, effect: at_most_once}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:00:01}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:00:01}
+            seq 7 {call_id: r1~1.1, status: cancelled, attempt: 0, cancel_requested_at: 14:00:00, error: the run was aborted before the call was requested}
+            ("r1~1.1", "cancelled", "the run was aborted before the call was requested")
+            refused not_found: there is no pending call of pay (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
+            the same up to 7
+        "#]],
+    );
+}
+
 #[test]
 fn a_run_ends_with_its_session() {
     check_begun(
