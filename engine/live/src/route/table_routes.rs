@@ -277,7 +277,7 @@ impl TableRoutes {
                 each(MatchedKey::Set { set: at, key }, images);
             }
         }
-        for (key_column, _) in &self.ranges {
+        for key_column in self.ranges.keys() {
             let (column, collation) = key_column;
             let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
             let old = change.old.as_ref().and_then(point);
