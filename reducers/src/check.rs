@@ -18,6 +18,11 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     characters(what, text)
 }
 
+/// Checks a name that can be omitted.
+pub(crate) fn optional_name(what: &str, text: Option<&str>) -> Result<(), Refusal> {
+    text.map_or(Ok(()), |text| name(what, text))
+}
+
 /// Checks that a person sees each character of an id or name.
 pub(crate) fn characters(what: &str, text: &str) -> Result<(), Refusal> {
     let Some(c) = forbidden_character(text) else { return Ok(()) };

@@ -193,7 +193,7 @@ pub fn request_supervisor_handoff(
     call_fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     check::name("required_capability", &required_capability)?;
-    escalate_to.as_deref().map_or(Ok(()), |name| check::name("escalate_to", name))?;
+    check::optional_name("escalate_to", escalate_to.as_deref())?;
     if escalate_to.is_some() && escalate_after_ms.is_none() {
         let detail = "escalate_to requires escalate_after_ms";
         let refusal = Refusal::new(Code::BadArguments, detail).hint("give escalate_after_ms too");

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::check;
 use crate::run::{self, Run};
 
 /// The status of a step.
@@ -251,6 +252,8 @@ pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
             let detail = format!("step {number} has no title");
             return Err(Refusal::new(Code::BadArguments, detail));
         }
+        let owner = step.owner.as_deref().unwrap_or_default();
+        check::characters(&format!("the owner of step {number}"), owner)?;
         let texts = [&step.description, &step.owner, &step.exit_criteria, &step.evidence];
         let texts = texts.into_iter().flatten().chain([&step.title]);
         if let Some(long) = texts.into_iter().find(|text| text.len() > PLAN_TEXT_BYTES) {

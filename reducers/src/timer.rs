@@ -128,7 +128,7 @@ pub fn set_timer(
 ) -> Result<ReducerResult<Timer>, Abort> {
     let given =
         id.as_deref().map(|id| check::name("id", id).map(|()| id.to_owned())).transpose()?;
-    name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
+    check::optional_name("name", name.as_deref())?;
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
         let detail = "message and resume require session_id";

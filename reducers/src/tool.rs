@@ -315,6 +315,7 @@ pub fn register_tool(
     limits: Option<ToolLimits>,
 ) -> Result<ReducerResult<Tool>, Abort> {
     check::name("name", &name)?;
+    check::optional_name("required_capability", required_capability.as_deref())?;
     check_policies(timeout_ms, retry.as_ref(), approval.as_ref(), limits.as_ref())?;
     let input_schema = input_schema.map(Json::from);
     if let Some(schema) = &input_schema {
@@ -369,6 +370,8 @@ fn check_policies(
     }
     retry.map_or(Ok(()), Retry::check)?;
     limits.map_or(Ok(()), ToolLimits::check)?;
+    let decider = approval.and_then(|approval| approval.required_capability.as_deref());
+    check::optional_name("approval.required_capability", decider)?;
     let expires_after_ms = approval.and_then(|approval| approval.expires_after_ms);
     check::within("expires_after_ms", expires_after_ms, &limits::AHEAD_MS)
 }

@@ -81,7 +81,7 @@ pub fn create_token(
     expires_in_ms: Option<i64>,
 ) -> Result<ReducerResult<Token>, Abort> {
     check_form(&id, &hash, &last_four)?;
-    label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
+    check::optional_name("label", label.as_deref())?;
     let identity = identity::find(ctx, &identity_id)?;
     identity::check_within(ctx, &identity)?;
     identity::check_pace(ctx, &identity)?;

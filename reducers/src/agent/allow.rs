@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abide_schema::id::forbidden_character;
 use abide_schema::{Abort, Caller, Code, Context, Json, Refusal, Scope, nearest};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -107,6 +108,12 @@ impl AgentAllow {
         let names = self.roles.iter().chain(&self.capabilities).flatten();
         if names.into_iter().any(String::is_empty) {
             return Err("allow has an empty name".to_owned());
+        }
+        let scopes = self.scopes.iter().flatten().flatten();
+        let names = self.roles.iter().chain(&self.capabilities).flatten();
+        let names = names.chain(scopes.flat_map(|(key, value)| [key, value]));
+        if let Some(c) = names.into_iter().find_map(|name| forbidden_character(name)) {
+            return Err(format!("allow has a name with the character U+{:04X}", u32::from(c)));
         }
         if self.scopes.iter().flatten().any(Scope::is_empty) {
             let why = "allow.scopes has a scope without keys: omit scopes to allow all";

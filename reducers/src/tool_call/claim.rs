@@ -24,6 +24,7 @@ pub fn claim_tool_call(
     /// A name for the worker.
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
+    check::optional_name("worker", worker.as_deref())?;
     let call = find(ctx, &call_id)?;
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
     check::lease(ctx.now, lease_ms)?;
@@ -73,6 +74,7 @@ pub fn claim_next_tool_call(
     /// A name for the worker.
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
+    check::optional_name("worker", worker.as_deref())?;
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {

@@ -42,6 +42,7 @@ pub fn request_tool_call(
     worker: Option<String>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
+    check::optional_name("worker", worker.as_deref())?;
     check_parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
     if let Some(mut stored) = ctx.get::<ToolCall>(&call_id)? {
         ctx.about(&stored.session_id);

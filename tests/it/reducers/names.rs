@@ -14,7 +14,7 @@ const INVISIBLE: [&str; 17] = [
 ];
 
 /// Calls that create or name something; `X` is the id or name.
-const CALLS: [&str; 22] = [
+const CALLS: [&str; 38] = [
     "create_session agent=a id=X",
     "create_session agent=X",
     r#"create_session agent=a scope={"tenant":X}"#,
@@ -25,9 +25,25 @@ const CALLS: [&str; 22] = [
     "set_timer in_ms=1000 id=X",
     "set_timer in_ms=1000 name=X",
     "request_tool_call session_id=s1 tool_name=search call_id=X arguments={}",
+    "claim_tool_call call_id=c1 worker=X",
+    "claim_next_tool_call tools=[\"search\"] worker=X",
+    "request_tool_call session_id=s1 tool_name=search call_id=c2 arguments={} worker=X",
     "register_tool name=X",
+    "register_tool name=search required_capability=X",
+    r#"register_tool name=search approval={"required_capability":X}"#,
     "register_agent name=X definition={}",
+    r#"register_agent name=a definition={"allow":{"roles":[X]}}"#,
+    r#"register_agent name=a definition={"allow":{"capabilities":[X]}}"#,
+    r#"register_agent name=a definition={"allow":{"scopes":[{"tenant":X}]}}"#,
     "write_entries collection_id=X puts=[]",
+    r#"write_entries collection_id=c kind=X puts=[{"key":"a"}]"#,
+    "append_message session_id=s1 role=user kind=X content=a",
+    "claim_run id=r1 driver=X lease_ms=1000",
+    "claim_next_run driver=X lease_ms=1000",
+    "fail_session session_id=s1 code=X message=a",
+    "request_supervisor_handoff session_id=s1 reason=a required_capability=X",
+    "request_supervisor_handoff session_id=s1 reason=a required_capability=a escalate_after_ms=1000 escalate_to=X",
+    "embed_memories model=X vectors=[]",
     r#"save_memories namespace=support facts=[{"key":X,"value":"x"}]"#,
     "create_identity id=X role=worker",
     "create_identity id=ann role=worker capabilities=[X]",
@@ -67,6 +83,27 @@ fn no_id_or_name_has_an_invisible_character() {
         assert!(answer.contains(&format!("U+{code}")), "{call} {code}: {answer}");
     }
     assert_eq!(answers.last(), Some(&"(1)"), "no call had an effect");
+}
+
+/// A driver names the owners of the steps of its plan.
+#[test]
+fn no_owner_of_a_step_has_an_invisible_character() {
+    let mut script = r#"
+        create_session agent=a id=s1
+        register_agent name=a definition={}
+        start_run session_id=s1 id=r1 input=go
+        claim_run id=r1 driver=d lease_ms=60000
+        "#
+    .to_owned();
+    for code in INVISIBLE {
+        let owner = quoted(code);
+        let step = format!(r#"{{"title":"one","status":"in_progress","owner":{owner}}}"#);
+        let _ =
+            writeln!(script, "write_plan id=r1 fencing_token=4 expected_version=0 steps=[{step}]");
+    }
+    let output = play(&script);
+    let refused = "refused bad_arguments: the owner of step 1 has the character U+";
+    assert_eq!(output.matches(refused).count(), INVISIBLE.len(), "{output}");
 }
 
 /// Other scripts and texts are as before.
