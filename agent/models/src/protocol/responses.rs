@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::body::set;
+use super::body::{arguments_object_text, set};
 use super::calls::{Arguments, CallPart};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
@@ -55,7 +55,7 @@ fn write(message: &ModelMessage, input: &mut Vec<Value>) {
                     "type": "function_call",
                     "call_id": call.id,
                     "name": call.name,
-                    "arguments": call.arguments,
+                    "arguments": arguments_object_text(&call.arguments),
                 })
             }));
         }
