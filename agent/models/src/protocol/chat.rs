@@ -105,7 +105,7 @@ impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data.trim() == "[DONE]" {
             gathered.over = true;
-            // A server that ends the stream correctly but without a stop reason is accepted.
+            // A text is accepted from a server that ends the stream correctly but without a stop reason.
             if gathered.has_begun() {
                 gathered.stop.get_or_insert(Stop::Other(UNSTATED.to_owned()));
             }
