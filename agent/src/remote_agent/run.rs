@@ -2,8 +2,8 @@
 //! with the original text; the text of its artifacts is the answer.
 //!
 //! A message is recorded before it is sent, and the task before it is followed ([`crate::remote_agent::rows`]). A driver that takes the run
-//! over subscribes to the same task. It sends a message again only if the agent does not have it, and with the same id. If that
-//! cannot be found out, the run fails: its effects are unknown.
+//! over subscribes to the same task. It sends a message again only if the agent does not list its task, and with the same id. A driver
+//! that has lost the answer to a message does not send it again: without a task the effects of the run are unknown.
 
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ impl RemoteTaskRun<'_> {
         match self.rows.task.is_some() && self.rows.asked.is_empty() {
             true => Ok(None),
             // Nothing shows whether the last message has arrived.
-            false => self.send_again(false).await,
+            false => self.send_unless_sent().await,
         }
     }
 
@@ -159,36 +159,41 @@ impl RemoteTaskRun<'_> {
         Ok(last.map_or_else(new, |(_, context_id)| context_id))
     }
 
-    /// Sends the last message that was recorded.
+    /// Sends the last message that was recorded. It is sent again only if the agent has certainly not acted on it.
     async fn send(&mut self) -> Step<Option<A2aEvents>> {
-        match self.send_once().await? {
-            Ok(events) => Ok(Some(events)),
-            Err(A2aFailure::Unreachable(why)) => {
-                tracing::info!(run = self.driver.run.id, why, "a remote agent is not reachable");
-                self.send_again(true).await
+        let since = Instant::now();
+        let mut pause = PAUSES.0;
+        loop {
+            match self.send_once().await? {
+                Ok(events) => return Ok(Some(events)),
+                Err(A2aFailure::Unreachable(why)) if since.elapsed() < self.patience => {
+                    tracing::info!(
+                        run = self.driver.run.id,
+                        why,
+                        "a remote agent is not reachable"
+                    );
+                }
+                Err(failure) if failure.may_have_run() => return self.find_sent(failure).await,
+                Err(failure) => return Err(failed(failure)),
             }
-            Err(A2aFailure::Lost(why)) => {
-                tracing::info!(
-                    run = self.driver.run.id,
-                    why,
-                    "the answer of a remote agent was lost"
-                );
-                self.send_again(false).await
-            }
-            Err(A2aFailure::Unreadable(why)) => self.find_sent(why).await,
-            Err(failure) => Err(failed(failure)),
+            interruptible(self.driver, tokio::time::sleep(pause)).await?;
+            pause = (pause * 2).min(PAUSES.1);
         }
     }
 
-    /// Looks for the last message after an answer that cannot be read: an agent that has it is followed. Otherwise the agent may
-    /// have answered without a task, so the message is not sent again.
-    async fn find_sent(&mut self, why: String) -> Step<Option<A2aEvents>> {
+    /// Looks for the last message after a failure that leaves open whether the agent has it: an agent that has it is followed.
+    /// If there is no task, the agent may still have answered without one, and no agent has to recognize a repeated message. So it is
+    /// not sent again.
+    async fn find_sent(&mut self, failure: A2aFailure) -> Step<Option<A2aEvents>> {
+        tracing::info!(run = self.driver.run.id, %failure, "the answer of a remote agent was lost");
         match self.has_last_message().await {
             Ok(true) => {
                 self.is_acknowledged = true;
                 Ok(None)
             }
-            Ok(false) | Err(StepError::Failed(_)) => Err(failed(A2aFailure::Unreadable(why))),
+            Ok(false) | Err(StepError::Failed(_)) => {
+                Err(StepError::Failed(Failure::new("outcome_unknown", failure.to_string())))
+            }
             Err(stopped) => Err(stopped),
         }
     }
@@ -209,26 +214,13 @@ impl RemoteTaskRun<'_> {
         interruptible(self.driver, self.client.stream(method, params)).await
     }
 
-    /// Sends the last message again, unless the agent has it. `is_unsent` states that it never arrived.
-    async fn send_again(&mut self, mut is_unsent: bool) -> Step<Option<A2aEvents>> {
-        let since = Instant::now();
-        let mut pause = PAUSES.0;
-        loop {
-            if !is_unsent && self.has_last_message().await? {
-                self.is_acknowledged = true;
-                return Ok(None);
-            }
-            match self.send_once().await? {
-                Ok(events) => return Ok(Some(events)),
-                Err(failure) if failure.is_temporary() && since.elapsed() < self.patience => {
-                    is_unsent = matches!(failure, A2aFailure::Unreachable(_));
-                }
-                Err(A2aFailure::Unreadable(why)) => return self.find_sent(why).await,
-                Err(failure) => return Err(failed(failure)),
-            }
-            interruptible(self.driver, tokio::time::sleep(pause)).await?;
-            pause = (pause * 2).min(PAUSES.1);
+    /// Sends the last message of a driver that has ended, unless the agent has it.
+    async fn send_unless_sent(&mut self) -> Step<Option<A2aEvents>> {
+        if self.has_last_message().await? {
+            self.is_acknowledged = true;
+            return Ok(None);
         }
+        self.send().await
     }
 
     /// Whether the agent has the last message that was recorded.
@@ -299,7 +291,8 @@ impl RemoteTaskRun<'_> {
                     Ok(()) if self.is_acknowledged => {}
                     Ok(()) => {
                         let why = "the agent answered with neither a task nor a message";
-                        events = self.find_sent(why.to_owned()).await?;
+                        let failure = A2aFailure::Unreadable(why.to_owned());
+                        events = self.find_sent(failure).await?;
                         continue;
                     }
                     // The state of the task shows whether it goes on.
@@ -315,12 +308,8 @@ impl RemoteTaskRun<'_> {
                             return Err(failed(failure));
                         }
                     }
-                    Err(A2aFailure::Unreadable(why)) => {
-                        events = self.find_sent(why).await?;
-                        continue;
-                    }
-                    Err(failure) if failure.is_temporary() => {
-                        events = self.send_again(false).await?;
+                    Err(failure) if failure.may_have_run() => {
+                        events = self.find_sent(failure).await?;
                         continue;
                     }
                     Err(failure) => return Err(failed(failure)),

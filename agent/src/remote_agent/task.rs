@@ -5,6 +5,9 @@ use serde_json::Value;
 /// Maximum number of artifacts of a task, and of parts of an artifact: each event looks at all of them.
 const ARTIFACTS: usize = 1_000;
 
+/// Maximum length of an unknown state in an error.
+const SHOWN_CHARS: usize = 80;
+
 /// An artifact.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Artifact {
@@ -57,9 +60,13 @@ impl RemoteTask {
     /// Adds an event of a stream, or the result of an operation. Events of other tasks are ignored.
     ///
     /// # Errors
-    /// Its artifacts are too large: each event costs as much as all of them.
+    /// Its state is unknown. Or its artifacts are too large: each event costs as much as all of them.
     pub(crate) fn apply(&mut self, result: &Value) -> Result<(), String> {
         self.add(result);
+        if state_of(&self.state).is_none() {
+            let state: String = self.state.chars().take(SHOWN_CHARS).collect();
+            return Err(format!("the task has the state {state:?}, which A2A does not have"));
+        }
         let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
         if bytes > self.max_bytes {
             let max = self.max_bytes;
@@ -115,7 +122,11 @@ impl RemoteTask {
     }
 
     fn set_status(&mut self, status: &Value) {
-        self.state = text(&status["state"]).to_owned();
+        self.state = match &status["state"] {
+            Value::Null => String::new(),
+            Value::String(state) => canonical(state),
+            other => other.to_string(),
+        };
         self.message = status["message"].clone();
         self.timestamp = text(&status["timestamp"]).to_owned();
     }
@@ -149,15 +160,7 @@ impl RemoteTask {
         if self.answer.is_some() {
             return TaskState::Completed;
         }
-        match self.state.as_str() {
-            "TASK_STATE_COMPLETED" => TaskState::Completed,
-            "TASK_STATE_INPUT_REQUIRED" => TaskState::NeedsInput,
-            "TASK_STATE_AUTH_REQUIRED" => TaskState::NeedsAuthorization,
-            "TASK_STATE_FAILED" => TaskState::Failed("remote_agent_failed"),
-            "TASK_STATE_CANCELED" => TaskState::Failed("remote_agent_canceled"),
-            "TASK_STATE_REJECTED" => TaskState::Failed("remote_agent_rejected"),
-            _ => TaskState::Works,
-        }
+        state_of(&self.state).unwrap_or(TaskState::Works)
     }
 
     /// Forgets the state: a message was sent, so the task may no longer need input.
@@ -207,6 +210,34 @@ impl RemoteTask {
             self.artifacts.iter().flat_map(|it| &it.parts).chain(self.answer.iter().flatten());
         all.filter_map(|part| part.get("data").filter(|data| !data.is_null())).next_back().cloned()
     }
+}
+
+/// Returns the name of a state in A2A 1.0. Agents of 1.0 with a library of 0.3 write `completed`.
+fn canonical(state: &str) -> String {
+    let name = state.to_ascii_uppercase().replace('-', "_");
+    match name.starts_with("TASK_STATE_") {
+        _ if name.is_empty() => name,
+        true => name,
+        false => format!("TASK_STATE_{name}"),
+    }
+}
+
+/// Returns the meaning of a state; `None` if A2A has no such state. A status without a state changes nothing.
+fn state_of(name: &str) -> Option<TaskState> {
+    Some(match name {
+        "TASK_STATE_COMPLETED" => TaskState::Completed,
+        "TASK_STATE_INPUT_REQUIRED" => TaskState::NeedsInput,
+        "TASK_STATE_AUTH_REQUIRED" => TaskState::NeedsAuthorization,
+        "TASK_STATE_FAILED" => TaskState::Failed("remote_agent_failed"),
+        "TASK_STATE_CANCELED" | "TASK_STATE_CANCELLED" => {
+            TaskState::Failed("remote_agent_canceled")
+        }
+        "TASK_STATE_REJECTED" => TaskState::Failed("remote_agent_rejected"),
+        "" | "TASK_STATE_SUBMITTED" | "TASK_STATE_WORKING" => TaskState::Works,
+        // The agent does not know either.
+        "TASK_STATE_UNSPECIFIED" | "TASK_STATE_UNKNOWN" => TaskState::Works,
+        _ => return None,
+    })
 }
 
 fn text(value: &Value) -> &str {
@@ -328,6 +359,24 @@ mod tests {
                 "artifacts": [{"artifactId": "f", "parts": files}]})],
             expect![[r#"t Completed "[a.txt: http://x/]\n[file: 3 bytes of unknown type]" None"#]],
         );
+    }
+
+    /// Class: a word of a peer that is not known. Each unknown state counted as working, also `completed` under a card of 1.0, so that
+    /// the run waited for a day.
+    #[test]
+    fn a_state_is_known_or_an_error() {
+        check(&[status("completed")], expect![[r#"t Completed "Which?" None"#]]);
+        check(&[status("input-required")], expect![[r#"t NeedsInput "Which?" None"#]]);
+        check(&[status("TASK_STATE_UNSPECIFIED")], expect![[r#"t Works "Which?" None"#]]);
+        let applied = |state: Value| {
+            let update = json!({"taskId": "t", "status": {"state": state}});
+            RemoteTask::new(1_000).apply(&json!({"statusUpdate": update}))
+        };
+        let why =
+            |state: &str| Err(format!("the task has the state {state:?}, which A2A does not have"));
+        assert_eq!(applied(json!("done")), why("TASK_STATE_DONE"));
+        assert_eq!(applied(json!(3)), why("3"));
+        assert_eq!(applied(Value::Null), Ok(()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! counts what a runtime sends. The runtime is another process, which is killed at every step.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +14,7 @@ use abide_schema::Scope;
 use abide_schema::reducer::Caller;
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
@@ -35,6 +37,8 @@ pub(crate) struct RemoteAgent {
     tasks: Arc<Mutex<Vec<Task>>>,
     /// The ids of tasks that a runtime has cancelled.
     cancelled: Arc<Mutex<Vec<String>>>,
+    /// The messages that it has answered without a task.
+    answered: Arc<AtomicI64>,
 }
 
 /// What is wrong with its answers.
@@ -46,6 +50,14 @@ enum Fault {
     PageForMessages,
     /// A proxy does so for all answers.
     Page,
+    /// The answers to messages are lost at a gateway, which has this status.
+    StatusForMessages(u16),
+    /// Messages are answered without a task, at a gateway that loses these answers.
+    LostAnswers,
+    /// The connections of messages end before an answer.
+    CutMessages,
+    /// Messages are answered with this error.
+    ErrorForMessages(i64),
     /// Answers to messages have the id of another request.
     OtherId,
     /// An answer ends in the middle of an event.
@@ -181,12 +193,28 @@ async fn card(State(remote): State<RemoteAgent>) -> Json<Value> {
 async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> Response {
     let method = request["method"].as_str().unwrap_or_default();
     let mut id = request["id"].clone();
-    let performed = remote.perform(method, &request["params"]);
     let is_message = method.starts_with("Send");
+    if remote.fault == Fault::LostAnswers && is_message {
+        remote.answered.fetch_add(1, Relaxed);
+        return StatusCode::GATEWAY_TIMEOUT.into_response();
+    }
+    let performed = remote.perform(method, &request["params"]);
     match remote.fault {
         Fault::Page => return Html("<p>Please log in.</p>").into_response(),
         Fault::PageForMessages if is_message => {
             return Html("<p>Please log in.</p>").into_response();
+        }
+        Fault::StatusForMessages(status) if is_message => {
+            let status = StatusCode::from_u16(status).expect("it is a status");
+            return status.into_response();
+        }
+        Fault::CutMessages if is_message => {
+            let broken = stream::once(async { Err::<String, _>(io::Error::other("cut")) });
+            return Body::from_stream(broken).into_response();
+        }
+        Fault::ErrorForMessages(code) if is_message => {
+            let error = json!({"code": code, "message": "it broke"});
+            return Json(json!({"jsonrpc": "2.0", "id": id, "error": error})).into_response();
         }
         Fault::OtherId if is_message => id = json!("other"),
         Fault::NoEvent if is_message => {
@@ -242,8 +270,9 @@ async fn work(folder: &Path, address: &str) {
     drive(victim::open(folder), folder, address, "").await;
 }
 
-/// Drives a run of the agent at an address until it is over. `more` follows in the definition: indented, it belongs to `a2a`.
-async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) {
+/// Drives a run of the agent at an address until it is over. `more` follows in the definition: indented, it belongs to `a2a`. Returns
+/// its [`outcome_of`].
+async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) -> (i64, String, String) {
     let a2a = format!("a2a:\n  url: 'http://{address}'\n  allow_private: ['{address}']\n{more}");
     define(folder, "clerk.yaml", &a2a);
     let fixture = runtime(&abide, folder, "answers: []");
@@ -273,19 +302,26 @@ async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) {
     };
     let (driven, ()) = tokio::join!(drives, waits);
     driven.expect("the runtime runs");
+    let outcome = outcome_of(&abide).await;
     abide.close().await;
+    outcome
+}
+
+/// The [`outcome_of`] the run in a folder that no process has open.
+async fn outcome(folder: &Path) -> (i64, String, String) {
+    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    let outcome = outcome_of(&abide).await;
+    abide.close().await;
+    outcome
 }
 
 /// The first event of the run, the status of the run, and the messages of its session.
-async fn outcome(folder: &Path) -> (i64, String, String) {
-    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+async fn outcome_of(abide: &Abide) -> (i64, String, String) {
     let sql = "SELECT (SELECT min(seq) FROM run_events), \
                status || coalesce(' ' || error_code || error_message, '') FROM runs";
     let found: Vec<(i64, String)> = abide.sql(sql).fetch().await.expect("the query succeeds");
-    let rendered = transcript(&abide).await;
-    abide.close().await;
     let (first, status) = found.into_iter().next().expect("there is a run");
-    (first, status, rendered)
+    (first, status, transcript(abide).await)
 }
 
 /// Runs the process, kills it at an event, and lets the next one finish. Returns the first event of the run, and whether
@@ -365,12 +401,50 @@ async fn an_answer_that_cannot_be_read_leaves_the_outcome_open() {
         let remote = RemoteAgent::start_with(streams, fault).await;
         let folder = temporary_folder();
         let abide = open_after_kill(folder.path());
-        drive(abide, folder.path(), &remote.address, "").await;
-        let (_, status, _) = outcome(folder.path()).await;
+        let (_, status, _) = drive(abide, folder.path(), &remote.address, "").await;
         let status = status.replace(&remote.address, "ADDRESS");
         assert_eq!(status, expected, "{streams} {fault:?}");
         assert_eq!(remote.messages().concat().len(), messages, "{streams} {fault:?}");
     }
+}
+
+/// Class: an outcome that the peer may have produced and that is not known. A message whose answer was lost was sent again, eight times,
+/// if the agent listed no task. But an agent that answers with a message has no task, and none has to recognize a repeated message.
+#[tokio::test]
+async fn a_message_whose_answer_was_lost_is_not_sent_again() {
+    for streams in [false, true] {
+        // The agent has the message, and its task is found.
+        for fault in [
+            Fault::StatusForMessages(408),
+            Fault::StatusForMessages(500),
+            Fault::StatusForMessages(502),
+            Fault::StatusForMessages(503),
+            Fault::StatusForMessages(504),
+            Fault::StatusForMessages(520),
+            Fault::CutMessages,
+            Fault::ErrorForMessages(-32603),
+            Fault::ErrorForMessages(-32000),
+        ] {
+            let remote = RemoteAgent::start_with(streams, fault).await;
+            let folder = temporary_folder();
+            let ended =
+                drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
+            assert_eq!(ended.1, "done", "{streams} {fault:?}");
+            assert_eq!(remote.messages().concat().len(), 2, "{streams} {fault:?}");
+        }
+        let remote = RemoteAgent::start_with(streams, Fault::LostAnswers).await;
+        let folder = temporary_folder();
+        let ended = drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
+        let status = ended.1.replace(&remote.address, "ADDRESS");
+        let unknown = "failed outcome_unknownADDRESS responded with HTTP 504 Gateway Timeout";
+        assert_eq!((status.as_str(), remote.answered.load(Relaxed)), (unknown, 1), "{streams}");
+    }
+    // The agent states that it did nothing.
+    let remote = RemoteAgent::start_with(true, Fault::ErrorForMessages(-32602)).await;
+    let folder = temporary_folder();
+    let ended = drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
+    let status = ended.1.replace(&remote.address, "ADDRESS");
+    assert_eq!(status, "failed remote_agent_refusedADDRESS refused: it broke (-32602)");
 }
 
 /// Class: success when something is missing. A task that had completed without an answer was a run that is done.
@@ -385,8 +459,9 @@ async fn a_task_without_an_answer_is_no_answer() {
     ] {
         let remote = RemoteAgent::start_with(streams, Fault::Empty).await;
         let folder = temporary_folder();
-        drive(open_after_kill(folder.path()), folder.path(), &remote.address, more).await;
-        assert_eq!(outcome(folder.path()).await.1, expected, "{streams} {more}");
+        let ended =
+            drive(open_after_kill(folder.path()), folder.path(), &remote.address, more).await;
+        assert_eq!(ended.1, expected, "{streams} {more}");
     }
 }
 
@@ -398,9 +473,10 @@ async fn a_task_that_works_without_an_end_fails_the_run() {
         let remote = RemoteAgent::start_with(true, fault).await;
         let folder = temporary_folder();
         let limit = "  silent_seconds: 2\n";
-        drive(open_after_kill(folder.path()), folder.path(), &remote.address, limit).await;
+        let ended =
+            drive(open_after_kill(folder.path()), folder.path(), &remote.address, limit).await;
         assert_eq!(
-            outcome(folder.path()).await.1,
+            ended.1,
             "failed remote_agent_silentthe task has worked for 2 s without anything new (a2a.silent_seconds)",
             "{fault:?}"
         );

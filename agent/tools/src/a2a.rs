@@ -228,6 +228,7 @@ impl A2aHttp {
         match status {
             _ if status.is_success() => Ok(response),
             StatusCode::TOO_MANY_REQUESTS => Err(A2aFailure::Unreachable(why())),
+            StatusCode::REQUEST_TIMEOUT => Err(A2aFailure::Lost(why())),
             _ if status.is_server_error() => Err(A2aFailure::Lost(why())),
             _ => Err(A2aFailure::Invalid(why())),
         }

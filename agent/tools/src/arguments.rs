@@ -7,6 +7,7 @@
 //! (`abide-json-schema`). Arguments that take too many are invalid. The schemas that are refused here are also
 //! refused by `register_tool`.
 
+mod decimals;
 mod messages;
 mod repair;
 mod validator;
@@ -26,6 +27,9 @@ const TOLD_ERRORS: usize = 5;
 
 /// Maximum number of collected errors, including those of alternatives.
 const COLLECTED_ERRORS: usize = 100;
+
+/// Maximum length of a number in an error.
+const SHOWN_BYTES: usize = 80;
 
 /// A compiled schema of a tool's arguments.
 pub struct Parameters {
@@ -73,6 +77,13 @@ impl Parameters {
             let takes = messages::parameters(&self.schema);
             ArgumentsError(format!("invalid arguments: {found}; {}. {takes}", integers::HINT))
         })?;
+        if let Some(number) = decimals::first_inexact(text) {
+            let shown = &number[..number.len().min(SHOWN_BYTES)];
+            let takes = messages::parameters(&self.schema);
+            return Err(ArgumentsError(format!(
+                "invalid arguments: the number {shown} has more digits than a double keeps; round it, or send it as a string. {takes}"
+            )));
+        }
         self.fit(arguments)
     }
 

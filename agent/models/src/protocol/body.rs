@@ -1,5 +1,7 @@
 //! Parts of request bodies that several protocols share.
 
+use std::borrow::Cow;
+
 use abide_json_integers as integers;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -14,6 +16,16 @@ pub(super) fn arguments_object(arguments: &str) -> Value {
         Ok(Value::Object(object)) if integers::check(arguments).is_ok() => Value::Object(object),
         _ if arguments.trim().is_empty() => json!({}),
         _ => json!({ "unparsed": arguments }),
+    }
+}
+
+/// The arguments of an earlier call for a protocol that transports them as text. Servers parse the text and refuse the whole request
+/// if it is no object: so such a text is sent as [`arguments_object`] wraps it. What can be parsed is sent as the model wrote it.
+pub(super) fn arguments_object_text(arguments: &str) -> Cow<'_, str> {
+    let is_object = serde_json::from_str::<Map<String, Value>>(arguments).is_ok();
+    match is_object {
+        true => Cow::Borrowed(arguments),
+        false => Cow::Owned(arguments_object(arguments).to_string()),
     }
 }
 

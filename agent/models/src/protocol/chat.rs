@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::body::set;
+use super::body::{arguments_object_text, set};
 use super::calls::{Arguments, CallPart, OpenCalls};
 use super::decoder::{Decoder, PartialResponse, UNSTATED, arguments_text, id_text, index, parse};
 use super::stop::StopReasons;
@@ -71,7 +71,8 @@ fn written(message: &ModelMessage, dialect: Dialect) -> Value {
 }
 
 fn call(call: &ModelCall) -> Value {
-    let function = json!({ "name": call.name, "arguments": call.arguments });
+    let function =
+        json!({ "name": call.name, "arguments": arguments_object_text(&call.arguments) });
     json!({ "id": call.id, "type": "function", "function": function })
 }
 
@@ -104,7 +105,7 @@ impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data.trim() == "[DONE]" {
             gathered.over = true;
-            // A server that ends the stream correctly but without a stop reason is accepted.
+            // A text is accepted from a server that ends the stream correctly but without a stop reason.
             if gathered.has_begun() {
                 gathered.stop.get_or_insert(Stop::Other(UNSTATED.to_owned()));
             }

@@ -102,10 +102,14 @@ impl PartialResponse {
         let calls = self.calls.finish(is_cut)?;
         // Nobody knows whether these calls are what the model wanted.
         if let Stop::Other(reason) = &stop
-            && reason != UNSTATED
             && !calls.is_empty()
         {
-            return Err(classify::of_stop(reason, &Value::Null));
+            return Err(match reason == UNSTATED {
+                true => {
+                    ModelError::invalid_response("the provider gave no stop reason after calls")
+                }
+                false => classify::of_stop(reason, &Value::Null),
+            });
         }
         if stop == Stop::ToolUse && calls.is_empty() {
             let why = "the provider announced tool calls, but sent none";

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::body::set;
+use super::body::{arguments_object_text, set};
 use super::calls::{Arguments, CallPart};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
@@ -55,7 +55,7 @@ fn write(message: &ModelMessage, input: &mut Vec<Value>) {
                     "type": "function_call",
                     "call_id": call.id,
                     "name": call.name,
-                    "arguments": call.arguments,
+                    "arguments": arguments_object_text(&call.arguments),
                 })
             }));
         }
@@ -155,8 +155,9 @@ impl Decoder for Responses {
                 }
             }
             "response.created" => gathered.model(event["response"]["model"].as_str()),
-            "response.completed" | "response.incomplete" => {
-                self.ended(&event["response"], data, gathered)?;
+            kind @ ("response.completed" | "response.incomplete") => {
+                let status = kind.trim_start_matches("response.");
+                self.ended(&event["response"], status, data, gathered)?;
             }
             "response.failed" | "response.cancelled" | "error" => {
                 return Err(classify::of_event(&event));
@@ -235,9 +236,11 @@ impl Responses {
         }
     }
 
+    /// Reads the last event. Its type is the status of a response that states none.
     fn ended(
         &mut self,
         response: &Value,
+        status: &str,
         data: &str,
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
@@ -260,7 +263,7 @@ impl Responses {
         for whole in [&self.texts, &self.parts, &self.items, &texts] {
             gathered.complete_text(&whole.text, whole.has_refusal);
         }
-        let stop = stop(response)?;
+        let stop = stop(response, status)?;
         gathered.stopped(match (self.unanswerable.take(), self.unread.take()) {
             (Some(kind), _) if stop == Stop::End => Stop::UnknownTool(kind),
             // The model called a server-side tool, which cannot be answered here.
@@ -282,13 +285,12 @@ fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
 }
 
 /// Returns why a response ended: by the reason that it is incomplete, or by its status.
-fn stop(response: &Value) -> Result<Stop, ModelError> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (status, reason) =
-        (text(&response["status"]), text(&response["incomplete_details"]["reason"]));
-    match reason.as_str() {
-        "" if status.is_empty() => Ok(Stop::End),
-        "" => STOP_REASONS.read(&status, response),
+fn stop(response: &Value, otherwise: &str) -> Result<Stop, ModelError> {
+    match text(&response["incomplete_details"]["reason"]) {
+        "" => {
+            let status = some_text(&response["status"]).unwrap_or(otherwise);
+            STOP_REASONS.read(status, response)
+        }
         // An unknown reason, too, means that something is missing.
         reason => match STOP_REASONS.read(reason, response)? {
             Stop::Other(_) => Err(classify::of_stop(reason, response)),

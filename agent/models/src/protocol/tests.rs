@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use serde_json::json;
 
-use super::body::arguments_object;
+use super::body::{arguments_object, arguments_object_text};
 use super::*;
 use crate::frames::{Frame, Frames};
 use crate::{ModelError, ModelEvent, ModelMessage};
@@ -135,6 +135,25 @@ fn arguments_keep_all_digits() {
         assert_eq!(call, Some(ARGUMENTS), "{protocol:?}: {rendered:?}");
     }
     assert_eq!(arguments_object(ARGUMENTS), json!({ "unparsed": ARGUMENTS }));
+}
+
+/// Class: an earlier mistake of the model that every later request repeats. vLLM and llama-server parse the arguments of earlier calls,
+/// and refused each request of a session with a call whose arguments are no object.
+#[test]
+fn arguments_of_earlier_calls_are_sent_as_objects() {
+    for (written, sent) in [
+        ("", "{}"),
+        (r#"{ "n": 1.0 }"#, r#"{ "n": 1.0 }"#),
+        (r#"{"n":100000000000000000000000}"#, r#"{"n":100000000000000000000000}"#),
+        (r#"{"n":1"#, r#"{"unparsed":"{\"n\":1"}"#),
+        ("[1]", r#"{"unparsed":"[1]"}"#),
+        ("null", r#"{"unparsed":"null"}"#),
+        (r#"{"n":1}{"n":2}"#, r#"{"unparsed":"{\"n\":1}{\"n\":2}"}"#),
+        (r#"{"n":NaN}"#, r#"{"unparsed":"{\"n\":NaN}"}"#),
+        (r#"{"x":"\ud83d"}"#, r#"{"unparsed":"{\"x\":\"\\ud83d\"}"}"#),
+    ] {
+        assert_eq!(arguments_object_text(written), sent, "{written}");
+    }
 }
 
 /// The index is untrusted: a huge one must not allocate room for four billion calls.

@@ -30,6 +30,13 @@ pub enum A2aFailure {
 /// The codes of A2A and JSON-RPC for operations that an agent does not have.
 const UNSUPPORTED: [i64; 2] = [-32004, -32601];
 
+/// The codes of JSON-RPC with which an agent refuses a request before it acts on it: invalid JSON, an invalid request, an unknown method
+/// and invalid parameters.
+const INVALID_REQUEST: [i64; 4] = [-32700, -32600, -32601, -32602];
+
+/// The codes of A2A. Each refuses a request; code -32006, an invalid answer of the agent itself, is not one of them.
+const REFUSALS: [i64; 8] = [-32001, -32002, -32003, -32004, -32005, -32007, -32008, -32009];
+
 /// The code for a task that the agent does not know.
 const TASK_NOT_FOUND: i64 = -32001;
 
@@ -47,6 +54,19 @@ impl A2aFailure {
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self, A2aFailure::Unreachable(_) | A2aFailure::Lost(_))
+    }
+
+    /// Whether the agent may have acted on the request. An error with a code that refuses nothing, such as an internal one, says that
+    /// the agent has failed, and not when.
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            A2aFailure::Lost(_) | A2aFailure::Unreadable(_) => true,
+            A2aFailure::Refused { code, .. } => {
+                !INVALID_REQUEST.contains(code) && !REFUSALS.contains(code)
+            }
+            A2aFailure::Unreachable(_) | A2aFailure::Invalid(_) => false,
+        }
     }
 
     /// Whether the agent does not have the operation, or not for the state of the task.

@@ -68,7 +68,7 @@ fn message_to(message: &Value) -> Value {
     new
 }
 
-/// A result in the form of 1.0.
+/// A result in the form of 1.0. States keep their names: agents of either version use those of the other, too.
 pub(super) fn result(result: &Value) -> Value {
     match result["kind"].as_str() {
         Some("message") => json!({"message": with_parts(result)}),
@@ -93,9 +93,7 @@ pub(super) fn result(result: &Value) -> Value {
 }
 
 fn status(status: &Value) -> Value {
-    let state = status["state"].as_str().unwrap_or_default();
-    let state = format!("TASK_STATE_{}", state.to_ascii_uppercase().replace('-', "_"));
-    let mut new = json!({"state": state, "timestamp": status["timestamp"]});
+    let mut new = json!({"state": status["state"], "timestamp": status["timestamp"]});
     if status["message"].is_object() {
         new["message"] = with_parts(&status["message"]);
     }
@@ -152,14 +150,14 @@ mod tests {
             "status": {"state": "input-required", "message":
                 {"kind": "message", "parts": [{"kind": "data", "data": {"n": 1}}]}}});
         let task = &result(&task)["task"];
-        assert_eq!(task["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
+        assert_eq!(task["status"]["state"], "input-required");
         assert_eq!(task["status"]["message"]["parts"], json!([{"data": {"n": 1}}]));
         let parts = json!([{"text": "x"}, {"url": "http://x/", "filename": "a.txt"}]);
         assert_eq!(task["artifacts"][0]["parts"], parts);
         let update = json!({"kind": "status-update", "taskId": "t", "final": true,
             "status": {"state": "completed"}});
         let status = &result(&update)["statusUpdate"]["status"];
-        assert_eq!(status["state"], "TASK_STATE_COMPLETED");
+        assert_eq!(status["state"], "completed");
         let piece = json!({"kind": "artifact-update", "taskId": "t", "append": true,
             "artifact": {"artifactId": "a", "parts": [{"kind": "text", "text": "y"}]}});
         assert_eq!(result(&piece)["artifactUpdate"]["artifact"]["parts"], json!([{"text": "y"}]));

@@ -15,6 +15,7 @@ use abide_json_integers as integers;
 use abide_json_schema::{JsonType, Mismatch, MismatchKind};
 use serde_json::{Number, Value};
 
+use super::decimals;
 use super::validator::{BoundedValidator, CheckedArguments};
 
 /// A round converts all invalid values, so this limits the nesting of strings in strings.
@@ -210,10 +211,11 @@ fn out_of_text(text: &str, types: &BTreeSet<JsonType>) -> Option<Value> {
     fits.then_some(value)
 }
 
-/// The JSON value of a text, if none of its integers loses digits.
+/// The JSON value of a text, if none of its numbers loses digits.
 fn exact(text: &str) -> Option<Value> {
     integers::check(text).ok()?;
-    serde_json::from_str(text).ok()
+    let value = serde_json::from_str(text).ok()?;
+    decimals::first_inexact(text).is_none().then_some(value)
 }
 
 /// Whether the parsed number equals the text.

@@ -73,6 +73,22 @@ fn valid_arguments_are_unchanged() {
     );
 }
 
+/// Class: a tool runs with another value than the model wrote. The double of such a number is another number.
+#[test]
+fn a_number_that_a_double_does_not_keep_is_refused() {
+    let schema = of(json!({"n": {"type": "number"}}), &[]);
+    let parameters = Parameters::of(&schema).expect("it is a schema");
+    for number in ["9007199254740993.0", "5.00000000000000000001", "1e-400"] {
+        let refused = parameters.fit_text(&format!(r#"{{"n": {number}}}"#));
+        let why = refused.expect_err("it would be another number").to_string();
+        let start = format!("invalid arguments: the number {number} has more digits");
+        assert!(why.starts_with(&start), "{why}");
+    }
+    for number in ["0.1", "1e3", "9007199254740992.0", "0.30000000000000004"] {
+        parameters.fit_text(&format!(r#"{{"n": {number}}}"#)).expect("it is kept");
+    }
+}
+
 /// A provider whose stream had an odd order left the arguments of a call empty, and `wipe {"place": "attic"}` ran as
 /// `wipe {}`: no parameter is required, so an empty text was a valid choice. What was lost is no choice of the model.
 #[test]

@@ -122,6 +122,10 @@ impl Plan {
             | StatusCode::GATEWAY_TIMEOUT => Failure::Lost,
             // The request was processed, and its result is elsewhere.
             StatusCode::SEE_OTHER => Failure::Lost,
+            // Servers answer a form that they have processed with these, too; 307 and 308 ask for the same request elsewhere.
+            StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND if !self.method.is_safe() => {
+                Failure::Lost
+            }
             _ if (520..=527).contains(&status.as_u16()) => Failure::Lost,
             _ => Failure::Tool,
         };

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::authorized::of_oauth;
 use super::connection::{Connection, Unavailable};
 use super::open_calls::Elicitation;
-use super::outcome::{failure, of_transport, outcome};
+use super::outcome::{failure, of_error, of_transport, outcome};
 use super::parked::ParkedCall;
 use super::post::may_have_lost_session;
 use super::server::Server;
@@ -426,6 +426,10 @@ impl McpCall {
                     tracing::info!(server = self.server.name, %error, "a task cannot be reached");
                     pause = (pause * 2).min(PAUSES.1);
                 }
+                // The server refuses to show the task, which may have had its effect.
+                Err(ServiceError::McpError(error)) => {
+                    return self.lost(&format!("its task cannot be read: {}", error.message));
+                }
                 Err(error) => return self.failed(&connection, error).await,
             }
             if task.age + since.elapsed() > self.server.task_timeout {
@@ -480,9 +484,11 @@ impl McpCall {
             TaskPayload::Failed { error } => {
                 let why = error.get("message").and_then(Value::as_str).unwrap_or("no reason");
                 let text = format!("MCP server {} returned an error: {why}", self.server.name);
+                let code = serde_json::from_value(json!(error.get("code")));
+                let failure = code.map_or(Failure::Tool, of_error);
                 TaskPoll::Ended(Box::new(ToolOutcome {
                     content: json!({ "error": error }),
-                    ..ToolOutcome::failed(Failure::Tool, text)
+                    ..ToolOutcome::failed(failure, text)
                 }))
             }
             TaskPayload::Cancelled => {

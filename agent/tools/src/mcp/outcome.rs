@@ -88,7 +88,7 @@ pub(super) async fn failure(
             }
             let failure = match error.code {
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => Failure::Arguments,
-                _ => Failure::Tool,
+                code => of_error(code),
             };
             let text = format!("MCP server {name} returned an error: {}", error.message);
             ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
@@ -130,6 +130,31 @@ pub(super) async fn failure(
         }
     }
 }
+
+/// The failure of a call by the code of the server's error. Only codes that refuse a request prove that the tool did not run. Servers
+/// report a timeout, a lost upstream and an exception in the tool with other codes: after these the tool may have had its effect.
+pub(super) fn of_error(code: ErrorCode) -> Failure {
+    match REFUSALS.contains(&code) {
+        true => Failure::Tool,
+        false => Failure::Lost,
+    }
+}
+
+/// The codes of JSON-RPC and of the protocol for a request that is not executed.
+const REFUSALS: [ErrorCode; 9] = [
+    ErrorCode::PARSE_ERROR,
+    ErrorCode::INVALID_REQUEST,
+    ErrorCode::METHOD_NOT_FOUND,
+    ErrorCode::INVALID_PARAMS,
+    ErrorCode::RESOURCE_NOT_FOUND,
+    ErrorCode::HEADER_MISMATCH,
+    ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY,
+    ErrorCode::UNSUPPORTED_PROTOCOL_VERSION,
+    URL_ELICITATION_REQUIRED,
+];
+
+/// The code of 2025-11-25 for a call that a person must first permit elsewhere.
+const URL_ELICITATION_REQUIRED: ErrorCode = ErrorCode(-32042);
 
 /// The size limit that the answer exceeded, if that is the reason of the error.
 fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {

@@ -225,6 +225,11 @@ impl Post<'_> {
             return Ok(StreamableHttpPostResponse::Json(message, None));
         }
         match (stated, unavailable) {
+            // The server, or a gateway with the manners of the protocol, has failed: the tool may have run.
+            (Some(_), Some(_)) if self.calls_tool() => {
+                let why = format!("HTTP {status}: {body}");
+                Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
+            }
             (Some(message), _) if is_json && !is_forbidden => {
                 Ok(StreamableHttpPostResponse::Json(message, session_id))
             }

@@ -277,7 +277,11 @@ async fn a_gateway_without_an_answer_leaves_the_outcome_open() {
     let more = json!({"url": "SERVER/status/{id}", "method": "POST"});
     let tool = tool(config(&server, &more)).expect("the definition is valid");
     for (status, failure) in [
+        (301, Failure::Lost),
+        (302, Failure::Lost),
         (303, Failure::Lost),
+        (307, Failure::Tool),
+        (308, Failure::Tool),
         (400, Failure::Tool),
         (429, Failure::Unavailable),
         (500, Failure::Tool),

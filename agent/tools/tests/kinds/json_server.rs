@@ -151,6 +151,49 @@ async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
         refused arguments: MCP server json returned an error: not on Sundays"#]].assert_eq(&lines.join("\n"));
 }
 
+/// Class: an outcome that the peer may have produced and that is not known. An error of JSON-RPC was a failure of the tool, also one that
+/// reports a timeout or a lost connection to the server behind, so that a payment could be repeated by the model.
+#[tokio::test]
+async fn only_an_error_that_refuses_a_call_is_its_failure() {
+    let ok = StatusCode::OK;
+    for (status, code, expected) in [
+        (ok, -32_700, Failure::Tool),
+        (ok, -32_600, Failure::Tool),
+        (ok, -32_601, Failure::Arguments),
+        (ok, -32_602, Failure::Arguments),
+        (ok, -32_042, Failure::Tool),
+        (ok, -32_021, Failure::Tool),
+        (ok, -32_603, Failure::Lost),
+        (ok, -32_000, Failure::Lost),
+        (ok, -32_001, Failure::Lost),
+        (ok, -32_099, Failure::Lost),
+        (ok, 7, Failure::Lost),
+        (StatusCode::BAD_REQUEST, -32_602, Failure::Arguments),
+        (StatusCode::BAD_REQUEST, -32_000, Failure::Lost),
+        (StatusCode::INTERNAL_SERVER_ERROR, -32_603, Failure::Lost),
+        (StatusCode::BAD_GATEWAY, -32_000, Failure::Lost),
+        (StatusCode::SERVICE_UNAVAILABLE, -32_600, Failure::Lost),
+        (StatusCode::GATEWAY_TIMEOUT, -32_602, Failure::Lost),
+    ] {
+        let refusing = async move |headers, body: Bytes| {
+            let sessions =
+                Sessions { opened: Arc::default(), ran: Arc::default(), answer: ("", "") };
+            let message: Value = serde_json::from_slice(&body).expect("the client sends JSON");
+            if message["method"] != "tools/call" {
+                return answer_in_session(sessions, headers, body).await;
+            }
+            let error = json!({"code": code, "message": "it broke"});
+            let body = json!({"jsonrpc": "2.0", "id": message["id"], "error": error});
+            (status, axum::Json(body)).into_response()
+        };
+        let (tools, _server) = serve(Router::new().route("/mcp", post(refusing))).await;
+        let tool = tools.get("pay").expect("it is listed");
+        let outcome = call(tool.as_ref(), json!({})).await;
+        assert_eq!(outcome.failure, Some(expected), "{status} {code}: {}", outcome.text);
+        assert!(outcome.text.contains("it broke"), "{status} {code}: {}", outcome.text);
+    }
+}
+
 /// The calls that a server of sessions has run, and its answer to a call in the first session.
 #[derive(Clone)]
 struct Sessions {

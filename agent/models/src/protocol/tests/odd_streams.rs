@@ -149,6 +149,32 @@ fn a_stream_without_its_end() {
     );
 }
 
+/// Class: a call runs only after a stop reason that is known to be good. After `[DONE]` without one, and after `response.incomplete`
+/// without a reason, the call ran.
+#[test]
+fn a_call_without_a_stop_reason_does_not_run() {
+    let call = json!({ "index": 0, "id": "a", "function": { "name": "pay", "arguments": "{}" } });
+    check(
+        Protocol::OpenAiCompatible,
+        &(chat(&[json!({ "tool_calls": [call] })], Value::Null) + "\n[DONE]"),
+        expect!["invalid_response: the provider gave no stop reason after calls"],
+    );
+    let item = json!({ "type": "function_call", "id": "i", "call_id": "a", "name": "pay", "arguments": "{}" });
+    let ended = |kind: &str| json!({ "type": kind, "response": { "output": [item] } }).to_string();
+    check(
+        Protocol::OpenAiResponses,
+        &ended("response.incomplete"),
+        expect!["invalid_response: the provider ended the answer: incomplete"],
+    );
+    check(
+        Protocol::OpenAiResponses,
+        &ended("response.completed"),
+        expect![[r#"
+            a pay {}
+            ToolUse None/None"#]],
+    );
+}
+
 /// apache/rocketmq-dashboard#2178, farzaa/clicky#132, maximhq/bifrost#6302, Wei-Shaw/sub2api#1471, and web frameworks.
 #[test]
 fn an_error_in_a_stream_with_status_200() {
