@@ -83,6 +83,7 @@ pub fn module() -> Module {
         .step(active_agent::OWNERS)
         .step(rows::WAITS)
         .step(ABORTED_LAPSE)
+        .step(stop::WITHDRAW_HANDOFFS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.
