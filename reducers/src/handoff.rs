@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pending ◀─▶ claimed ─▶ resolved, rejected
-//!    └─────────┴───────▶ cancelled (with the session), expired (if unclaimed)
+//!    └─────────┴───────▶ cancelled (with the session or the call), expired (if unclaimed)
 //! ```
 //!
 //! Deadlines apply to unclaimed handoffs: a pending handoff is escalated or expires, even if
@@ -418,6 +418,26 @@ pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Resu
         save(ctx, handoff)?;
     }
     Ok(())
+}
+
+/// Withdraws the handoff that a call of a session waits for, because the call is cancelled with its run. The session goes on.
+pub(crate) fn withdraw_of_calls(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    let open = "WHERE session_id = ?1 AND (status = 'pending' OR status = 'claimed')";
+    ctx.without_policies(|ctx| {
+        for mut handoff in ctx.find::<HandoffRequest>(open, &[Value::from(session_id)])? {
+            if ctx.get::<HandoffCall>(&handoff.id)?.is_none() {
+                continue;
+            }
+            handoff.status = HandoffStatus::Cancelled;
+            save(ctx, handoff)?;
+            if let Some(session) = ctx.get::<session::Session>(session_id)?
+                && session.status == SessionStatus::HandedOff
+            {
+                session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Returns the session to its agent, with the answer as the result of the call that waits for it, or as a message.

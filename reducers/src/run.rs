@@ -87,6 +87,7 @@ pub fn module() -> Module {
         .step(rows::WAITS)
         .step(ABORTED_LAPSE)
         .step(FAILED_CALLS)
+        .step(stop::WITHDRAW_HANDOFFS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.

@@ -3,6 +3,7 @@
 //! Invariant: the loop reads both output pipes and writes stdin concurrently, so none of them blocks another. Only
 //! a reader of the run that is slower than the program delays stdout.
 //! Invariant: one deadline covers the whole run. The time after it is limited by the grace period.
+//! Invariant: no line leaves the driver before the secrets of the environment are removed from it.
 //! Invariant: terminal events of the parser are held back until the process has exited; then exactly one is sent.
 
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ use crate::command;
 use crate::config::CliConfig;
 use crate::control::{ControlRequest, OpenApprovals};
 use crate::dialogue::{Dialogue, Reply};
-use crate::environment::{Environment, Secrets};
+use crate::environment::Environment;
 use crate::event::{ErrorKind, Failure, Line, NoticeCode, ProgramEvent};
 use crate::lines::Lines;
 use crate::process::{self, Process};
@@ -28,6 +29,7 @@ use crate::process_identity::ProcessIdentity;
 use crate::prompt::Prompt;
 use crate::reading::{ReadLine, Reading};
 use crate::run_result::{StopReason, verdict};
+use crate::secrets::Secrets;
 
 /// Maximum size of a read: the capacity of a Linux pipe.
 const READ_BYTES: usize = 64 * 1024;
@@ -107,6 +109,8 @@ pub(crate) struct Driver {
     stdout_buffer: Box<[u8]>,
     stderr_buffer: Box<[u8]>,
     stderr: Vec<u8>,
+    /// Whether `stderr` is only the end of what the program wrote.
+    is_stderr_cut: bool,
 }
 
 impl Driver {
@@ -162,6 +166,7 @@ impl Driver {
             stdout_buffer: buffer(),
             stderr_buffer: buffer(),
             stderr: Vec::new(),
+            is_stderr_cut: false,
         })
     }
 
@@ -263,8 +268,13 @@ impl Driver {
         self.outbox.extend(reply.text.bytes());
         let events = self.reading.keep(reply.events);
         if !events.is_empty() {
-            self.queue.push_back(Line { raw: None, events });
+            self.deliver(Line { raw: None, events });
         }
+    }
+
+    /// Queues a line. The reader gets no secret: what it reads is stored and shown.
+    fn deliver(&mut self, line: Line) {
+        self.queue.push_back(self.secrets.redact_line(line));
     }
 
     fn on_stdout(&mut self, read: io::Result<usize>) {
@@ -305,6 +315,7 @@ impl Driver {
                 self.stderr.extend_from_slice(&self.stderr_buffer[..bytes]);
                 let surplus = self.stderr.len().saturating_sub(STDERR_TAIL_BYTES);
                 self.stderr.drain(..surplus);
+                self.is_stderr_cut |= surplus > 0;
             }
         }
     }
@@ -332,7 +343,7 @@ impl Driver {
             code: NoticeCode::StdinUnread,
             message: "the program did not read all of its input".to_owned(),
         };
-        self.queue.push_back(Line { raw: None, events: vec![notice] });
+        self.deliver(Line { raw: None, events: vec![notice] });
     }
 
     fn on_exit(&mut self, status: io::Result<ExitStatus>) {
@@ -430,7 +441,7 @@ impl Driver {
         self.expect_exit(has_end, &events);
         // The reply to this line is the prompt.
         self.is_held |= self.holds_prompt && opens_session && self.reading.dialogue.is_server();
-        self.queue.push_back(Line { raw: Some(raw), events });
+        self.deliver(Line { raw: Some(raw), events });
         while let Some(reply) = self.reading.dialogue.reply() {
             self.outbox.extend(reply.bytes());
         }
@@ -458,11 +469,15 @@ impl Driver {
         let exit = self.reading.facts.exit;
         let well = self.reading.facts.dismissed || exit.is_some_and(crate::Exit::is_success);
         let mut events = self.reading.finish(well);
-        let stderr = String::from_utf8_lossy(&self.stderr).into_owned();
-        self.reading.facts.stderr = self.secrets.redact(stderr);
+        let stderr = String::from_utf8_lossy(&self.stderr);
+        self.reading.facts.stderr = match self.is_stderr_cut {
+            true => self.secrets.redact_end(&stderr),
+            false => self.secrets.redact(stderr.into_owned()),
+        };
         events.push(verdict(self.reading.facts));
+        let last = self.secrets.redact_line(Line { raw: None, events });
         // The reader may have been dropped.
-        let _ = self.to.send(Line { raw: None, events }).await;
+        let _ = self.to.send(last).await;
     }
 }
 

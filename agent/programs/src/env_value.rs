@@ -14,7 +14,12 @@ pub enum EnvValue {
     Named(NamedValue),
     /// A secret that the caller of the library has resolved. It is never serialized.
     #[serde(skip)]
-    Secret(String),
+    Secret {
+        /// The text before the value.
+        prefix: String,
+        /// The value.
+        value: String,
+    },
 }
 
 /// The value of a variable of this process.
@@ -39,7 +44,7 @@ impl fmt::Debug for EnvValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EnvValue::Named(named) => named.fmt(f),
-            EnvValue::Literal(_) | EnvValue::Secret(_) => f.write_str("[redacted]"),
+            EnvValue::Literal(_) | EnvValue::Secret { .. } => f.write_str("[redacted]"),
         }
     }
 }
@@ -55,7 +60,7 @@ impl EnvValue {
                 let value = get(&env).filter(|value| !value.is_empty());
                 let value =
                     value.ok_or_else(|| format!("the environment variable {env} is not set"))?;
-                Ok(EnvValue::Secret(format!("{prefix}{value}")))
+                Ok(EnvValue::Secret { prefix, value })
             }
             value => Ok(value),
         }

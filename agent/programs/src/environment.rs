@@ -1,16 +1,11 @@
-//! The environment of a program, and the secrets in it that must not appear in errors.
+//! The environment of a program, and which of its values are secrets.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use crate::config::CliConfig;
 use crate::env_value::EnvValue;
-
-/// Minimum length of a secret. Redacting shorter values would make texts unreadable.
-const SECRET_MIN_BYTES: usize = 8;
-
-/// The replacement for a secret.
-const REDACTED: &str = "[redacted]";
+use crate::secrets::Secrets;
 
 /// Parts of the names of variables with secrets.
 const SECRET_NAMES: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
@@ -43,9 +38,11 @@ impl Environment {
             let get =
                 |env: &str| Some(host.get(&OsString::from(env))?.to_string_lossy().into_owned());
             let value = match value.clone().resolved(get)? {
-                EnvValue::Secret(value) => {
-                    secrets.push(value.clone());
-                    value
+                EnvValue::Secret { prefix, value } => {
+                    // A program can name it without the prefix.
+                    let with_prefix = prefix + &value;
+                    secrets.extend([value, with_prefix.clone()]);
+                    with_prefix
                 }
                 EnvValue::Literal(value) => value,
                 EnvValue::Named(named) => named.prefix,
@@ -58,24 +55,6 @@ impl Environment {
         });
         secrets.extend(by_name.map(|(_, value)| value.to_string_lossy().into_owned()));
         Ok(Self { variables, secrets: Secrets::new(secrets.into_iter()) })
-    }
-}
-
-/// Values that must not appear in output.
-#[derive(Debug, Default)]
-pub(crate) struct Secrets(Vec<String>);
-
-impl Secrets {
-    fn new(values: impl Iterator<Item = String>) -> Self {
-        let mut values: Vec<String> =
-            values.filter(|value| value.len() >= SECRET_MIN_BYTES).collect();
-        // Longest first, because one may be a prefix of another.
-        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        Self(values)
-    }
-
-    pub(crate) fn redact(&self, text: String) -> String {
-        self.0.iter().fold(text, |text, secret| text.replace(secret, REDACTED))
     }
 }
 

@@ -9,7 +9,7 @@
 //! command), `event` (the events), `parser` (events from lines), `parsers` (parsers in Rust by name), `dialogue`
 //! (both directions: a text prompt, Claude Code's control protocol, ACP, Codex's app server), `control` (requests to
 //! a run), `reading` (what lines mean, from a process or stored), `run` (the API of a run), `driver` (the loop behind
-//! it), `run_result` (the result of a run).
+//! it), `run_result` (the result of a run), `secrets` (their removal from everything that a program says).
 //!
 //! ```no_run
 //! use abide_programs::{CliConfig, ProgramEvent, Prompt, run};
@@ -48,6 +48,7 @@ mod prompt;
 mod reading;
 mod run;
 mod run_result;
+mod secrets;
 
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
 pub use dialogue::Decision;

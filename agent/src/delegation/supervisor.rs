@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::context::entry::CallResult;
+use crate::context::entry::{CallResult, CallStatus};
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
@@ -70,6 +70,11 @@ impl RuntimeTool for RequestSupervisor {
         result: CallResult,
     ) -> BoxFuture<'a, Step<Delivery>> {
         async move {
+            if call.status == ToolCallStatus::Cancelled && call.attempt > 0 {
+                let why = "The request was withdrawn: no supervisor has answered it.";
+                let result = CallResult::without_success(CallStatus::Cancelled, why);
+                return Ok(Delivery { result, handoff: None });
+            }
             let result = checked(driver, call, result).await?;
             Ok(Delivery { result, handoff: None })
         }

@@ -283,10 +283,7 @@ async fn report(
 ) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
-    let effect = match runtime_tool::find(driver, &claimed.tool_name) {
-        Some(tool) => tool.effect(),
-        None => effect(driver, claimed),
-    };
+    let effect = effect_of(driver, claimed);
     let again = retries(driver, claimed, effect, outcome.failure);
     let delivers = is_only(driver, claimed) && !outcome.is_error;
     let delivery = match delivers {
@@ -353,6 +350,14 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
     may_help && !is_of_runtime && effect != Effect::AtMostOnce && rules.any(applies)
 }
 
+/// The effect of the tool of a call.
+fn effect_of(driver: &Driver, call: &ToolCall) -> Effect {
+    match runtime_tool::find(driver, &call.tool_name) {
+        Some(tool) => tool.effect(),
+        None => effect(driver, call),
+    }
+}
+
 /// The effect that a tool of the user declares. If the tool is no longer available, the most restrictive effect.
 fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     let tool = driver.shared.tools.get(&claimed.tool_name);
@@ -379,7 +384,8 @@ fn result(driver: &Driver, call: &ToolCall) -> CallResult {
             CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
         }
         ToolCallStatus::Cancelled => {
-            CallResult::without_success(CallStatus::Cancelled, cancelled_text(call))
+            let has_effect = effect_of(driver, call) != Effect::ReadOnly;
+            CallResult::without_success(CallStatus::Cancelled, cancelled_text(call, has_effect))
         }
         _ => {
             let why = call.error.clone().unwrap_or_else(|| "The call failed.".to_owned());
@@ -402,12 +408,14 @@ pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> 
     }
 }
 
-/// Says whether a cancelled call has begun: a model repeats a call that did not run.
-fn cancelled_text(call: &ToolCall) -> &'static str {
-    if call.attempt == 0 {
-        "The call was cancelled before it began: it did not run."
-    } else {
-        "The call was cancelled while it ran. It may have taken effect: find out before you repeat it."
+/// Says whether a cancelled call has begun, and whether it may have taken effect: a model repeats a call that did not run.
+fn cancelled_text(call: &ToolCall, has_effect: bool) -> &'static str {
+    match (call.attempt, has_effect) {
+        (0, _) => "The call was cancelled before it began: it did not run.",
+        (_, false) => "The call was cancelled while it ran.",
+        (_, true) => {
+            "The call was cancelled while it ran. It may have taken effect: find out before you repeat it."
+        }
     }
 }
 

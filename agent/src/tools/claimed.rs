@@ -1,5 +1,7 @@
 //! A claimed call while its tool runs: the lease is renewed, and the outcome is stored.
 
+use std::borrow::Cow;
+
 use abide_client::arguments::{AcknowledgeCancel, CancelToolCall, CompleteToolCall, FailToolCall};
 use abide_client::{Abide, Call, Code, Error, ToolCall};
 use abide_json_integers as integers;
@@ -19,6 +21,8 @@ const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
 
 /// Maximum size of a stored error, in bytes.
 const ERROR_BYTES: usize = 256 << 10;
+
+const MAY_HAVE_TAKEN_EFFECT: &str = "It may have taken effect: find out before you repeat it.";
 
 /// A call that this process has claimed.
 #[derive(Clone, Copy)]
@@ -88,7 +92,8 @@ impl ClaimedCall<'_> {
                 self.abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(|_| None)
             }
             failure => {
-                let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
+                let text = failed_text(outcome, effect);
+                let failed = FailToolCall::new(call_id, token, beginning(&text));
                 // Without one, a failure counts as exit code 1.
                 let failed = match i64::from(outcome.exit_code) {
                     1 => failed,
@@ -177,6 +182,16 @@ impl ClaimedCall<'_> {
 /// The result of a call, as its row has it.
 pub(crate) fn result_of(outcome: &ToolOutcome) -> Value {
     json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
+}
+
+/// The error of a failed call. The model must not take a call that was stopped midway for one without an effect.
+fn failed_text(outcome: &ToolOutcome, effect: Effect) -> Cow<'_, str> {
+    let text = outcome.text.as_str();
+    let was_stopped = matches!(outcome.failure, Some(Failure::Cancelled | Failure::Lost));
+    if !was_stopped || effect == Effect::ReadOnly || text.contains(MAY_HAVE_TAKEN_EFFECT) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}. {MAY_HAVE_TAKEN_EFFECT}", beginning(text).trim_end_matches('.')))
 }
 
 /// The first [`ERROR_BYTES`] of an error.

@@ -211,9 +211,12 @@ async fn wall_clock_limit_cancels_a_read_only_call() {
     assert_eq!(overtime(Effect::ReadOnly).await, ("cancelled".to_owned(), None));
 }
 
+/// Class: an unknown outcome that reads like a known one. The call had begun, and the model read only `wait was cancelled`.
 #[tokio::test]
 async fn wall_clock_limit_fails_an_idempotent_call() {
-    let failed = ("failed".to_owned(), Some("wait was cancelled".to_owned()));
+    let text =
+        "wait was cancelled. It may have taken effect: find out before you repeat it.".to_owned();
+    let failed = ("failed".to_owned(), Some(text));
     assert_eq!(overtime(Effect::Idempotent).await, failed);
 }
 

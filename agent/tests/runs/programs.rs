@@ -688,6 +688,27 @@ async fn a_failed_program_keeps_what_it_reported() {
     fixture.close().await;
 }
 
+/// Class: a check on one path of several. Only stderr was redacted: an error that a program reported in its own format was in
+/// `runs.error_message`, in the event of the error and in the lines in clear.
+#[tokio::test]
+async fn no_row_has_a_secret_of_a_program() {
+    let quits = r#"
+cat > /dev/null
+echo '{"type":"result","subtype":"error","is_error":true,"result":"quota of '"$API_TOKEN"' is over"}'
+echo "$API_TOKEN" >&2
+exit 1
+"#;
+    let fixture = fixture(quits, ", env: { API_TOKEN: hunter2-and-more }").await;
+    let run = fixture.begin("Go on.").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["message"], "quota of [redacted] is over", "{rendered}");
+    let sql = "SELECT error_message FROM runs UNION ALL SELECT data FROM run_events";
+    let texts: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    assert!(texts.iter().all(|(text,)| !text.contains("hunter2")), "{texts:?}");
+    assert!(texts.iter().any(|(text,)| text.contains("quota of [redacted]")), "{texts:?}");
+    fixture.close().await;
+}
+
 /// The text of a program that fails without an answer stays in the session, and so does the usage of an aborted one.
 #[tokio::test]
 async fn a_program_without_an_answer_keeps_its_text_and_usage() {

@@ -1,7 +1,10 @@
 //! The tool `request_supervisor`: an agent asks for a supervisor, its run waits, and the answer is the result of the call.
 
-use abide_client::arguments::{ClaimHandoff, DecideApproval, RejectHandoff, ResolveHandoff};
-use abide_client::{Abide, Call, Decision, RunEventKind};
+use abide_client::arguments::{
+    AbortRun, ClaimHandoff, CreateSession, DecideApproval, ForkSession, RejectHandoff,
+    RequestSupervisorHandoff, ResolveHandoff, StartRun,
+};
+use abide_client::{Abide, Call, Code, Decision, RunEventKind};
 use expect_test::expect;
 
 use crate::fixture::{FixtureOptions, RuntimeFixture, providers};
@@ -94,6 +97,70 @@ async fn an_unclaimed_request_expires() {
         assistant: Done. 
     "#]]
     .assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// Class: a part of a run that its end leaves behind. The call was cancelled with the run, but its request stayed open and the
+/// session handed off, so the next run was refused.
+#[tokio::test]
+async fn the_abort_of_a_run_withdraws_its_request() {
+    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let run = fixture.begin("Pay A.").await;
+    fixture.output(&run.id, 0).await;
+    let id = open_handoff(&fixture.abide).await;
+    fixture.abide.call(ClaimHandoff::new(&id)).await.expect("it is claimed");
+    fixture.abide.call(AbortRun::new("r1")).await.expect("it is aborted");
+    let sql = "SELECT h.status, s.status, c.status FROM handoff_requests AS h JOIN sessions AS s \
+               ON s.id = h.session_id JOIN tool_calls AS c ON c.session_id = s.id";
+    let found: Vec<(String, String, String)> =
+        fixture.abide.sql(sql).fetch().await.expect("it is read");
+    let expected = ["cancelled", "active", "cancelled"].map(str::to_owned);
+    assert_eq!(found, [expected.into()]);
+    let refused = fixture.abide.call(ResolveHandoff::new(&id, "Pay it.")).await;
+    let refused = refused.expect_err("nobody waits for it");
+    assert_eq!(refused.code(), Some(Code::Conflict), "{refused}");
+    let next = StartRun::new("s1").id("r2").input("Go on.");
+    fixture.abide.call(next).await.expect("the session goes on");
+    fixture.output("r2", 0).await;
+    expect![[r#"
+        user: Pay A. 
+        assistant: I ask. "r1~1.1" "request_supervisor"
+        user: Go on. 
+        assistant: Done. 
+    "#]]
+    .assert_eq(&fixture.transcript().await);
+    fixture.close().await;
+}
+
+/// The hint of the refusal named neither the handoff nor the commands that end it.
+#[tokio::test]
+async fn the_refusal_of_a_session_that_is_handed_off_names_the_commands() {
+    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+    let open = RequestSupervisorHandoff::new("s1", "A look.", "boss");
+    fixture.abide.call(open).await.expect("it is handed off");
+    let refused = fixture.abide.call(StartRun::new("s1").id("r2").input("Go on.")).await;
+    let refused = refused.expect_err("it is handed off");
+    let hint = refused.hint().unwrap_or_default();
+    let query = hint.split('"').nth(1).expect("the hint has a query");
+    let listed: Vec<(String, String)> = fixture.abide.sql(query).fetch().await.expect("it is read");
+    assert_eq!(listed, [(open_handoff(&fixture.abide).await, "pending".to_owned())]);
+    assert!(hint.contains("claim_handoff") && hint.contains("resolve_handoff"), "{hint}");
+    fixture.close().await;
+}
+
+/// Class: a text in place of a result that does not come from the row of the call. The model of the fork read that the call may
+/// have taken effect.
+#[tokio::test]
+async fn a_fork_says_that_no_supervisor_has_answered() {
+    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let run = fixture.begin("Pay A.").await;
+    fixture.output(&run.id, 0).await;
+    fixture.abide.call(ForkSession::new("s1").id("s2")).await.expect("it is forked");
+    let sql = "SELECT content FROM agent_state WHERE session_id = 's2' AND role = 'tool'";
+    let results: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    let expected = "No supervisor has answered: the session was forked before.".to_owned();
+    assert_eq!(results, [(expected,)]);
     fixture.close().await;
 }
 

@@ -24,7 +24,7 @@ use crate::terminal::Terminal;
 pub(super) enum Decider<'a> {
     /// Each call is approved.
     All,
-    /// A question on stderr, answered on stdin, which is read from the first question on; without a terminal, nothing.
+    /// A question on stderr, answered on stdin, which is read from the first question on; nothing unless both are a terminal.
     Stdin(Option<Input>),
     /// A question in a conversation; without a terminal, nothing.
     Conversation(&'a mut Input),
@@ -161,8 +161,11 @@ impl Decider<'_> {
         }
     }
 
-    /// The terminal, if there is one.
+    /// The terminal, if there is one. A question goes to stderr: an answer to one that nobody sees decides nothing.
     fn terminal(&mut self) -> Option<&mut Input> {
+        if !io::stderr().is_terminal() {
+            return None;
+        }
         match self {
             Decider::Stdin(input) if io::stdin().is_terminal() => {
                 Some(input.get_or_insert_with(Input::of_lines))

@@ -1,5 +1,6 @@
 //! Commands that continue a run that waits. They can be pasted into a shell.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use abide_schema::Code;
@@ -289,13 +290,55 @@ pub(crate) fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) && !expands {
         return word.to_owned();
     }
+    // Further lines of a hint are indented, and control characters are not printed. The shell drops newlines at the end.
+    if word.contains(char::is_control) && !word.ends_with('\n') {
+        return format!("\"$(printf '{}')\"", printf_format(word));
+    }
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A word as the format of `printf`, inside of single quotes and on one line.
+fn printf_format(word: &str) -> String {
+    let mut format = String::with_capacity(word.len());
+    for (at, c) in word.char_indices() {
+        match c {
+            // It would begin an option.
+            '-' if at == 0 => format.push_str(r"\055"),
+            '\'' => format.push_str(r"'\''"),
+            '%' => format.push_str("%%"),
+            '\\' => format.push_str(r"\\"),
+            '\n' => format.push_str(r"\n"),
+            c if c.is_control() => {
+                let mut bytes = [0; 4];
+                for byte in c.encode_utf8(&mut bytes).bytes() {
+                    write!(format, "\\{byte:03o}").expect("writing to a string succeeds");
+                }
+            }
+            c => format.push(c),
+        }
+    }
+    format
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use expect_test::expect;
+
+    /// Class: text that changes between the place where it is quoted and the shell. The further lines of an input were indented
+    /// inside of its quotes, so the printed command was refused: the run has another input.
+    #[test]
+    fn a_word_of_several_lines_is_one_line_for_the_shell() {
+        for word in
+            ["two\nlines", "-x\ny", "it's 100%\n\n  \\n \"$HOME\" `id`\tend", "\n-x\u{85}é\r"]
+        {
+            let quoted = quoted(word);
+            assert!(!quoted.contains(char::is_control), "{quoted:?}");
+            let script = format!("printf %s {quoted}");
+            let shell = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(shell.stdout).unwrap(), word, "{quoted}");
+        }
+    }
 
     /// The hint named the argument `id`, which the reducer does not accept.
     #[test]

@@ -163,7 +163,12 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
 fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
     if session.status == SessionStatus::HandedOff {
         let detail = format!("session {} is handed off to a supervisor", session.id);
-        let hint = "start the run when the supervisor has resolved or rejected the handoff";
+        let hint = format!(
+            "a supervisor answers it with `abide call claim_handoff` and `abide call resolve_handoff` or \
+             `abide call reject_handoff`; the handoff is listed by `abide sql \"SELECT id, status FROM handoff_requests \
+             WHERE session_id = '{}' AND status IN ('pending', 'claimed')\"`",
+            session.id.replace('\'', "''")
+        );
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if let Some(input) = input {

@@ -9,10 +9,13 @@ use super::delegated_session::LeftCalls;
 use super::{Run, RunEventKind, RunStatus, active, delegated_session, save, status, tell, wait};
 use crate::cleanup::{self, Task};
 use crate::session::{self, Session, SessionStatus};
-use crate::{budget, delegation};
+use crate::{budget, delegation, handoff};
 
 /// Version 3: an abort of a waiting run activates its session. The tables do not change.
 pub(super) const WAKE_SESSIONS: &str = "SELECT 1";
+
+/// Version 13: the end of a run that waits withdraws its request for a supervisor. The tables do not change.
+pub(super) const WITHDRAW_HANDOFFS: &str = "SELECT 1";
 
 /// The code of an aborted run.
 pub(super) const ABORTED: &str = "aborted";
@@ -57,10 +60,20 @@ pub(crate) fn stop_alone(
 ) -> Result<Run, Abort> {
     let waited = run.status == RunStatus::Waiting;
     let run = stop(ctx, run, reason)?;
+    withdraw_handoff(ctx, &run)?;
     if waited && !ctx.is_before("run", 3) {
         wake_session(ctx, &run)?;
     }
     Ok(run)
+}
+
+/// Withdraws the request for a supervisor that a call of the run waits for. Nobody would get the answer, and no other run could
+/// start before it.
+fn withdraw_handoff(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+    if ctx.is_before("run", 13) {
+        return Ok(());
+    }
+    handoff::withdraw_of_calls(ctx, &run.session_id)
 }
 
 /// Activates the session of a run that no longer waits, unless it rests for another reason.
@@ -123,6 +136,7 @@ pub(crate) fn end_moved(ctx: &mut Context<'_>, mut run: Run, why: &str) -> Resul
     fail(ctx, &mut run, RunStatus::Aborted, MOVED, why)?;
     let run = save(ctx, run)?;
     delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
+    withdraw_handoff(ctx, &run)?;
     wake_session(ctx, &run)
 }
 
@@ -138,6 +152,7 @@ pub(super) fn end_overdue(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Ab
     fail(ctx, &mut run, RunStatus::Failed, OVERDUE, OVERDUE_MESSAGE)?;
     let run = save(ctx, run)?;
     delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
+    withdraw_handoff(ctx, &run)?;
     wake_session(ctx, &run)?;
     wait::wake_above(ctx, &run)?;
     Ok(run)

@@ -1,6 +1,8 @@
 //! The input of a program: prompt, environment, working directory, session.
 
-use abide_programs::{CliConfig, ENV_ALLOWLIST, InheritEnv, Line, ProgramEvent, Prompt, run};
+use abide_programs::{
+    CliConfig, ENV_ALLOWLIST, EnvValue, InheritEnv, Line, ProgramEvent, Prompt, run,
+};
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 
@@ -143,4 +145,36 @@ async fn secrets_are_not_in_errors() {
     };
     assert_eq!(failure.stderr, "\nthe [redacted]\n");
     assert_eq!(failure.message, "the program exited with code 1: the [redacted]");
+}
+
+/// Class: a check on one path of several. Only stderr was redacted, so the error that a program reported in its own format was
+/// stored and printed with the secret, as were its lines and the results of its tools.
+#[tokio::test]
+async fn secrets_are_not_in_what_a_program_says() {
+    let error = r#"{"type":"result","subtype":"error","is_error":true,"result":"quota of Bearer hunter2-and-more is over"}"#;
+    let lines = [
+        "hunter2-and-more",
+        r#"{"type":"assistant","message":{"content":[{"type":"text","text":"hunter2-and-more"},{"type":"tool_use","id":"t","name":"Bash","input":{"command":"echo \u0068unter2-and-more"}}]}}"#,
+        r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","is_error":true,"content":"no hunter2-and-more"}]}}"#,
+        r#"{"type":"other","hunter2-and-more":[{"a":"hunter2-and-more"}]}"#,
+    ];
+    for last in [error, FINAL.replace("42", "hunter2-and-more").as_str()] {
+        let steps: Vec<&str> =
+            lines.iter().chain([&last]).flat_map(|line| ["line", *line]).collect();
+        let mut config = fake(&steps);
+        let (prefix, value) = ("Bearer ".to_owned(), "hunter2-and-more".to_owned());
+        config.env.insert("AUTH".to_owned(), EnvValue::Secret { prefix, value });
+        let running = run(config, Prompt::default(), None);
+        let read: Vec<Line> = running.collect().await;
+        let shown = serde_json::to_string(&read).expect("it is JSON");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("Bash") && shown.contains("echo [redacted]"), "{shown}");
+        match read.last().and_then(|line| line.events.last()) {
+            Some(ProgramEvent::Error(failure)) => {
+                assert_eq!(failure.message, "quota of [redacted] is over");
+            }
+            Some(ProgramEvent::Final(answer)) => assert_eq!(answer.text, "[redacted]"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
