@@ -288,6 +288,18 @@ pub enum RecordingError {
     /// The run was exported and continues in another file.
     #[error("run {0} was moved to another file; record it in that file")]
     Moved(String),
+    /// The agent of the run, or of a run that it delegated, works outside of the runtime.
+    #[error(
+        "run {run} cannot be recorded: its agent {agent} is {kind}, which cannot be repeated offline"
+    )]
+    External {
+        /// The run.
+        run: String,
+        /// Its agent.
+        agent: String,
+        /// A program or a remote agent.
+        kind: &'static str,
+    },
     /// The run is a part of another one.
     #[error("run {0} was delegated; record run {1}, which includes it")]
     Delegated(String, String),
@@ -391,6 +403,14 @@ async fn conversation(
     id: String,
 ) -> Result<RecordedConversation, RecordingError> {
     let definition = catalog::revision::definition(abide, &run.agent, run.revision).await?;
+    let kind = match (&definition.cli, &definition.a2a) {
+        (Some(_), _) => Some("a program (cli)"),
+        (_, Some(_)) => Some("a remote agent (a2a)"),
+        (None, None) => None,
+    };
+    if let Some(kind) = kind {
+        return Err(RecordingError::External { run: run.id, agent: run.agent, kind });
+    }
     let sql = "SELECT * FROM agent_state WHERE session_id = :sid \
                AND id <= (SELECT coalesce(max(id), 0) FROM agent_state WHERE session_id = :sid \
                           AND created_at <= :until) ORDER BY id";

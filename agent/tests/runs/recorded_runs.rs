@@ -559,3 +559,18 @@ async fn endings_without_a_result_survive_definitions_that_do_not_run_the_call()
         }
     }
 }
+
+/// Regression: a run of a program could be recorded, but its test always failed, because a repetition runs no program.
+#[tokio::test]
+async fn a_run_of_a_program_cannot_be_recorded() {
+    let options = FixtureOptions::of("", "answers: []");
+    let program = "cli: { command: [sh, '-c', 'exit 1'], program: claude }\n";
+    options.define("clerk.yaml", program);
+    let fixture = options.open().await;
+    let run = fixture.begin("Go.").await;
+    fixture.output(&run.id, 0).await;
+    let refused = RecordedRun::record(&fixture.abide, "r1", "it").await;
+    expect![["run r1 cannot be recorded: its agent clerk is a program (cli), which cannot be repeated offline"]]
+        .assert_eq(&refused.expect_err("it is refused").to_string());
+    fixture.close().await;
+}
