@@ -86,7 +86,8 @@ pub use middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
 pub use program::reparse::{ReparseError, Reparsed, ReparsedChange};
 pub use recorded_run::diff::{RunChange, RunChangeKind};
 pub use recorded_run::recording::{
-    RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
+    RecordedConversation, RecordedEnding, RecordedMessage, RecordedOutcome, RecordedRun,
+    RecordingError,
 };
 pub use run::error::RuntimeError;
 pub use run::runtime::Runtime;

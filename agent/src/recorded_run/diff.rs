@@ -197,6 +197,7 @@ impl Changes<'_> {
             self.add(RunChangeKind::ToolResult, &of_call, ending(was), ending(is));
         }
         let decided = |message: &RecordedMessage| match &message.approval {
+            Some(approval) if approval.omitted => "needs no approval",
             Some(approval) if approval.approved => "needs an approval: approved",
             Some(_) => "needs an approval: rejected",
             None => "needs no approval",

@@ -96,17 +96,81 @@ pub struct RecordedMessage {
     /// The decision on the call, if it needed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<RecordedApproval>,
+    /// `false` if the call was refused before its tool was asked, for example because the tool was blocked. So the recording has no
+    /// result of the tool. Recordings of earlier versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<bool>,
+    /// How the recorded call ended, if the accepted definitions end it in another way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<RecordedEnding>,
     /// The usage of an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<RecordedUsage>,
 }
 
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedEnding {
+    /// What became of it.
+    pub status: CallStatus,
+    /// Its exit code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The text that the model read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
 impl RecordedMessage {
-    /// What became of the call of a result.
+    /// What became of the call of a result, with the definitions of the recording.
     #[must_use]
     pub fn status(&self) -> CallStatus {
         let by_error = if self.error { CallStatus::Failed } else { CallStatus::Succeeded };
         self.status.unwrap_or(by_error)
+    }
+
+    /// Returns how the call ended when it was recorded, also if definitions that were accepted later end it in another way.
+    #[must_use]
+    pub fn ending(&self) -> RecordedEnding {
+        let current = || RecordedEnding {
+            status: self.status(),
+            exit_code: self.exit_code,
+            content: self.content.clone(),
+        };
+        self.kept.clone().unwrap_or_else(current)
+    }
+
+    /// Returns why a supervisor has rejected the call. Without an approval, only a supervisor can.
+    pub(super) fn supervisor_rejection(&self) -> Option<&str> {
+        let is_rejected = self.ending().status == CallStatus::Rejected;
+        let by_approval = self.approval.as_ref().is_some_and(|decision| !decision.approved);
+        self.failure.as_deref().filter(|_| is_rejected && !by_approval)
+    }
+
+    /// Takes over what tools and people have done from the recorded message of the same call. This message is the result of the
+    /// call in a repetition: what the current definitions make of it.
+    pub(super) fn keep_facts(&mut self, recorded: &RecordedMessage) {
+        let is_requested = self.ran != Some(false);
+        if recorded.ran != Some(false) {
+            let ending = recorded.ending();
+            let is_same = (self.status(), self.exit_code) == (ending.status, ending.exit_code);
+            if !is_requested || !is_same {
+                self.kept = Some(ending);
+            } else if ending.status == CallStatus::Cancelled {
+                // The repetition cancels a call at another moment. The text says whether it had begun.
+                self.content = ending.content;
+            }
+        } else if self.status() == CallStatus::Succeeded {
+            // A tool of the runtime has really run: only they succeed without a recorded result.
+            return;
+        }
+        self.ran = recorded.ran;
+        self.result.clone_from(&recorded.result);
+        self.failure.clone_from(&recorded.failure);
+        if let Some(decision) = &recorded.approval {
+            let omitted = self.approval.is_none();
+            self.approval = Some(RecordedApproval { omitted, ..decision.clone() });
+        }
     }
 }
 
@@ -132,6 +196,9 @@ pub struct RecordedApproval {
     /// The arguments, if the approver changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
+    /// Whether the accepted definitions do not ask for it. The decision is kept for definitions that do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub omitted: bool,
 }
 
 /// The reported usage of an answer.
@@ -221,6 +288,18 @@ pub enum RecordingError {
     /// The run was exported and continues in another file.
     #[error("run {0} was moved to another file; record it in that file")]
     Moved(String),
+    /// The agent of the run, or of a run that it delegated, works outside of the runtime.
+    #[error(
+        "run {run} cannot be recorded: its agent {agent} is {kind}, which cannot be repeated offline"
+    )]
+    External {
+        /// The run.
+        run: String,
+        /// Its agent.
+        agent: String,
+        /// A program or a remote agent.
+        kind: &'static str,
+    },
     /// The run is a part of another one.
     #[error("run {0} was delegated; record run {1}, which includes it")]
     Delegated(String, String),
@@ -323,6 +402,15 @@ async fn conversation(
     run: Run,
     id: String,
 ) -> Result<RecordedConversation, RecordingError> {
+    let definition = catalog::revision::definition(abide, &run.agent, run.revision).await?;
+    let kind = match (&definition.cli, &definition.a2a) {
+        (Some(_), _) => Some("a program (cli)"),
+        (_, Some(_)) => Some("a remote agent (a2a)"),
+        (None, None) => None,
+    };
+    if let Some(kind) = kind {
+        return Err(RecordingError::External { run: run.id, agent: run.agent, kind });
+    }
     let sql = "SELECT * FROM agent_state WHERE session_id = :sid \
                AND id <= (SELECT coalesce(max(id), 0) FROM agent_state WHERE session_id = :sid \
                           AND created_at <= :until) ORDER BY id";
@@ -366,7 +454,6 @@ async fn conversation(
         }
         messages.push(message);
     }
-    let definition = catalog::revision::definition(abide, &run.agent, run.revision).await?;
     let last = entries.iter().rev().find(|entry| is_own(entry));
     let model = last.map(|entry| data::<AssistantEntry>(entry).model);
     let tools = tools_of(abide, &run, &definition).await?;
@@ -495,6 +582,8 @@ fn message_of(
             });
             let position =
                 entry.call_id.strip_prefix(run_id).and_then(|it| it.strip_prefix(DERIVED));
+            // Middleware and the runtime answer some calls without a request to the tool.
+            let is_refused = position.is_some() && row.is_none() && entry.is_error;
             RecordedMessage {
                 tool_call_id: Some(entry.provider_call_id),
                 name: Some(entry.name),
@@ -505,6 +594,7 @@ fn message_of(
                 result: succeeded.and_then(|row| row.result.as_ref()).map(Json::value),
                 failure: failed.and_then(|row| row.error.clone()),
                 approval: approvals.get(entry.call_id.as_str()).and_then(|it| decision(it)),
+                ran: is_refused.then_some(false),
                 ..message
             }
         }
@@ -520,5 +610,5 @@ fn decision(approval: &Approval) -> Option<RecordedApproval> {
     };
     let comment = approval.comment.clone();
     let arguments = approval.approved_arguments.as_ref().map(Json::value);
-    Some(RecordedApproval { approved, comment, arguments })
+    Some(RecordedApproval { approved, comment, arguments, omitted: false })
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::{
-    AbortRun, AppendMessage, CreateSession, DecideApproval, ResumeRun, SettleToolCall, StartRun,
+    AbortRun, AppendMessage, ClaimHandoff, CreateSession, DecideApproval, RejectHandoff, ResumeRun,
+    SettleToolCall, StartRun,
 };
-use abide_client::{Abide, DERIVED, Decision, Outcome};
+use abide_client::{Abide, Call, Code, DERIVED, Decision, Error, Outcome};
 use abide_definitions::agent::{AgentConfig, AgentDefinition, Subagent};
 use abide_definitions::agent_tool::{RESERVED, RESPONSE};
 use abide_definitions::middleware::Middleware;
@@ -118,7 +119,7 @@ impl RecordedRun {
         }
         let mut repeated = RecordedRun::record(abide, id, id).await?;
         repeated.end_where_interrupted(self);
-        repeated.keep_results(self);
+        repeated.keep_facts(self);
         Ok(repeated)
     }
 
@@ -136,12 +137,19 @@ impl RecordedRun {
         }
     }
 
-    /// Decides on approvals as recorded and resumes pauses until the run has ended.
+    /// Decides on approvals and rejects requests for a supervisor as recorded, and resumes pauses, until the run has ended.
     async fn attend(&self, abide: &Abide, id: &str) -> Result<(), RecordingError> {
         let decisions = self.decisions();
+        let rejections: BTreeMap<String, &str> = self
+            .results()
+            .filter_map(|(id, message)| Some((id, message.supervisor_rejection()?)))
+            .collect();
         let sql = "SELECT call_id, status FROM tool_calls \
                    WHERE status = 'awaiting_approval' OR status = 'unknown'";
         let mut asked = abide.subscribe(sql).await?;
+        let sql = "SELECT h.id, c.call_id FROM handoff_requests AS h \
+                   JOIN handoff_calls AS c ON c.handoff_id = h.id WHERE h.status = 'pending'";
+        let mut handed_off = abide.subscribe(sql).await?;
         let sql = "SELECT id, turn FROM runs WHERE status = 'waiting' AND reason = 'pause'";
         let mut paused = abide.subscribe(sql).await?;
         let sql = "SELECT id FROM runs WHERE id = :id AND ended_at IS NOT NULL";
@@ -155,8 +163,14 @@ impl RecordedRun {
                             let settle = SettleToolCall::new(&id, Outcome::Failed);
                             abide.call(settle.error("unknown")).await.map(drop)
                         }
-                        (_, decision) => abide.call(decide(&id, decision)).await.map(drop),
+                        (_, decision) => decide_as_recorded(abide, &id, decision).await,
                     };
+                },
+                // A request that was answered has a result, so it does not ask again.
+                _ = handed_off.next() => for (id, call_id) in handed_off.typed_rows::<(String, String)>()? {
+                    let why = rejections.get(&call_id).copied().unwrap_or(NO_RESULT);
+                    let claim = Call::of(ClaimHandoff::new(&id));
+                    let _ = abide.batch([claim, Call::of(RejectHandoff::new(&id, why))]).await;
                 },
                 _ = paused.next() => for (id, _) in paused.typed_rows::<(String, i64)>()? {
                     let _ = abide.call(ResumeRun::new(&id)).await;
@@ -180,9 +194,9 @@ impl RecordedRun {
         self.results().filter_map(|(id, message)| Some((id, outcome_of(message)?))).collect()
     }
 
-    /// Takes the results of tools from the recording: what a tool has done does not change with a definition. So a call that the
-    /// current definitions do not run keeps its result for later definitions, which do.
-    fn keep_results(&mut self, recorded: &RecordedRun) {
+    /// Takes the results of tools and the decisions of people from the recording: they do not change with a definition. So a call
+    /// that the current definitions do not run keeps its result and its decision for later definitions, which do.
+    fn keep_facts(&mut self, recorded: &RecordedRun) {
         let results: BTreeMap<String, RecordedMessage> =
             recorded.results().map(|(id, message)| (id, message.clone())).collect();
         for conversation in &mut self.conversations {
@@ -192,20 +206,7 @@ impl RecordedRun {
                 let Some(was) = results.get(&id).filter(|was| was.name == now.name) else {
                     continue;
                 };
-                now.result.clone_from(&was.result);
-                now.failure.clone_from(&was.failure);
-                if now.status() == was.status() {
-                    (now.status, now.exit_code) = (was.status, was.exit_code);
-                }
-                if now.status() == CallStatus::Cancelled && now.status() == was.status() {
-                    // The recording does not say whether the call had begun, and the text does.
-                    now.content.clone_from(&was.content);
-                }
-                if let (Some(decision), Some(recorded)) = (&mut now.approval, &was.approval)
-                    && decision.approved == recorded.approved
-                {
-                    decision.comment.clone_from(&recorded.comment);
-                }
+                now.keep_facts(was);
             }
         }
     }
@@ -250,13 +251,17 @@ impl RecordedRun {
     }
 }
 
-/// The recorded outcome of a call; `None` if it did not run.
+/// The recorded outcome of a call; `None` if a person or a limit ended it before it ran.
 fn outcome_of(message: &RecordedMessage) -> Option<ToolOutcome> {
-    let text = message.content.clone().unwrap_or_default();
-    if message.status() == CallStatus::Cancelled {
+    if message.ran == Some(false) {
+        return Some(unrecorded());
+    }
+    let ending = message.ending();
+    let text = ending.content.unwrap_or_default();
+    if ending.status == CallStatus::Cancelled {
         return Some(ToolOutcome::failed(Failure::Cancelled, text));
     }
-    // A recording can have the result of a tool also if the definitions at the time did not run it: see `keep_results`.
+    // A recording can have the result of a tool also if the definitions at the time did not run it: see `keep_facts`.
     if let Some(result) =
         message.result.as_ref().filter(|_| message.status.is_some() || !message.error)
     {
@@ -268,19 +273,43 @@ fn outcome_of(message: &RecordedMessage) -> Option<ToolOutcome> {
             ..ToolOutcome::text(text)
         });
     }
-    match message.status() {
+    match ending.status {
         // A person has settled the call, without a result.
         CallStatus::Succeeded => Some(ToolOutcome::text(text)),
-        CallStatus::Rejected | CallStatus::Skipped => None,
+        CallStatus::Rejected => {
+            let why = message.supervisor_rejection()?;
+            Some(ToolOutcome::failed(Failure::Denied, why))
+        }
+        CallStatus::Skipped => None,
         CallStatus::Failed | CallStatus::Cancelled => Some(ToolOutcome {
-            exit_code: message.exit_code.unwrap_or(1),
+            exit_code: ending.exit_code.unwrap_or(1),
             ..ToolOutcome::failed(Failure::Tool, message.failure.clone().unwrap_or(text))
         }),
     }
 }
 
+/// The error of a call that did not run in the recorded run.
+const NO_RESULT: &str = "the recording has no result of this call";
+
 fn unrecorded() -> ToolOutcome {
-    ToolOutcome::failed(Failure::Tool, "the recording has no result of this call")
+    ToolOutcome::failed(Failure::Tool, NO_RESULT)
+}
+
+/// Decides on a call as recorded. If the current schema refuses the arguments that the approver wrote, rejects the call, because it
+/// cannot run with them.
+async fn decide_as_recorded(
+    abide: &Abide,
+    call_id: &str,
+    recorded: Option<&RecordedApproval>,
+) -> Result<(), Error> {
+    match abide.call(decide(call_id, recorded)).await {
+        Err(error) if error.code() == Some(Code::BadArguments) => {
+            let why = format!("the arguments of the recorded approval are refused: {error}");
+            let reject = DecideApproval::new(Decision::Reject).call_id(call_id).comment(why);
+            abide.call(reject).await.map(drop)
+        }
+        decided => decided.map(drop),
+    }
 }
 
 fn decide(call_id: &str, recorded: Option<&RecordedApproval>) -> DecideApproval {

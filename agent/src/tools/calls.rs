@@ -1,6 +1,8 @@
 //! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
 
-use abide_client::arguments::{AcknowledgeCancel, CancelToolCall, ClaimToolCall, RequestToolCall};
+use abide_client::arguments::{
+    AcknowledgeCancel, CancelToolCall, ClaimToolCall, RequestSupervisorHandoff, RequestToolCall,
+};
 use abide_client::{
     Call, Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
 };
@@ -128,6 +130,9 @@ async fn run(
         Err(error) if is_settled_elsewhere(&error) => return Ok(None),
         Err(error) => return Err(StepError::Refused(error)),
     };
+    if recorded.is_some_and(|outcome| outcome.failure == Some(Failure::Denied)) {
+        return hand_off(driver, &claimed).await;
+    }
     let cancel = stop.child_token();
     match runtime_tool::find(driver, &claimed.tool_name) {
         Some(tool) => run_of_runtime(driver, tool, &claimed, &cancel).await,
@@ -244,6 +249,23 @@ async fn cancel(driver: &Driver, call: &ToolCall) -> Step {
         calls.push(AcknowledgeCancel::new(&call.call_id, fencing_token(call)).into());
     }
     driver.abide.batch(calls).await.map(drop).map_err(StepError::Refused)
+}
+
+/// Hands the session off for a call that a supervisor has rejected in the run that this one repeats. The repetition rejects it.
+async fn hand_off(driver: &Driver, claimed: &ToolCall) -> Step<Option<RecordedStep>> {
+    let request = RequestSupervisorHandoff {
+        call_id: Some(claimed.call_id.clone()),
+        call_fencing_token: Some(fencing_token(claimed)),
+        ..RequestSupervisorHandoff::new(&claimed.session_id, "recorded", "recorded")
+    };
+    match driver.record(&[], None, vec![request.into()]).await {
+        // Another handoff of the session is open. The call asks when it has ended.
+        Err(StepError::Refused(error)) if error.code() == Some(Code::Conflict) => {
+            let outcome = ToolOutcome::failed(Failure::Unavailable, error.to_string());
+            report(driver, claimed, outcome, None).await
+        }
+        recorded => recorded.map(|()| None),
+    }
 }
 
 fn is_settled_elsewhere(error: &Error) -> bool {

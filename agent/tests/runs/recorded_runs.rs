@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use abide_agent::{Catalog, RecordedMessage, RecordedRun, Tools};
-use abide_client::arguments::{AbortRun, CancelToolCall, DecideApproval, SaveMemories};
-use abide_client::{Abide, Decision, NewMemory};
+use abide_agent::{CallStatus, Catalog, RecordedMessage, RecordedRun, Tools};
+use abide_client::arguments::{
+    AbortRun, CancelToolCall, ClaimHandoff, DecideApproval, RejectHandoff, SaveMemories,
+};
+use abide_client::{Abide, Call, Decision, NewMemory};
 use abide_tools::{Effect, Function, Invocation, ToolDeclaration, ToolOutcome};
 use expect_test::{Expect, expect};
 use serde_json::json;
@@ -384,4 +386,191 @@ async fn a_run_that_the_clock_or_a_price_has_ended_is_repeated_up_to_there() {
         let now = repeat(&recorded, folder.path()).await;
         assert_eq!(recorded.changes(&now).is_empty(), is_same, "{code}");
     }
+}
+
+/// A definition that does not run the second call.
+const LIMITED: &str = "tools: [look, pay]\nlimits: { tool_calls: 1 }\n";
+
+/// Repeats a recording of `clerk` with another definition, accepts that, and repeats the accepted recording with the first
+/// definition. Returns the changes of the first repetition.
+async fn accept_and_restore(recorded: &RecordedRun, definition: &str, other: &str) -> String {
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
+    assert_eq!(recorded.changes(&repeat(recorded, folder.path()).await), [], "{definition}");
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{other}"));
+    let accepted = repeat(recorded, folder.path()).await;
+    let changes = recorded.changes(&accepted);
+    let accepted = RecordedRun::from_text(&accepted.to_text()).expect("it is a recording");
+    let again = repeat(&accepted, folder.path()).await;
+    assert_eq!(accepted.changes(&again), [], "{other}");
+    assert_eq!(again.to_text(), accepted.to_text(), "{other}");
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
+    let restored = repeat(&accepted, folder.path()).await;
+    assert_eq!(recorded.changes(&restored), [], "{other}");
+    assert_eq!(restored.to_text(), recorded.to_text(), "{other}");
+    changes.iter().map(|it| format!("{} {it}\n", it.kind.as_str())).collect()
+}
+
+/// Returns the recorded result of a call of a tool.
+fn result_of<'a>(recorded: &'a mut RecordedRun, tool: &str) -> &'a mut RecordedMessage {
+    let messages = recorded.conversations[0].messages.iter_mut();
+    let mut results = messages.filter(|message| message.name.as_deref() == Some(tool));
+    results.next().expect("the tool was called")
+}
+
+/// Regression: the repetition asked for a supervisor again, waited for a minute, and was aborted. `--accept` then deleted the
+/// rejection and the answer. The class: a decision of a person that only a person can repeat.
+#[tokio::test]
+async fn a_request_that_a_supervisor_has_rejected_is_repeated() {
+    let definition = "supervisor: { capability: boss }\n";
+    let script = "answers:\n  \
+        - calls: [{ name: request_supervisor, arguments: { reason: May I? } }]\n  - text: No.\n";
+    let fixture = FixtureOptions::of(definition, script).open().await;
+    fixture.begin("Pay order A.").await;
+    let handoff = "SELECT id FROM handoff_requests WHERE status = 'pending'";
+    fixture.until(handoff).await;
+    let open: Vec<(String,)> = fixture.abide.sql(handoff).fetch().await.expect("it is read");
+    let claim = Call::of(ClaimHandoff::new(&open[0].0));
+    let reject = Call::of(RejectHandoff::new(&open[0].0, "Not today."));
+    fixture.abide.batch([claim, reject]).await.expect("it is rejected");
+    fixture.until("SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    fixture.close().await;
+    let changes = accept_and_restore(&recorded, definition, "tools: [look]\n").await;
+    assert!(changes.contains("- error: Rejected: Not today."), "{changes}");
+
+    // The agent could not ask at that time, so nobody knows what a supervisor would have answered.
+    let mut refused = recorded.clone();
+    let message = result_of(&mut refused, "request_supervisor");
+    message.content = Some("it is blocked".to_owned());
+    message.status = Some(CallStatus::Failed);
+    message.failure = None;
+    message.ran = Some(false);
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
+    let mut now = repeat(&refused, folder.path()).await;
+    let message = result_of(&mut now, "request_supervisor");
+    assert_eq!(message.content.as_deref(), Some("the recording has no result of this call"));
+}
+
+/// The worker of any tool can ask a supervisor for its call.
+#[tokio::test]
+async fn a_call_of_a_tool_that_a_supervisor_has_rejected_is_repeated() {
+    let mut recorded = recorded().await;
+    let message = result_of(&mut recorded, "pay");
+    message.content = Some("Rejected: Not today.".to_owned());
+    message.error = true;
+    message.status = Some(CallStatus::Rejected);
+    message.exit_code = Some(1);
+    message.result = None;
+    message.failure = Some("Not today.".to_owned());
+    let blocked = format!("{CLERK}blocked_tools: [pay]\n");
+    accept_and_restore(&recorded, CLERK, &blocked).await;
+}
+
+/// Regression: a recording of a run whose call was refused was the same without the refusal, as if the tool had failed. So no test
+/// noticed that a protection was gone.
+#[tokio::test]
+async fn a_call_that_was_refused_has_no_result_if_it_runs_now() {
+    let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, \
+        { calls: [{ name: pay, arguments: { order: A } }] }, \
+        { calls: [{ name: note, arguments: { order: A } }] }, \
+        { calls: [{ name: look, arguments: { number: 1 } }] }, { text: Done. }]";
+    let definition = "tools: [look, pay]\nblocked_tools: [pay]\n";
+    let fixture = FixtureOptions::of(definition, script).open().await;
+    let run = fixture.begin("Pay order A.").await;
+    fixture.output(&run.id, 0).await;
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    fixture.close().await;
+    let messages = recorded.conversations[0].messages.iter();
+    let ran: Vec<_> = messages.filter(|it| it.role == "tool").map(|it| it.ran).collect();
+    assert_eq!(ran, [None, Some(false), Some(false), Some(false)]);
+    let changes = accept_and_restore(&recorded, definition, "tools: [look, pay, note]\n").await;
+    expect![[r#"
+        tool_result result of pay (2.1)
+          - error: calls of pay are blocked for this agent: continue without it
+          + error: the recording has no result of this call
+        tool_result result of note (3.1)
+          - error: unknown tool note; available: look, pay
+          + error: the recording has no result of this call
+    "#]]
+    .assert_eq(&changes);
+}
+
+/// Regression: `--accept` with a definition that does not ask for an approval deleted the decision, its comment and the changed
+/// arguments. With the first definition again, a rejected call had failed and was approved.
+#[tokio::test]
+async fn decisions_survive_definitions_that_do_not_ask_for_them() {
+    let decide = |decision| DecideApproval::new(decision).call_id("r1~2.1");
+    let decisions = [
+        decide(Decision::Reject).comment("too expensive"),
+        decide(Decision::Reject),
+        decide(Decision::Approve).comment("for B").approved_arguments(json!({"order": "B"})),
+    ];
+    for decision in decisions {
+        let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+        fixture.begin("Pay order A.").await;
+        fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+        fixture.abide.call(decision).await.expect("it waits");
+        fixture.until("SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
+        let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it ended");
+        fixture.close().await;
+        for other in ["tools: [look, pay]\n", "tools: [look]\n", LIMITED] {
+            let changes = accept_and_restore(&recorded, CLERK, other).await;
+            assert!(changes.contains("+ needs no approval"), "{changes}");
+        }
+    }
+}
+
+/// Regression: the decision was refused, and the repetition waited for a minute.
+#[tokio::test]
+async fn a_call_is_rejected_if_the_schema_refuses_the_arguments_of_its_approval() {
+    let mut recorded = recorded().await;
+    let approval = result_of(&mut recorded, "pay").approval.as_mut().expect("it was approved");
+    approval.arguments = Some(json!({"number": 1}));
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{CLERK}"));
+    let mut now = repeat(&recorded, folder.path()).await;
+    let message = result_of(&mut now, "pay");
+    let text = message.content.as_deref().unwrap_or_default();
+    assert!(text.contains("the arguments of the recorded approval are refused"), "{text}");
+    assert_eq!(message.approval, result_of(&mut recorded, "pay").approval);
+}
+
+/// Regression: `--accept` with a definition that blocks the tool deleted how a call had ended without a result and an error text.
+#[tokio::test]
+async fn endings_without_a_result_survive_definitions_that_do_not_run_the_call() {
+    let before = "The call was cancelled before it began: it did not run.";
+    for (status, text) in [
+        (CallStatus::Cancelled, before),
+        (CallStatus::Failed, "The call failed."),
+        (CallStatus::Succeeded, "It was confirmed later that it has succeeded."),
+    ] {
+        let mut recorded = recorded().await;
+        let message = result_of(&mut recorded, "pay");
+        message.content = Some(text.to_owned());
+        message.result = None;
+        message.status = Some(status);
+        message.error = status != CallStatus::Succeeded;
+        message.exit_code = message.error.then_some(1);
+        for other in ["tools: [look, pay]\nblocked_tools: [pay]\n", LIMITED] {
+            let changes = accept_and_restore(&recorded, CLERK, other).await;
+            assert!(changes.contains(text), "{changes}");
+        }
+    }
+}
+
+/// Regression: a run of a program could be recorded, but its test always failed, because a repetition runs no program.
+#[tokio::test]
+async fn a_run_of_a_program_cannot_be_recorded() {
+    let options = FixtureOptions::of("", "answers: []");
+    let program = "cli: { command: [sh, '-c', 'exit 1'], program: claude }\n";
+    options.define("clerk.yaml", program);
+    let fixture = options.open().await;
+    let run = fixture.begin("Go.").await;
+    fixture.output(&run.id, 0).await;
+    let refused = RecordedRun::record(&fixture.abide, "r1", "it").await;
+    expect![["run r1 cannot be recorded: its agent clerk is a program (cli), which cannot be repeated offline"]]
+        .assert_eq(&refused.expect_err("it is refused").to_string());
+    fixture.close().await;
 }
