@@ -106,8 +106,8 @@ fn answers_are_results_or_errors() {
         r#"{"jsonrpc": "2.0", "id": 1, "result": {"task": {}}}"#,
         r#"{"error": {"code": -32001, "message": "there is no task x"}}"#,
         r#"{"error": {}}"#,
-        r#"{"result": 7}"#,
-        r#"{"result": {"n": 99999999999999999999}}"#,
+        r#"{"id": 1, "result": 7}"#,
+        r#"{"id": 1, "result": {"n": 99999999999999999999}}"#,
         "<html>",
     ];
     expect![[r#"
