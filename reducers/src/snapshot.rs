@@ -58,6 +58,9 @@ const WORK: &str = "SELECT 1";
 /// change.
 const FAILED_RESULTS: &str = "SELECT 1";
 
+/// Version 10: a fork has the calls that had not begun, as cancelled ones. The tables do not change.
+const NOT_BEGUN: &str = "SELECT 1";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -70,6 +73,7 @@ pub fn module() -> Module {
         .step(CLAMPED)
         .step(WORK)
         .step(FAILED_RESULTS)
+        .step(NOT_BEGUN)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

@@ -258,7 +258,7 @@ fn changes_of_the_origin_between_the_steps_are_not_copied() {
     run(async {
         let mut world = World::new();
         history(&world, &Caller::local()).await;
-        // It has no outcome, so it is not copied.
+        // It has not begun, so it is cancelled in the copy.
         let call =
             json!({"call_id": "late", "session_id": "s", "tool_name": "look", "arguments": {}});
         world.call("request_tool_call", call).await.unwrap();
@@ -274,11 +274,15 @@ fn changes_of_the_origin_between_the_steps_are_not_copied() {
         with_steps(&mut world);
         complete(&world).await;
         let after = contents(&world, "f").await;
-        assert_eq!(after[0].len(), before[0].len());
         assert_eq!(after[0][..3 * ROUNDS], before[0][..3 * ROUNDS]);
-        assert_eq!(after[0].last(), Some(&json!(["assistant", "message", null, null])));
+        let not_run = "The call did not run: the session was forked before it began.";
+        let last = [
+            json!(["assistant", "message", null, "cancelled"]),
+            json!(["tool", "message", not_run, "cancelled"]),
+        ];
+        assert_eq!(after[0][3 * ROUNDS..], last);
         assert_eq!(after[1], before[1]);
-        assert_eq!(after[2], [json!([ROUNDS])]);
+        assert_eq!(after[2], [json!([ROUNDS + 1])]);
         check_replay(&mut world);
     });
 }

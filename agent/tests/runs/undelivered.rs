@@ -130,3 +130,42 @@ async fn the_next_run_reads_the_stored_outcomes() {
     assert_eq!(fixture.ledger(), ["look A"]);
     fixture.close().await;
 }
+
+/// Regression: the model of a fork read of a call that waited for an approval that it may have taken effect.
+#[tokio::test]
+async fn a_fork_knows_which_calls_had_not_begun() {
+    let script = r#"
+answers:
+  - calls:
+      - { name: look, arguments: { order: A } }
+      - { name: pay, arguments: { order: A } }
+  - { text: I see. }
+"#;
+    let model = Watched::new(Script::from_text(script).expect("it is valid").named("script"));
+    let folder = temporary_folder();
+    let tools = tools(folder.path().join("ledger"));
+    let settings = Settings::named("runtime");
+    let options = FixtureOptions { folder, models: answering(model.clone()), tools, settings };
+    let definition =
+        "name: clerk\ntools: [look, pay]\ninterrupt_on: { pay: true }\nprofile: fast\n";
+    options.define("clerk.yaml", definition);
+    let fixture = options.open().await;
+    let run = fixture.begin("Go.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.data["reason"], "approval", "{:?}", interrupt.data);
+    fixture.abide.call(ForkSession::new("s1").id("s2")).await.expect("it is copied");
+    let of_pay = "SELECT 1 FROM tool_calls WHERE tool_name = 'pay' AND session_id = 's2' \
+                  AND status = 'cancelled' AND attempt = 0";
+    fixture.until(of_pay).await;
+    next_turn(
+        &fixture,
+        &model,
+        "s2",
+        expect![[r#"
+            look failed: The call did not run: the session was forked before it began.
+            pay failed: The call did not run: the session was forked before it began.
+        "#]],
+    )
+    .await;
+    fixture.close().await;
+}

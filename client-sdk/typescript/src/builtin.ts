@@ -1882,7 +1882,7 @@ export interface BuiltinReducers {
       more: boolean;
     };
   };
-  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call without an outcome at that event stays without one. The row of `session_forks` links both. A long history is copied in several transactions; the answer waits for the last one. */
+  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call that had not begun is cancelled in the copy, and one that ran stays without an outcome. The row of `session_forks` links both. A long history is copied in several transactions; the answer waits for the last one. */
   fork_session: {
     args: {
       at?: number | bigint | null | undefined;

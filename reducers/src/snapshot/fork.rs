@@ -24,6 +24,7 @@ use super::refusal::too_many;
 use super::rows::{SessionCopy, SessionFork};
 use crate::access::identity;
 use crate::check;
+use crate::handoff::HandoffCall;
 use crate::memory::{self, NewMemory};
 use crate::message::rows::{self, AgentState, NewEntry};
 use crate::plan::{self, NewPlanStep, PlanVersion};
@@ -32,9 +33,9 @@ use crate::summary::{ArchivedResult, ContextSummary};
 use crate::tool_call::{ToolCall, ToolCallStatus};
 
 /// Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool
-/// calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call without an outcome
-/// at that event stays without one. The row of `session_forks` links both. A long history is copied in several
-/// transactions; the answer waits for the last one.
+/// calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call that had not begun is
+/// cancelled in the copy, and one that ran stays without an outcome. The row of `session_forks` links both. A long history is
+/// copied in several transactions; the answer waits for the last one.
 #[reducer]
 pub fn fork_session(
     ctx: &mut Context<'_>,
@@ -424,19 +425,36 @@ impl ForkStep {
         Ok(true)
     }
 
-    /// Copies a call, if it had an outcome at the event and is not copied yet. Returns `false` if the step has no room.
+    /// Copies a call, if it had an outcome at the event or had not begun, and is not copied yet. Returns `false` if the step has
+    /// no room.
     fn add_call(&mut self, ctx: &mut Context<'_>, call_id: &str) -> Result<bool, Abort> {
         let new_id = self.new_id(call_id);
         if ctx.without_policies(|ctx| ctx.get::<ToolCall>(&*new_id))?.is_some() {
             return Ok(true);
         }
         let found = ctx.get::<ToolCall>(call_id)?;
-        let had_ended = |call: &ToolCall| {
-            call.session_id == self.origin.id
-                && call.status.is_terminal()
-                && call.seq <= self.fork.at
+        let Some(call) = found.filter(|call| call.session_id == self.origin.id) else {
+            return Ok(true);
         };
-        let Some(call) = found.filter(had_ended) else { return Ok(true) };
+        let had_ended = call.status.is_terminal() && call.seq <= self.fork.at;
+        let call = if had_ended {
+            call
+        } else if let Some(why) = self.why_without_effect(ctx, &call)? {
+            ToolCall {
+                status: ToolCallStatus::Cancelled,
+                attempt: 0,
+                claimed_by: None,
+                claimed_at: None,
+                cancel_requested_at: Some(ctx.now),
+                result: None,
+                error: Some(why.to_owned()),
+                evidence: None,
+                settled_by: None,
+                ..call
+            }
+        } else {
+            return Ok(true);
+        };
         if self.has_copied && !self.has_room_for(call.bytes()) {
             return Ok(false);
         }
@@ -456,6 +474,29 @@ impl ForkStep {
         })?;
         self.fork.calls += 1;
         Ok(true)
+    }
+
+    /// Why a call that had no outcome at the event had no effect either; `None` if it may have run. Later claims do not count.
+    fn why_without_effect(
+        &self,
+        ctx: &mut Context<'_>,
+        call: &ToolCall,
+    ) -> Result<Option<&'static str>, Abort> {
+        if ctx.is_before("snapshot", 10) {
+            return Ok(None);
+        }
+        let was_claimed_later = call.fencing_token.is_some_and(|token| token > self.fork.at.0);
+        if call.created_seq > self.fork.at
+            || call.attempt == 0
+            || (call.attempt == 1 && was_claimed_later)
+        {
+            return Ok(Some("The call did not run: the session was forked before it began."));
+        }
+        let of_call = "WHERE call_id = ?1";
+        let id = [Value::from(call.call_id.as_str())];
+        let handoff = ctx.without_policies(|ctx| ctx.find::<HandoffCall>(of_call, &id))?;
+        let had_asked = handoff.iter().any(|handoff| handoff.seq <= self.fork.at);
+        Ok(had_asked.then_some("No supervisor has answered: the session was forked before."))
     }
 
     /// The id of a call in the copy. It is below the new session, so that no other caller can take it.
