@@ -585,15 +585,23 @@ fn a_fork_has_the_history_up_to_an_event() {
         expect![[r#"
             ["before","user","Pay it.",null]
             ["before","assistant","I look.",null]
+            ["before","tool","The call did not run: the session was forked before it began.","before~"]
+            ["before","tool","The call did not run: the session was forked before it began.","before~"]
+            ["before","before~","cancelled",null]
+            ["before","before~","cancelled",null]
             ["after","user","Pay it.",null]
             ["after","assistant","I look.",null]
             ["after","tool","there","after~"]
+            ["after","tool","The call did not run: the session was forked before it began.","after~"]
             ["after","after~","succeeded","{\"text\":\"there\"}"]
+            ["after","after~","cancelled",null]
             ["newest","user","Pay it.",null]
             ["newest","assistant","I look.",null]
             ["newest","tool","there","newest~"]
+            ["newest","tool","The call did not run: the session was forked before it began.","newest~"]
             ["newest","user","And now?",null]
             ["newest","newest~","succeeded","{\"text\":\"there\"}"]
+            ["newest","newest~","cancelled",null]
         "#]]
         .assert_eq(&output);
         assert_eq!(open, one(&world, pending).await, "nothing is requested again");
