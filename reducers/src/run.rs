@@ -36,7 +36,7 @@ pub(crate) mod wait;
 mod rows;
 
 pub use active_agent::ActiveAgent;
-pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
+pub use drive::{claim_next_run, claim_run, heartbeat_run, record_run};
 pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run};
 pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
@@ -46,6 +46,7 @@ pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use starter::RunStarter;
+pub use stop::lapse_run;
 pub use wait::wait_run;
 pub(crate) use wait::{RESTS, go_on_after_pause, is_resting, limit_wait, rest, wake};
 

@@ -4,18 +4,11 @@
 //! The definitions of agents that are referred to by name are read when a driver starts. Their tools are registered
 //! then, because a call belongs to a registered tool.
 
-use abide_client::arguments::RegisterTool;
-use abide_client::{Abide, AgentRevision, Error, Tool, ToolCall};
+use abide_client::{Abide, AgentRevision, Error, Tool};
 use abide_definitions::agent::{AgentDefinition, Subagent};
-use abide_definitions::agent_tool::{AgentTool, AgentToolKind};
-use abide_tools::{Effect, ToolDeclaration, ToolOutcome};
-use futures_util::future::{self, BoxFuture, FutureExt as _};
+use abide_definitions::agent_tool::AgentTool;
 
-use crate::context::entry::CallResult;
-use crate::delegation::{handoff, task};
-use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step};
-use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::run::step::Failure;
 
 /// The agents that an agent can use.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,64 +53,6 @@ impl Composition {
     /// The tool with a name.
     pub(crate) fn tool(&self, name: &str) -> Option<&AgentTool> {
         self.tools.iter().find(|tool| tool.name == name)
-    }
-}
-
-impl RuntimeTool for AgentTool {
-    fn declaration(&self) -> ToolDeclaration {
-        AgentTool::declaration(self)
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn registration(&self) -> RegisterTool {
-        AgentTool::registration(self)
-    }
-
-    fn missing(&self, _: &Driver) -> Option<&'static str> {
-        None
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::Idempotent
-    }
-
-    fn order(&self) -> CallOrder {
-        match self.kind {
-            AgentToolKind::Delegates => CallOrder::Any,
-            AgentToolKind::HandsOff => CallOrder::InSequence,
-        }
-    }
-
-    fn starts_run(&self) -> bool {
-        self.kind == AgentToolKind::Delegates
-    }
-
-    fn changes_agent(&self) -> bool {
-        self.kind == AgentToolKind::HandsOff
-    }
-
-    fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
-        match self.kind {
-            AgentToolKind::Delegates => task::run(call).boxed(),
-            AgentToolKind::HandsOff => handoff::run(call).boxed(),
-        }
-    }
-
-    fn deliver<'a>(
-        &'a self,
-        driver: &'a Driver,
-        call: &'a ToolCall,
-        result: CallResult,
-    ) -> BoxFuture<'a, Step<Delivery>> {
-        match self.kind {
-            AgentToolKind::Delegates => {
-                future::ready(Ok(Delivery { result, handoff: None })).boxed()
-            }
-            AgentToolKind::HandsOff => handoff::deliver(driver, call, result).boxed(),
-        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::Step;
 use crate::tools;
-use crate::tools::runtime_tool::{self, CallOrder, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 /// The tool `task`.
 pub(crate) struct Task;
@@ -173,9 +173,10 @@ fn outcome_of(run: &Run) -> ToolOutcome {
 }
 
 /// The runs that these calls have started and that wait for a decision.
-pub(crate) async fn waiting(driver: &Driver, calls: &[ToolCall]) -> Result<Vec<Run>, Error> {
-    let started =
-        calls.iter().filter(|call| call.attempt > 0 && runtime_tool::starts_run(driver, call));
+pub(crate) async fn waiting<'c>(
+    driver: &Driver,
+    started: impl Iterator<Item = &'c ToolCall>,
+) -> Result<Vec<Run>, Error> {
     let open = started.filter(|call| !call.status.is_terminal());
     let ids: Vec<&str> = open.map(|call| call.call_id.as_str()).collect();
     if ids.is_empty() {

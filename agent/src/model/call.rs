@@ -29,7 +29,7 @@ use crate::run::lease::run_event;
 use crate::run::step::{Failure, Step, StepError, overtime};
 use crate::run::step_batch::StepCall;
 use crate::tools::arguments::arguments_or_text;
-use crate::tools::runtime_tool;
+use crate::tools::registry;
 use crate::watchdog::health::{self, MeasuredRequest};
 use crate::{context, memory, middleware, model, plan, run, tools};
 
@@ -116,7 +116,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         description: tool.description,
         parameters: tool.parameters,
     });
-    own.chain(runtime_tool::specs(driver)).collect()
+    own.chain(registry::specs(driver)).collect()
 }
 
 /// An answer, and what its request was.

@@ -16,7 +16,8 @@ use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
-use crate::tools::runtime_tool::{self, Delivery};
+use crate::tools::registry;
+use crate::tools::runtime_tool::Delivery;
 use crate::watchdog::health::{self, WatchdogStep};
 use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
@@ -73,7 +74,7 @@ impl Driver {
                 }
                 continue;
             }
-            let waiting = task::waiting(self, &calls).await?;
+            let waiting = task::waiting(self, registry::started_runs(self, &calls)).await?;
             let next = next_step::next(&self.run, &self.entries, &calls, &waiting);
             if run::pause::at_stage(self, &next, &calls).await? {
                 return Ok(DriveResult::Waits);
@@ -81,6 +82,7 @@ impl Driver {
             match next {
                 NextStep::Ask => {
                     self.check_limits()?;
+                    tools::undelivered::read(self).await?;
                     structured::check_repairs(self)?;
                     model::restart::of_answer(self).await?;
                     if middleware::request_check::denies(self).await? {
@@ -220,7 +222,7 @@ impl Driver {
         let undecided = undecided.to_vec();
         let session_id = &self.run.session_id;
         let own = tools::exchange::to_decide(&self.abide, session_id, undecided).await?;
-        let own = own.iter().filter(|call| !runtime_tool::starts_run(self, call) || is_open(call));
+        let own = own.iter().filter(|call| !registry::starts_run(self, call) || is_open(call));
         let own = own.map(|call| (&self.run, call));
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
@@ -265,7 +267,7 @@ impl Driver {
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
-        let waiting = task::waiting(self, &calls).await?;
+        let waiting = task::waiting(self, registry::started_runs(self, &calls)).await?;
         if next_step::next(&self.run, &self.entries, &calls, &waiting) != NextStep::Await {
             return Ok(());
         }

@@ -32,7 +32,7 @@ use crate::run::lease::{RunLease, run_event};
 use crate::run::step::{Failure, Step, StepError};
 use crate::run::step_batch::{RecordedStep, StepBatch, StepCall};
 use crate::watchdog::state::HealthState;
-use crate::{catalog, run, tools};
+use crate::{catalog, run};
 
 /// The driver of one run.
 pub(crate) struct Driver {
@@ -139,7 +139,6 @@ impl Driver {
         self.session = Some(session.clone());
         self.pause = pause.0;
         self.extend(new.0).await?;
-        tools::undelivered::read(self).await?;
         let abide = &self.abide;
         let calls = match run::next_step::last_answer(&self.run, &self.entries) {
             Some((at, answer))

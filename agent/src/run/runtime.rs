@@ -34,7 +34,7 @@ use crate::run::error::RuntimeError;
 use crate::run::heartbeat::LeaseKeeper;
 use crate::run::settings::Settings;
 use crate::tools::left_tasks::OrphanedTasks;
-use crate::tools::runtime_tool;
+use crate::tools::registry;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::{TraceQueue, Tracer};
 use crate::{program, remote_agent, tools};
@@ -230,7 +230,7 @@ impl Runtime {
         for declaration in declared.into_iter().chain(questions) {
             abide.call(declaration.manifest()).await?;
         }
-        for tool in runtime_tool::all() {
+        for tool in registry::all() {
             if tool.is_reserved() || self.shared.tools.get(tool.name()).is_none() {
                 abide.call(tool.registration()).await?;
             }

@@ -25,7 +25,8 @@ use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::approval::needs_approval;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
-use crate::tools::runtime_tool::{self, CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::tools::registry;
+use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
 use crate::{middleware, run, tools};
 
 /// The text of a call that the model requests past the limit.
@@ -43,8 +44,8 @@ pub(crate) fn to_request(
     asked: &RequestedCall,
     claims: bool,
 ) -> Result<RequestToolCall, String> {
-    let arguments = match runtime_tool::find(driver, &asked.name) {
-        Some(tool) => runtime_tool::admit(driver, tool, &asked.arguments)?,
+    let arguments = match registry::find(driver, &asked.name) {
+        Some(tool) => registry::admit(driver, tool, &asked.arguments)?,
         None => {
             let admitted = driver.tools.admit(&asked.name, &asked.arguments);
             admitted.map_err(|outcome| outcome.text)?.arguments
@@ -65,7 +66,7 @@ pub(crate) fn to_request(
 /// a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [asked] = calls else { return false };
-    let is_of_user = runtime_tool::find(driver, &asked.name).is_none()
+    let is_of_user = registry::find(driver, &asked.name).is_none()
         && driver.shared.tools.get(&asked.name).is_some();
     is_of_user && !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
 }
@@ -81,7 +82,7 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
     let (approved, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
     let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
-        runtime_tool::find(driver, &call.tool_name)
+        registry::find(driver, &call.tool_name)
             .is_some_and(|tool| tool.order() == CallOrder::InSequence)
     });
     let mut deadline = std::pin::pin!(driver.until_deadline());
@@ -134,7 +135,7 @@ async fn run(
         return hand_off(driver, &claimed).await;
     }
     let cancel = stop.child_token();
-    match runtime_tool::find(driver, &claimed.tool_name) {
+    match registry::find(driver, &claimed.tool_name) {
         Some(tool) => run_of_runtime(driver, tool, &claimed, &cancel).await,
         None => run_of_user(driver, &claimed, &cancel).await,
     }
@@ -368,13 +369,13 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
         (retry.tools.is_empty() || retry.tools.iter().any(selects))
             && retry.attempts.is_none_or(|max| claimed.attempt < max)
     };
-    let is_of_runtime = runtime_tool::find(driver, &claimed.tool_name).is_some();
+    let is_of_runtime = registry::find(driver, &claimed.tool_name).is_some();
     may_help && !is_of_runtime && effect != Effect::AtMostOnce && rules.any(applies)
 }
 
 /// The effect of the tool of a call.
 fn effect_of(driver: &Driver, call: &ToolCall) -> Effect {
-    match runtime_tool::find(driver, &call.tool_name) {
+    match registry::find(driver, &call.tool_name) {
         Some(tool) => tool.effect(),
         None => effect(driver, call),
     }
@@ -424,7 +425,7 @@ pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> 
     if call.status != ToolCallStatus::Rejected {
         result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
     }
-    match runtime_tool::find(driver, &call.tool_name) {
+    match registry::find(driver, &call.tool_name) {
         Some(tool) => tool.deliver(driver, call, result).await,
         None => Ok(Delivery { result, handoff: None }),
     }

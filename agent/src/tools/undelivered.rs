@@ -11,7 +11,8 @@ use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::calls;
-use crate::tools::runtime_tool::{self, Delivery};
+use crate::tools::registry;
+use crate::tools::runtime_tool::Delivery;
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
 
@@ -87,7 +88,7 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
         }
         ToolCallStatus::Cancelled if row.attempt == 0 => error(id, NEVER_BEGAN, true),
         // A handoff takes effect when its result is delivered.
-        ToolCallStatus::Succeeded if runtime_tool::changes_agent(driver, row) => {
+        ToolCallStatus::Succeeded if registry::changes_agent(driver, row) => {
             error(id, NOT_HANDED_OVER, true)
         }
         ToolCallStatus::Succeeded

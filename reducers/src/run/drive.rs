@@ -1,12 +1,12 @@
 //! Driving a run: under a lease, so that one driver at a time advances it.
 
-use abide_schema::{Abort, Code, Context, Micros, Refusal, Seq, limits, reducer};
+use abide_schema::{Abort, Code, Context, Refusal, Seq, limits, reducer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use super::rows::add_event;
-use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter, stop};
+use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
 use crate::pause::rows::Pause;
 use crate::session::Session;
 use crate::waiting::{self, Examined};
@@ -243,29 +243,6 @@ fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
         run.cost_micros = Some(run.cost_micros.unwrap_or(0) + cost);
     }
     Ok(())
-}
-
-/// Handles the expired lease of a run: another driver can claim it. If an abort was requested, the run ends: nobody is left to do
-/// it.
-#[reducer]
-pub fn lapse_run(
-    ctx: &mut Context<'_>,
-    id: String,
-    lease_expires_at: Micros,
-) -> Result<Run, Abort> {
-    let mut run = find(ctx, &id)?;
-    let held = run.status == RunStatus::Running;
-    if !held || run.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
-        return Err(check::not_due(&id, lease_expires_at).into());
-    }
-    run.driver = None;
-    run.lease_expires_at = None;
-    if run.abort_requested_at.is_some() && !ctx.is_before("run", 11) {
-        let reason = run.reason.clone();
-        return stop::stop(ctx, run, reason.as_deref());
-    }
-    budget::release(ctx, &run)?;
-    save(ctx, run)
 }
 
 /// Loads a run, if the caller holds it with this token.
