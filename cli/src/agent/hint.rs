@@ -335,8 +335,11 @@ mod tests {
             let quoted = quoted(word);
             assert!(!quoted.contains(char::is_control), "{quoted:?}");
             let script = format!("printf %s {quoted}");
-            let shell = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-            assert_eq!(String::from_utf8(shell.stdout).unwrap(), word, "{quoted}");
+            let shell = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .output()
+                .expect("a shell runs");
+            assert_eq!(String::from_utf8(shell.stdout).expect("it is UTF-8"), word, "{quoted}");
         }
     }
 
