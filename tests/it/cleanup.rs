@@ -269,7 +269,7 @@ fn a_call_of_an_aborted_run_cannot_be_claimed() {
     });
 }
 
-/// A driver that was asked to stop may still request calls, but they cannot be claimed.
+/// A driver that was asked to stop may still request calls, but they are cancelled at once.
 #[test]
 fn a_call_requested_by_an_aborted_run_cannot_be_claimed() {
     run(async {
@@ -287,7 +287,7 @@ fn a_call_requested_by_an_aborted_run_cannot_be_claimed() {
         world.pass_ms(0).await;
         world.call("request_tool_call", request(2)).await.unwrap();
         let refused = world.call("claim_tool_call", json!({"call_id": "r1~2"})).await.unwrap_err();
-        assert!(refused.detail.contains("being cancelled"), "{refused}");
+        assert!(refused.detail.contains("is cancelled"), "{refused}");
     });
 }
 
