@@ -570,7 +570,7 @@ async fn the_command_line_shows_questions_edits_and_results() {
         "← paid EDITED  (ran with {\"order\":\"EDITED\"})"
         "← Rejected: Not this one."
         "← The call was cancelled before it began: it did not run."
-        "← broken failed with exit code 3 …"
+        "← broken failed with exit code 3 ⏎ stdout: ⏎ it broke"
         "← killed failed with exit code 137"
         "That is all."
     "#]],

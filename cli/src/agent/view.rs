@@ -313,16 +313,17 @@ pub(super) struct ResultLine {
 
 /// Returns the line for the text of a result, and its data: `status`, `exit_code`, and the arguments that an approver has changed.
 pub(super) fn result(text: &str, data: &Value) -> ResultLine {
+    let exit_code = data["exit_code"].as_i64().unwrap_or(0);
     // An accepted exit code is no failure. Results of earlier versions have no status.
     let is_failed = match data["status"].as_str() {
         Some(status) => status != "succeeded",
-        None => data["exit_code"].as_i64().unwrap_or(0) != 0,
+        None => exit_code != 0,
     };
     // The last line of `execute` says it; the output before it looks like that of a command that succeeded.
     let last = text.trim_end().lines().next_back().unwrap_or_default();
     let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
     let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
-    let shown = if is_failed && is_note && !before.is_empty() {
+    let shown = if exit_code != 0 && is_note && !before.is_empty() {
         format!("{last}: {}", why_failed(before))
     } else if is_failed {
         why_failed(text)
