@@ -259,18 +259,17 @@ impl RequestStream {
     /// How long to wait for the next chunk of the body, and the error if none arrives in this time.
     fn patience(&self) -> (Duration, ModelError) {
         let StallTimeouts { first, between, content } = self.shared.stall_timeouts;
-        let (limit, setting) = match self.gathered.has_begun() {
-            true => (between, IDLE_SETTING),
-            false => (first, FIRST_SETTING),
+        let (limit, setting) = if self.gathered.has_begun() {
+            (between, IDLE_SETTING)
+        } else {
+            (first, FIRST_SETTING)
         };
-        let content = match self.gathered.is_complete() {
-            true => content.min(AFTERMATH),
-            false => content,
-        };
+        let content = if self.gathered.is_complete() { content.min(AFTERMATH) } else { content };
         let rest = content.saturating_sub(self.without_content);
-        match rest < limit {
-            true => (rest, without_content(content)),
-            false => (limit, stalled(limit, setting)),
+        if rest < limit {
+            (rest, without_content(content))
+        } else {
+            (limit, stalled(limit, setting))
         }
     }
 
@@ -278,13 +277,14 @@ impl RequestStream {
     async fn read(&mut self, mut response: Response) -> Result<Step, ModelError> {
         let (limit, stalled) = self.patience();
         let began = Instant::now();
-        let next = match limit.is_zero() {
-            // A provider that always has a further byte never lets a timer expire.
-            true => Err(stalled),
-            false => match timeout(limit, response.chunk()).await {
+        // A provider that always has a further byte never lets a timer expire.
+        let next = if limit.is_zero() {
+            Err(stalled)
+        } else {
+            match timeout(limit, response.chunk()).await {
                 Ok(chunk) => chunk.map_err(cut_off),
                 Err(_) => Err(stalled),
-            },
+            }
         };
         let (chunk, is_cut) = match next {
             Ok(chunk) => (chunk, false),

@@ -34,19 +34,14 @@ impl Secrets {
 
     /// Returns the text without secrets.
     pub(crate) fn redact(&self, text: String) -> String {
-        self.0.iter().fold(text, |text, secret| match text.contains(secret) {
-            true => text.replace(secret, REDACTED),
-            false => text,
+        self.0.iter().fold(text, |text, secret| {
+            if text.contains(secret) { text.replace(secret, REDACTED) } else { text }
         })
     }
 
     /// Returns the end of a text whose beginning was cut off, without secrets and without the rest of a secret that was cut.
     pub(crate) fn redact_end(&self, text: &str) -> String {
-        let rest = |secret: &String| {
-            let ends = secret.char_indices().skip(1).map(|(at, _)| &secret[at..]);
-            ends.filter(|end| text.starts_with(end)).map(str::len).max()
-        };
-        let cut = self.0.iter().filter_map(rest).max().unwrap_or(0);
+        let cut = self.0.iter().map(|secret| cut_rest(text, secret).len()).max().unwrap_or(0);
         self.redact(text[cut..].to_owned())
     }
 
@@ -66,10 +61,7 @@ impl Secrets {
     /// JSON stays JSON, so that the stored line can be read again. Its strings can have a secret in any notation.
     fn redact_raw(&self, raw: String) -> String {
         let Ok(mut value) = parser::value(&raw) else { return self.redact(raw) };
-        match self.redact_value(&mut value) {
-            true => value.to_string(),
-            false => raw,
-        }
+        if self.redact_value(&mut value) { value.to_string() } else { raw }
     }
 
     fn redact_event(&self, event: &mut ProgramEvent) {
@@ -160,6 +152,12 @@ impl Secrets {
             Value::Null | Value::Bool(_) => false,
         }
     }
+}
+
+/// Returns the longest end of a secret, without its first byte at least, with which a text begins; empty if there is none.
+fn cut_rest<'s>(text: &str, secret: &'s str) -> &'s str {
+    let ends = (1..secret.len()).filter_map(|at| secret.get(at..));
+    ends.into_iter().find(|end| text.starts_with(end)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
 //! Tools that stand for agents: one starts a run of the agent, the other lets it take over the turn.
 
-use abide_client::ToolCall;
 use abide_client::arguments::RegisterTool;
 use abide_definitions::agent_tool::{AgentTool, AgentToolKind};
 use abide_tools::{Effect, ToolDeclaration, ToolOutcome};
-use futures_util::future::{self, BoxFuture, FutureExt as _};
+use futures_util::future::{BoxFuture, FutureExt as _};
 
-use crate::context::entry::CallResult;
 use crate::delegation::{handoff, task};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
-use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 impl RuntimeTool for AgentTool {
     fn declaration(&self) -> ToolDeclaration {
@@ -52,20 +50,6 @@ impl RuntimeTool for AgentTool {
         match self.kind {
             AgentToolKind::Delegates => task::run(call).boxed(),
             AgentToolKind::HandsOff => handoff::run(call).boxed(),
-        }
-    }
-
-    fn deliver<'a>(
-        &'a self,
-        driver: &'a Driver,
-        call: &'a ToolCall,
-        result: CallResult,
-    ) -> BoxFuture<'a, Step<Delivery>> {
-        match self.kind {
-            AgentToolKind::Delegates => {
-                future::ready(Ok(Delivery { result, handoff: None })).boxed()
-            }
-            AgentToolKind::HandsOff => handoff::deliver(driver, call, result).boxed(),
         }
     }
 }

@@ -9,11 +9,11 @@ use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use serde_json::{Value, json};
 
-use crate::context::entry::{CallResult, HandoffEntry};
+use crate::context::entry::HandoffEntry;
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, run_event};
 use crate::run::step::{Step, StepError};
-use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 /// The tool that hands back.
 pub(crate) struct HandBack;
@@ -51,33 +51,16 @@ impl RuntimeTool for HandBack {
     fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>> {
         run(call).boxed()
     }
-
-    fn deliver<'a>(
-        &'a self,
-        driver: &'a Driver,
-        call: &'a ToolCall,
-        result: CallResult,
-    ) -> BoxFuture<'a, Step<Delivery>> {
-        deliver(driver, call, result).boxed()
-    }
 }
 
-/// Returns what the model gets of a handoff, and the agent that becomes active with it.
-pub(crate) async fn deliver(
-    driver: &Driver,
-    call: &ToolCall,
-    result: CallResult,
-) -> Step<Delivery> {
-    if result.is_error() {
-        return Ok(Delivery { result, handoff: None });
-    }
-    Ok(match target(driver, call).await? {
-        Ok(target) => {
-            let now = driver.shared.settings.now();
-            Delivery { result, handoff: Some(HandoffEntry::now(&driver.run, now, &target)) }
-        }
-        Err(why) => Delivery { result: CallResult::error(why), handoff: None },
-    })
+/// Returns the agent that becomes active with the result of a call.
+///
+/// # Errors
+/// Why no other agent can take over, for the model.
+pub(crate) async fn accept(driver: &Driver, call: &ToolCall) -> Step<Result<HandoffEntry, String>> {
+    let target = target(driver, call).await?;
+    let now = driver.shared.settings.now();
+    Ok(target.map(|target| HandoffEntry::now(&driver.run, now, &target)))
 }
 
 /// Performs a handoff. It takes effect when the result is given to the model. Returns the outcome of a call that

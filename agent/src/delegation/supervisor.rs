@@ -14,7 +14,7 @@ use crate::context::entry::{CallResult, CallStatus};
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
-use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -63,22 +63,13 @@ impl RuntimeTool for RequestSupervisor {
         run(call).boxed()
     }
 
-    fn deliver<'a>(
+    fn checked<'a>(
         &'a self,
         driver: &'a Driver,
         call: &'a ToolCall,
         result: CallResult,
-    ) -> BoxFuture<'a, Step<Delivery>> {
-        async move {
-            if call.status == ToolCallStatus::Cancelled && call.attempt > 0 {
-                let why = "The request was withdrawn: no supervisor has answered it.";
-                let result = CallResult::without_success(CallStatus::Cancelled, why);
-                return Ok(Delivery { result, handoff: None });
-            }
-            let result = checked(driver, call, result).await?;
-            Ok(Delivery { result, handoff: None })
-        }
-        .boxed()
+    ) -> BoxFuture<'a, Step<CallResult>> {
+        checked(driver, call, result).boxed()
     }
 }
 
@@ -137,6 +128,10 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
 
 /// Replaces a result that no supervisor has given: a worker of the tenant can claim the call before its driver, and complete it.
 async fn checked(driver: &Driver, call: &ToolCall, result: CallResult) -> Step<CallResult> {
+    if call.status == ToolCallStatus::Cancelled && call.attempt > 0 {
+        let why = "The request was withdrawn: no supervisor has answered it.";
+        return Ok(CallResult::without_success(CallStatus::Cancelled, why));
+    }
     if call.status != ToolCallStatus::Succeeded
         || driver.shared.recorded_outcomes.contains_key(&call.call_id)
     {

@@ -17,7 +17,6 @@ use crate::run::error::RuntimeError;
 use crate::run::next_step::{self, NextStep};
 use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::tools::registry;
-use crate::tools::runtime_tool::Delivery;
 use crate::watchdog::health::{self, WatchdogStep};
 use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
@@ -185,7 +184,8 @@ impl Driver {
         let mut events = Vec::new();
         let mut messages = Vec::new();
         for (asked, row) in ended {
-            let Delivery { result, handoff } = tools::calls::deliver(self, &row).await?;
+            let tools::calls::Delivery { result, handoff } =
+                tools::calls::deliver(self, &row).await?;
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::calls::decided(&row, "rejected", None));
             }

@@ -13,8 +13,9 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::entry::{CallResult, CallStatus, RequestedCall};
+use crate::context::entry::{CallResult, CallStatus, HandoffEntry, RequestedCall};
 use crate::context::truncation::Truncation;
+use crate::delegation::handoff;
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
 use crate::run::driver::Driver;
@@ -26,7 +27,7 @@ use crate::tools::approval::needs_approval;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
 use crate::tools::registry;
-use crate::tools::runtime_tool::{CallOrder, Delivery, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 use crate::{middleware, run, tools};
 
 /// The text of a call that the model requests past the limit.
@@ -419,16 +420,30 @@ fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     for_model(driver, &call.call_id, result)
 }
 
+/// What a model gets of a call.
+pub(crate) struct Delivery {
+    pub(crate) result: CallResult,
+    /// The change of the active agent, which takes effect with the message of the result.
+    pub(crate) handoff: Option<HandoffEntry>,
+}
+
 /// What the model gets of a finished call, with the arguments that its approver has changed.
 pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> {
     let mut result = result(driver, call);
     if call.status != ToolCallStatus::Rejected {
         result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
     }
-    match registry::find(driver, &call.tool_name) {
-        Some(tool) => tool.deliver(driver, call, result).await,
-        None => Ok(Delivery { result, handoff: None }),
+    let Some(tool) = registry::find(driver, &call.tool_name) else {
+        return Ok(Delivery { result, handoff: None });
+    };
+    let result = tool.checked(driver, call, result).await?;
+    if !tool.changes_agent() || result.is_error() {
+        return Ok(Delivery { result, handoff: None });
     }
+    Ok(match handoff::accept(driver, call).await? {
+        Ok(handoff) => Delivery { result, handoff: Some(handoff) },
+        Err(why) => Delivery { result: CallResult::error(why), handoff: None },
+    })
 }
 
 /// Says whether a cancelled call has begun, and whether it may have taken effect: a model repeats a call that did not run.

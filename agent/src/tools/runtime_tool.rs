@@ -7,7 +7,7 @@ use abide_tools::{Effect, ToolDeclaration, ToolOutcome};
 use futures_util::future::{self, BoxFuture, FutureExt as _};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::entry::{CallResult, HandoffEntry};
+use crate::context::entry::CallResult;
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 
@@ -27,13 +27,6 @@ pub(crate) struct RunningCall<'a> {
     pub(crate) claimed: &'a ToolCall,
     /// Cancelled when the call has to stop.
     pub(crate) cancel: &'a CancellationToken,
-}
-
-/// What a model gets of a call.
-pub(crate) struct Delivery {
-    pub(crate) result: CallResult,
-    /// The change of the active agent, which takes effect with the message of the result.
-    pub(crate) handoff: Option<HandoffEntry>,
 }
 
 /// A tool that the runtime provides. Its calls are rows like all others: they are requested, approved, claimed and recorded by
@@ -82,13 +75,13 @@ pub(crate) trait RuntimeTool: Send + Sync {
     /// Runs a call. Returns its outcome; `None` if the call has recorded it, or if it waits.
     fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>>;
 
-    /// Returns what the model gets of a call that has ended.
-    fn deliver<'a>(
+    /// Returns what the model gets as the result of a call that has ended. Others than the driver can have recorded it.
+    fn checked<'a>(
         &'a self,
         _: &'a Driver,
         _: &'a ToolCall,
         result: CallResult,
-    ) -> BoxFuture<'a, Step<Delivery>> {
-        future::ready(Ok(Delivery { result, handoff: None })).boxed()
+    ) -> BoxFuture<'a, Step<CallResult>> {
+        future::ready(Ok(result)).boxed()
     }
 }

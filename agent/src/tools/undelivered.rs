@@ -12,7 +12,6 @@ use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::calls;
 use crate::tools::registry;
-use crate::tools::runtime_tool::Delivery;
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
 
@@ -95,7 +94,7 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
         | ToolCallStatus::Failed
         | ToolCallStatus::Rejected
         | ToolCallStatus::Cancelled => {
-            let Delivery { result, .. } = calls::deliver(driver, row).await?;
+            let calls::Delivery { result, .. } = calls::deliver(driver, row).await?;
             let is_error = result.is_error();
             let text = match &result.approved_arguments {
                 Some(arguments) => with_approved_arguments(arguments, &result.text),

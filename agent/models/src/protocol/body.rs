@@ -22,10 +22,10 @@ pub(super) fn arguments_object(arguments: &str) -> Value {
 /// The arguments of an earlier call for a protocol that transports them as text. Servers parse the text and refuse the whole request
 /// if it is no object: so such a text is sent as [`arguments_object`] wraps it. What can be parsed is sent as the model wrote it.
 pub(super) fn arguments_object_text(arguments: &str) -> Cow<'_, str> {
-    let is_object = serde_json::from_str::<Map<String, Value>>(arguments).is_ok();
-    match is_object {
-        true => Cow::Borrowed(arguments),
-        false => Cow::Owned(arguments_object(arguments).to_string()),
+    if serde_json::from_str::<Map<String, Value>>(arguments).is_ok() {
+        Cow::Borrowed(arguments)
+    } else {
+        Cow::Owned(arguments_object(arguments).to_string())
     }
 }
 

@@ -99,10 +99,7 @@ impl OpenCalls {
 
     /// The size of the calls so far.
     pub(super) fn bytes(&self) -> usize {
-        let bytes = |call: &OpenCall| {
-            size_of::<OpenCall>() + call.name.len() + call.arguments.len() + call.value_bytes
-        };
-        self.calls.iter().map(bytes).sum()
+        self.calls.iter().map(OpenCall::bytes).sum()
     }
 
     /// Begins a call where the protocol marks the beginning of each.
@@ -161,8 +158,9 @@ impl OpenCalls {
             !(call.is_done && call.is_at_another_index(&part))
         });
         let stated = LazyCell::new(|| canonical(part.text()));
-        let can_be_completed = |call: &OpenCall| call.can_be_completed_by(&part, &stated);
-        let completed = with_id.or_else(|| self.calls.iter().position(can_be_completed));
+        let completed = with_id.or_else(|| {
+            self.calls.iter().position(|call| call.can_be_completed_by(&part, &stated))
+        });
         match completed {
             Some(at) => {
                 self.calls[at].is_done |= ends_item;
@@ -587,6 +585,11 @@ impl OpenCall {
             }
         }
         Ok(())
+    }
+
+    /// The size of the call so far. It grows with each piece, and a call without arguments has a size.
+    fn bytes(&self) -> usize {
+        size_of::<OpenCall>() + self.name.len() + self.arguments.len() + self.value_bytes
     }
 
     /// The canonical form of the text so far.

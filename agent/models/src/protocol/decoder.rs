@@ -104,11 +104,10 @@ impl PartialResponse {
         if let Stop::Other(reason) = &stop
             && !calls.is_empty()
         {
-            return Err(match reason == UNSTATED {
-                true => {
-                    ModelError::invalid_response("the provider gave no stop reason after calls")
-                }
-                false => classify::of_stop(reason, &Value::Null),
+            return Err(if reason == UNSTATED {
+                ModelError::invalid_response("the provider gave no stop reason after calls")
+            } else {
+                classify::of_stop(reason, &Value::Null)
             });
         }
         if stop == Stop::ToolUse && calls.is_empty() {
