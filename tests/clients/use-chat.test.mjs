@@ -167,11 +167,13 @@ for (const [mix, calls] of Object.entries(mixes)) {
       assert.equal(shown.at(-1), "All is done.");
       const failed = decision === "reject" ? 1 : 0;
       const count = (text) => shown.filter((part) => part === text).length;
-      assert.deepEqual([count("refund output-error"), count("refund output-available")], [failed, asks.length - failed]);
+      assert.deepEqual([count("refund output-denied"), count("refund output-available")], [failed, asks.length - failed]);
       assert.equal(count("look output-available"), calls.length - asks.length);
       await page.reload();
       await shows(page, "All is done.");
-      assert.deepEqual((await texts(page)).toSorted(), shown.toSorted());
+      // A page that did not reject the call itself may be one of the AI SDK before 6, which has no such state.
+      const reloaded = shown.map((text) => text.replace("output-denied", "output-error"));
+      assert.deepEqual((await texts(page)).toSorted(), reloaded.toSorted());
       assert.deepEqual(page.errors, []);
     });
   }
