@@ -310,6 +310,77 @@ fn a_question_ends_when_another_client_decides() {
     assert_eq!(terminal.exit_code(), Some(0));
 }
 
+/// Asks before it pays, with a suggestion of the project.
+const PAYS: &str = "
+models: { providers: [{ id: script, kind: script, script: answers.yaml, models: [script] }] }
+programs:
+  - name: refund
+    description: Pays an order back.
+    parameters:
+      type: object
+      properties: { order: { type: string }, note: { type: string } }
+      required: [order]
+    command: [echo, paid, \"{order}\"]
+    effect: at_most_once
+    approval: { prompt: Refund this?, defaults: { note: none } }
+";
+
+/// The keys of a question were tested one by one and never as a person uses them: `s` after `e` threw the edit away, and approved the
+/// arguments of the model.
+#[test]
+fn a_person_edits_takes_suggestions_and_comments_at_the_question() {
+    let call = |order: &str| format!("{{ name: refund, arguments: {{ order: {order} }} }}");
+    let calls = ["A-1", "B-1", "C-1"].map(call).join(", ");
+    let answers = format!("answers: [{{ calls: [{calls}] }}, {{ text: It is done. }}]\n");
+    let project = Project::configured(PAYS, &answers);
+    let agent = "tools: [refund]\nconfig: { provider: script }\n";
+    fs::write(project.path(".abide/agents/clerk.yaml"), agent).unwrap();
+    let mut terminal = Terminal::spawn(&project, &["agent", "chat", "clerk"]);
+    terminal.until("› ");
+    terminal.enter("Pay all of them.");
+    let asked = terminal.until("approve? [y/N] ");
+    assert!(asked.contains("Refund this?"), "{asked}");
+    assert!(asked.contains(r#""order":"A-1""#), "{asked}");
+    assert!(asked.contains("e edits the arguments, s takes the suggested ones; "), "{asked}");
+    terminal.enter("e {order: A-2}");
+    terminal.until("is not JSON");
+    terminal.until("approve? [y/N] ");
+    terminal.enter(r#"e {"orders": "A-2"}"#);
+    terminal.until("approve? [y/N] ");
+    terminal.enter("y");
+    terminal.until("\"order\" is a required property");
+    terminal.until("approve? [y/N] ");
+    terminal.enter(r#"e {"order": "A-2"}"#);
+    terminal.until("approve? [y/N] ");
+    terminal.enter("s");
+    let asked = terminal.until("approve? [y/N] ");
+    assert!(asked.contains(r#"{"note":"none","order":"A-2"}"#), "{asked}");
+    assert!(!asked.contains("s takes the suggested ones"), "{asked}");
+    terminal.enter("y the customer called");
+    terminal.until("approve? [y/N] ");
+    terminal.enter("n not this customer");
+    terminal.until("approve? [y/N] ");
+    terminal.enter("y");
+    terminal.until("It is done.");
+    terminal.until("› ");
+    terminal.enter("/quit");
+    assert_eq!(terminal.exit_code(), Some(0));
+    let decided =
+        project.rows("SELECT status, comment, approved_arguments FROM approvals ORDER BY call_id");
+    let edited = json!(r#"{"note":"none","order":"A-2"}"#);
+    assert_eq!(
+        decided,
+        json!([
+            ["approved", "the customer called", edited],
+            ["rejected", "not this customer", null],
+            ["approved", null, null]
+        ])
+    );
+    let results =
+        project.rows("SELECT result ->> '$.content.stdout' FROM tool_calls ORDER BY call_id");
+    assert_eq!(results, json!([["paid A-2\n"], [null], ["paid C-1\n"]]));
+}
+
 /// A run on a server without agents was silent for ever.
 #[test]
 fn a_server_without_agents_is_named() {

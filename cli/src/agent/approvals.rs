@@ -88,36 +88,34 @@ impl CallQuestion<'_> {
         FileDiff::of_call(self.request["tool_name"].as_str().unwrap_or_default(), arguments)
     }
 
-    /// The question, with the arguments that the approver has edited. A diff that shows all of it stands for the arguments.
-    fn text(&self, edited: Option<&Value>) -> String {
+    /// Returns the question about these arguments. A diff that shows all of the change stands for them.
+    fn text(&self, arguments: &Value) -> String {
         let mut request = self.request.clone();
-        if let Some(edited) = edited {
-            request["args"] = edited.clone();
+        let has_suggestion = self.suggested(arguments).is_some();
+        if *arguments != request["args"] {
+            request["args"] = arguments.clone();
             request["defaults"] = Value::Null;
         }
         if let Some(diff) = self.diff(&request["args"]).filter(FileDiff::is_whole) {
             request["args"] = json!(diff.path);
         }
-        let keys = match (self.can_edit, request["defaults"].is_null()) {
-            (true, true) => "e edits the arguments; ",
-            (true, false) => "e edits the arguments, s takes the suggested ones; ",
+        let keys = match (self.can_edit, has_suggestion) {
+            (true, false) => "e edits the arguments; ",
+            (true, true) => "e edits the arguments, s takes the suggested ones; ",
             (false, _) => "",
         };
         format!("{}  ({keys}a comment can follow y or n)  — approve? [y/N] ", asked(&request))
     }
 
-    /// The arguments of the model, with the suggested values in place of theirs.
-    fn suggested(&self) -> Option<Value> {
-        let mut arguments = self.request["args"].clone();
-        let defaults = &self.request["defaults"];
-        match (arguments.as_object_mut(), defaults.as_object()) {
-            _ if defaults.is_null() => None,
-            (Some(members), Some(defaults)) => {
-                members.extend(defaults.clone());
-                Some(arguments)
-            }
-            _ => Some(defaults.clone()),
+    /// Returns the arguments with the suggested values in place of theirs; `None` if there are no others.
+    fn suggested(&self, arguments: &Value) -> Option<Value> {
+        let defaults = Some(&self.request["defaults"]).filter(|it| !it.is_null())?;
+        let mut suggested = arguments.clone();
+        match (suggested.as_object_mut(), defaults.as_object()) {
+            (Some(members), Some(defaults)) => members.extend(defaults.clone()),
+            _ => suggested = defaults.clone(),
         }
+        Some(suggested).filter(|it| it != arguments)
     }
 }
 
@@ -222,7 +220,7 @@ impl Decider<'_> {
             if let Some(diff) = call.diff(arguments).filter(|_| is_new) {
                 note(diff.shown(Terminal::of_stdout()));
             }
-            let text = match self.read(abide, call.call_id, &call.text(edited.as_ref())).await? {
+            let text = match self.read(abide, call.call_id, &call.text(arguments)).await? {
                 Reply::Text(text) => text,
                 Reply::Interrupted => return Ok(Verdict::Interrupted),
                 Reply::Elsewhere => return Ok(Verdict::Elsewhere),
@@ -240,8 +238,11 @@ impl Decider<'_> {
                     None => decide(Decision::Approve),
                 },
                 "n" | "no" | "" => decide(Decision::Reject),
-                "s" | "suggested" if call.can_edit && call.suggested().is_some() => {
-                    *edited = call.suggested();
+                "s" | "suggested" if call.can_edit => {
+                    match call.suggested(arguments) {
+                        Some(suggested) => *edited = Some(suggested),
+                        None => note("there are no other suggested arguments"),
+                    }
                     is_new = true;
                     continue;
                 }
