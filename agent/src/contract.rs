@@ -58,7 +58,7 @@ impl From<RunEvent> for AgentEvent {
 
 /// The state of a session at one point in time.
 #[derive(Clone, Debug)]
-pub struct RunState {
+pub struct SessionState {
     /// The event of the log after which the state was read.
     pub seq: Seq,
     /// The session.
@@ -192,7 +192,7 @@ pub async fn abort(abide: &Abide, session_id: &str) -> Result<bool, Error> {
 ///
 /// # Errors
 /// [`Error`] of the queries; [`Error::Refused`] with `not_found` if there is no such session.
-pub async fn state(abide: &Abide, session_id: &str) -> Result<RunState, Error> {
+pub async fn state(abide: &Abide, session_id: &str) -> Result<SessionState, Error> {
     read_state(abide, session_id, None).await
 }
 
@@ -200,7 +200,7 @@ pub async fn state(abide: &Abide, session_id: &str) -> Result<RunState, Error> {
 ///
 /// # Errors
 /// As [`state`]; a refusal if the history no longer reaches back to that event.
-pub async fn state_at(abide: &Abide, session_id: &str, seq: Seq) -> Result<RunState, Error> {
+pub async fn state_at(abide: &Abide, session_id: &str, seq: Seq) -> Result<SessionState, Error> {
     read_state(abide, session_id, Some(seq)).await
 }
 
@@ -222,7 +222,11 @@ pub async fn checkpoints(abide: &Abide, run_id: &str) -> Result<Vec<Checkpoint>,
         .collect())
 }
 
-async fn read_state(abide: &Abide, session_id: &str, at: Option<Seq>) -> Result<RunState, Error> {
+async fn read_state(
+    abide: &Abide,
+    session_id: &str,
+    at: Option<Seq>,
+) -> Result<SessionState, Error> {
     let sql = abide.sql("SELECT * FROM sessions WHERE id = :id").param("id", session_id);
     let found = match at {
         Some(at) => sql.as_of(at).rows().await?,
@@ -237,7 +241,7 @@ async fn read_state(abide: &Abide, session_id: &str, at: Option<Seq>) -> Result<
     let runs: Vec<Run> = abide.sql(sql).param("id", session_id).as_of(seq).fetch().await?;
     let sql = "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id";
     let messages = abide.sql(sql).param("id", session_id).as_of(seq).fetch().await?;
-    Ok(RunState { seq, session, run: runs.into_iter().next(), messages })
+    Ok(SessionState { seq, session, run: runs.into_iter().next(), messages })
 }
 
 fn missing(what: &str, id: &str) -> Error {

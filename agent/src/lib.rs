@@ -8,9 +8,9 @@
 //! definition ─▶ catalog ─▶ agents, agent_revisions
 //!                               │ start_run
 //!                               ▼
-//!  runtime: claim ─▶ drive: look ─▶ stage ─▶ ask · request · run · deliver · wait · finish
-//!                            ▲                            │ one batch each, under the lease
-//!                            └────────────────────────────┘
+//!  dispatcher: claim ─▶ driver: refresh ─▶ decide ─▶ ask · request · run · deliver · wait · finish
+//!                          ▲                            │ one batch each, under the lease
+//!                          └────────── apply ───────────┘
 //! ```
 //!
 //! | folder | what it does |
@@ -28,8 +28,8 @@
 //! | `recorded_run`, `trace` | recordings and traces of runs |
 //! | `contract` | the API for clients that follow a run |
 //!
-//! The files depend on each other in one direction: `run::runtime` → `run::drivers` → `run::drive` → the files of the steps →
-//! `run::driver` → `abide_definitions`. No step uses the loop.
+//! The centre is `run`: a driver makes the rows of its run current (`run::read`), `RunState::decide` returns the next action from
+//! them alone, the driver performs it, and `RunState::apply` takes over the rows that it has written.
 
 mod catalog;
 mod context;
@@ -79,8 +79,8 @@ pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSourc
 pub use catalog::project_reload::{FolderChange, FolderChanges};
 pub use context::entry::CallStatus;
 pub use contract::{
-    AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
-    until_turn_ends,
+    AgentEvent, Checkpoint, Events, SessionState, abort, begin, checkpoints, invoke, state,
+    state_at, until_turn_ends,
 };
 pub use middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
 pub use program::reparse::{ReparseError, Reparsed, ReparsedChange};
@@ -90,7 +90,7 @@ pub use recorded_run::recording::{
     RecordingError,
 };
 pub use run::error::RuntimeError;
-pub use run::runtime::Runtime;
+pub use run::runtime::{Runtime, RuntimeBuilder};
 pub use run::settings::{Settings, SettingsClock};
 pub use tools::worker::ToolWorker;
 pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};

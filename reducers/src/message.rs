@@ -5,7 +5,7 @@
 
 use abide_schema::caller::Caller;
 use abide_schema::reducer::{Nullable, RowVisibility};
-use abide_schema::{Abort, Code, Context, Json, Module, Refusal, reducer};
+use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, reducer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
@@ -59,7 +59,7 @@ pub fn append_message(
     run_fencing_token: Option<i64>,
 ) -> Result<Appended, Abort> {
     check::name("role", &role)?;
-    let kind = kind.unwrap_or_else(|| "message".to_owned());
+    let kind = kind.unwrap_or_else(|| rows::MESSAGE.to_owned());
     check::name("kind", &kind)?;
     if !is_former(ctx) {
         check_author(ctx, &session_id, &role, run_id.as_deref(), run_fencing_token)?;
@@ -80,6 +80,22 @@ pub fn append_message(
         session::touch(ctx, session)?;
     }
     Ok(Appended { id: entry.id })
+}
+
+impl AppendMessage {
+    /// Returns the row that the call has written, from its result and the time and the event of its commit. A driver that has
+    /// written an entry knows the row without reading it.
+    #[must_use]
+    pub fn row(&self, appended: &Appended, created_at: Micros, seq: Seq) -> AgentState {
+        let entry = NewEntry {
+            role: self.role.clone(),
+            kind: self.kind.clone().unwrap_or_else(|| rows::MESSAGE.to_owned()),
+            content: self.content.0.clone(),
+            data: self.data.clone().map(Json::from),
+            run_id: self.run_id.clone(),
+        };
+        entry.into_row(self.session_id.clone(), appended.id, created_at, seq)
+    }
 }
 
 /// Checks that an entry of a run is written by its driver, and instructions by a caller that may give them.

@@ -43,7 +43,7 @@ impl CheckedSummary {
         let checked = CheckedSummary::new(summary, before, size);
         let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
         if !is_allowed {
-            tracing::warn!(run = driver.run.id, "a guardrail denies the model's summary");
+            tracing::warn!(run = driver.state.run.id, "a guardrail denies the model's summary");
         }
         Ok(is_allowed.then_some(checked))
     }

@@ -58,8 +58,8 @@ pub(crate) async fn advance(
     size: RequestSize,
     tokens: u64,
 ) -> Step<bool> {
-    let settings = driver.definition.settings().context;
-    let Some(context) = driver.context.clone().filter(|_| settings.compacts()) else {
+    let settings = driver.agent.definition.settings().context;
+    let Some(context) = driver.state.context.clone().filter(|_| settings.compacts()) else {
         return Ok(false);
     };
     let goal = match context.pending() {
@@ -80,7 +80,7 @@ pub(crate) async fn advance(
     if by_watchdog {
         driver.health.note_compaction();
     }
-    driver.summarized().await?;
+    driver.read_summary().await?;
     Ok(true)
 }
 
@@ -93,13 +93,13 @@ fn plan(
     size: RequestSize,
     tokens: u64,
 ) -> Option<(i64, i64)> {
-    let settings = driver.definition.settings().context;
+    let settings = driver.agent.definition.settings().context;
     let (through, folded) = (context.through_id(), context.folded_id());
-    let first = driver.entries.iter().position(|entry| entry.id > folded)?;
-    let rest = &driver.entries[first..];
+    let first = driver.state.entries.iter().position(|entry| entry.id > folded)?;
+    let rest = &driver.state.entries[first..];
     let groups = groups(rest, &always_kept(driver));
     let fixed = size.estimate.around(request)
-        + size.of_messages(&transcript::messages(&driver.entries[..first]));
+        + size.of_messages(&transcript::messages(&driver.state.entries[..first]));
     let target = size.estimated(settings.compact_to_tokens);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
     let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
@@ -206,7 +206,7 @@ async fn cover(
     tokens: u64,
     action: Option<RecordHealth>,
 ) -> Step {
-    let settings = driver.definition.settings().context;
+    let settings = driver.agent.definition.settings().context;
     let part = next_part(driver, context, goal_id, &settings, size);
     let through_id = part.last().map_or(goal_id, |entry| entry.id);
     let lines = lines(driver, part, &settings, size);
@@ -216,11 +216,11 @@ async fn cover(
     memory::facts::keep_facts(driver, made.new_facts(&before, source_seq)).await?;
     let folded_id = goal_folded_id.min(through_id);
     let covered: Vec<&SessionEntry> =
-        driver.entries.iter().filter(|entry| entry.id <= folded_id).collect();
+        driver.state.entries.iter().filter(|entry| entry.id <= folded_id).collect();
     let newly_folded: Vec<SessionEntry> =
         covered.iter().filter(|it| it.id > context.folded_id()).map(|it| (*it).clone()).collect();
-    let mut handoffs = context.handoffs(&driver.run);
-    entry::apply_handoffs(&mut handoffs, &driver.run, &newly_folded);
+    let mut handoffs = context.handoffs(&driver.state.run);
+    entry::apply_handoffs(&mut handoffs, &driver.state.run, &newly_folded);
     let answers = newly_folded.iter().filter(|entry| is_answer(entry)).count();
     let archived = archived(part, &settings);
     let number = context.number() + 1;
@@ -271,8 +271,8 @@ fn next_part<'a>(
     size: RequestSize,
 ) -> &'a [SessionEntry] {
     let through = context.through_id();
-    let first = driver.entries.iter().position(|entry| entry.id > through);
-    let rest = &driver.entries[first.unwrap_or(driver.entries.len())..];
+    let first = driver.state.entries.iter().position(|entry| entry.id > through);
+    let rest = &driver.state.entries[first.unwrap_or(driver.state.entries.len())..];
     let max = size.estimated(settings.chunk_tokens);
     let mut end = 0;
     let mut tokens = 0;
@@ -409,7 +409,7 @@ async fn summarise(
         answer = answer_of(stream) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
-                let (run, error) = (&driver.run.id, error.message);
+                let (run, error) = (&driver.state.run.id, error.message);
                 tracing::warn!(run, error, "the model gives no summary");
                 None
             }
@@ -469,7 +469,8 @@ fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchive
 fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     let always = always_kept(driver);
     // The facts of the current turn, so that they are not read again.
-    let facts = driver.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
+    let facts =
+        driver.state.entries.iter().rfind(|entry| entry.kind == MEMORY).map(|entry| entry.id);
     let ids = covered.iter().map(|entry| entry.id);
     ids.filter(|id| always.contains(id) || Some(*id) == facts).collect()
 }
@@ -480,15 +481,15 @@ fn always_kept(driver: &Driver) -> Vec<i64> {
     let is_user = |entry: &&SessionEntry| {
         entry.role == "user" && entry.kind == "message" && !entry.is_denied()
     };
-    let first = driver.entries.iter().find(is_user).map(|entry| entry.id);
-    let newest = driver.entries.iter().rfind(is_user).map(|entry| entry.id);
+    let first = driver.state.entries.iter().find(is_user).map(|entry| entry.id);
+    let newest = driver.state.entries.iter().rfind(is_user).map(|entry| entry.id);
     let is_kept = |entry: &&SessionEntry| {
         let is_system = entry.role == "system" && !entry.is_denied();
         is_system && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str())
             || Some(entry.id) == first
             || Some(entry.id) == newest
     };
-    driver.entries.iter().filter(is_kept).map(|entry| entry.id).collect()
+    driver.state.entries.iter().filter(is_kept).map(|entry| entry.id).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A message of a session: its row, and the data that the driver of a run stores in the row.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use abide_client::{AgentState, Json, Run};
@@ -322,6 +323,29 @@ pub(crate) fn is_answer(entry: &AgentState) -> bool {
 /// Whether the entry is the result of a tool call.
 pub(crate) fn is_result(entry: &AgentState) -> bool {
     is_of_run(entry) && entry.role == "tool" && entry.kind == "message"
+}
+
+/// Returns the last answer of a run and its position, if only its own tool results follow it.
+pub(crate) fn last_answer<'a>(
+    run: &Run,
+    entries: &'a [SessionEntry],
+) -> Option<(usize, &'a AssistantEntry)> {
+    let at = entries.iter().rposition(|entry| is_answer(entry))?;
+    let answer = entries[at].assistant()?;
+    // The data alone could name a run that begins later.
+    let is_own = answer.run_id == run.id && entries[at].run_id.as_ref() == Some(&run.id);
+    is_own.then_some((at, answer))
+}
+
+/// Returns the calls of an answer that have no result among the entries after it.
+pub(crate) fn open_calls<'a>(
+    answer: &'a AssistantEntry,
+    after: &'a [SessionEntry],
+) -> impl Iterator<Item = &'a RequestedCall> {
+    let results = after.iter().filter(|entry| is_result(entry));
+    let answered: BTreeSet<&str> =
+        results.filter_map(|entry| Some(entry.tool()?.call_id.as_str())).collect();
+    answer.calls.iter().filter(move |call| !answered.contains(call.call_id.as_str()))
 }
 
 /// The kind of an interrupted answer.

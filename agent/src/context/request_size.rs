@@ -28,7 +28,7 @@ pub(crate) struct RequestSize {
 impl RequestSize {
     /// The size of the next request of a run.
     pub(crate) fn of(driver: &Driver, model: &str) -> RequestSize {
-        let answers = driver.entries.iter().rev().filter_map(SessionEntry::assistant);
+        let answers = driver.state.entries.iter().rev().filter_map(SessionEntry::assistant);
         let recent = answers.take(RECENT);
         let mut reported = recent.filter(|it| it.estimated_tokens > 0);
         let ratio = reported.next().map_or(1.0, |it| {
@@ -74,7 +74,7 @@ pub(crate) struct FittedRequest {
 impl FittedRequest {
     /// The event that says that results were cut. It is recorded with the answer, when more are cut than for the answer before.
     pub(crate) fn event(&self, driver: &Driver) -> Option<NewRunEvent> {
-        let before = driver.entries.iter().rev().find_map(SessionEntry::assistant);
+        let before = driver.state.entries.iter().rev().find_map(SessionEntry::assistant);
         let is_known = before.is_some_and(|answer| answer.cut_results >= self.cut_results);
         let data = json!({"status": "results_cut", "results": self.cut_results,
             "characters": self.cut_chars});
@@ -94,7 +94,7 @@ pub(crate) fn fit(
     may_call: bool,
     estimated: u64,
 ) -> Step<FittedRequest> {
-    let window = driver.definition.settings().context.window_tokens;
+    let window = driver.agent.definition.settings().context.window_tokens;
     let mut fitted = FittedRequest { estimated, ..FittedRequest::default() };
     if size.tokens(estimated) <= window {
         return Ok(fitted);
@@ -103,7 +103,7 @@ pub(crate) fn fit(
     if may_call && !is_offered {
         request.tools.push(response::tool());
     }
-    let ids = execution_ids(&driver.entries, &request.messages);
+    let ids = execution_ids(&driver.state.entries, &request.messages);
     for (at, id) in ids {
         fitted.estimated = size.estimate.request(request);
         if size.tokens(fitted.estimated) <= window {

@@ -6,9 +6,8 @@ use std::ops::Deref;
 use abide_client::Run;
 
 use crate::context::entry::{
-    RequestedCall, SessionEntry, UndeliveredResult, is_answer, is_of_others, is_result,
+    RequestedCall, SessionEntry, UndeliveredResult, is_answer, is_of_others, is_result, last_answer,
 };
-use crate::run::next_step;
 
 /// The messages, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +38,7 @@ impl SessionEntries {
     /// The calls of answers whose final outcome neither a message nor [`SessionEntries::set_undelivered`] has, each with the
     /// position of its answer. The last answer of the run is omitted: its calls go on.
     pub(crate) fn undelivered(&self, run: &Run) -> Vec<(usize, RequestedCall)> {
-        let current = next_step::last_answer(run, &self.all).map(|(at, _)| at);
+        let current = last_answer(run, &self.all).map(|(at, _)| at);
         let mut open: Vec<(usize, &RequestedCall)> = Vec::new();
         let mut all: Vec<(usize, &RequestedCall)> = Vec::new();
         for (at, entry) in self.all.iter().enumerate() {

@@ -33,7 +33,7 @@ impl RuntimeTool for HandBack {
     }
 
     fn missing(&self, driver: &Driver) -> Option<&'static str> {
-        driver.handoff().is_none().then_some("no agent has handed over")
+        driver.state.handoff().is_none().then_some("no agent has handed over")
     }
 
     fn effect(&self) -> Effect {
@@ -60,7 +60,7 @@ impl RuntimeTool for HandBack {
 pub(crate) async fn accept(driver: &Driver, call: &ToolCall) -> Step<Result<HandoffEntry, String>> {
     let target = target(driver, call).await?;
     let now = driver.shared.settings.now();
-    Ok(target.map(|target| HandoffEntry::now(&driver.run, now, &target)))
+    Ok(target.map(|target| HandoffEntry::now(&driver.state.run, now, &target)))
 }
 
 /// Performs a handoff. It takes effect when the result is given to the model. Returns the outcome of a call that
@@ -73,7 +73,7 @@ pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
     };
     let to = target["agent"].as_str().unwrap_or_default().to_owned();
     let message = claimed.arguments.value()["message"].clone();
-    let data = json!({"from_agent": driver.definition.name, "to_agent": to, "task": message,
+    let data = json!({"from_agent": driver.agent.definition.name, "to_agent": to, "task": message,
         "handoff": true});
     let text = match to.is_empty() {
         true => "ok: the other agent continues".to_owned(),
@@ -98,7 +98,9 @@ pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
 /// The agent that takes over by a call, in its newest revision, or why it cannot; without an agent for the call that hands
 /// back. The result of the call does not count: a worker of the tenant can claim the call and complete it.
 async fn target(driver: &Driver, call: &ToolCall) -> Result<Result<Value, String>, Error> {
-    let Some(tool) = driver.composition.tool(&call.tool_name) else { return Ok(Ok(json!({}))) };
+    let Some(tool) = driver.agent.composition.tool(&call.tool_name) else {
+        return Ok(Ok(json!({})));
+    };
     let name = &tool.agent;
     let sql = "SELECT * FROM agents WHERE name = :name";
     let found: Vec<Agent> = driver.shared.abide.sql(sql).param("name", name).fetch().await?;

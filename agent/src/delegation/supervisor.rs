@@ -47,7 +47,7 @@ impl RuntimeTool for RequestSupervisor {
     }
 
     fn missing(&self, driver: &Driver) -> Option<&'static str> {
-        driver.definition.supervisor.is_none().then_some("this agent has no supervisor")
+        driver.agent.definition.supervisor.is_none().then_some("this agent has no supervisor")
     }
 
     // A call that has asked waits without a worker, so a repeated call has not asked yet.
@@ -86,7 +86,7 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
     if let Some(outcome) = driver.shared.recorded_outcomes.get(&claimed.call_id) {
         return Ok(Some(outcome.clone()));
     }
-    let Some(supervisor) = &driver.definition.supervisor else {
+    let Some(supervisor) = &driver.agent.definition.supervisor else {
         let why = "this agent has no supervisor";
         return Ok(Some(ToolOutcome::failed(Failure::Denied, why)));
     };
@@ -95,7 +95,7 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
         Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Arguments, why.to_string()))),
     };
     let millis = |seconds: Option<i64>| seconds.map(|seconds| seconds.saturating_mul(1_000));
-    let data = json!({"run_id": driver.run.id, "agent": driver.definition.name,
+    let data = json!({"run_id": driver.state.run.id, "agent": driver.agent.definition.name,
         "tool_call_id": claimed.call_id});
     let request = RequestSupervisorHandoff {
         data: Some(data),

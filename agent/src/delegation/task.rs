@@ -38,11 +38,11 @@ impl RuntimeTool for Task {
     }
 
     fn missing(&self, driver: &Driver) -> Option<&'static str> {
-        driver.composition.tasks.is_empty().then_some("this agent has no subagents")
+        driver.agent.composition.tasks.is_empty().then_some("this agent has no subagents")
     }
 
     fn spec(&self, driver: &Driver) -> ToolSpec {
-        let agents = &driver.composition.tasks;
+        let agents = &driver.agent.composition.tasks;
         let description = format!(
             "Gives a task to another agent and waits for its answer: {}.",
             agents.join(", ")
@@ -112,16 +112,16 @@ async fn outcome(call: RunningCall<'_>) -> ToolOutcome {
 
 async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let arguments = claimed.arguments.value();
-    let (agent, task) = match driver.composition.tool(&claimed.tool_name) {
+    let (agent, task) = match driver.agent.composition.tool(&claimed.tool_name) {
         Some(tool) => (tool.agent.clone(), input(&arguments)),
         None => {
             let (named, task) = (text(&arguments["agent"]), text(&arguments["task"]));
-            let subagent = driver.definition.subagents.iter().find(|it| it.name() == named);
-            let own = &driver.definition.name;
+            let subagent = driver.agent.definition.subagents.iter().find(|it| it.name() == named);
+            let own = &driver.agent.definition.name;
             (subagent.map_or(named, |subagent| subagent.registered_name(own)), task)
         }
     };
-    let seconds = driver.definition.limits.delegation_seconds;
+    let seconds = driver.agent.definition.limits.delegation_seconds;
     let start = StartChildRun {
         deadline_ms: seconds.map(|seconds| seconds.saturating_mul(1_000)),
         ..StartChildRun::new(&claimed.call_id, fencing_token(claimed), agent, task)

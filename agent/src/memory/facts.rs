@@ -43,7 +43,7 @@ const QUERY_BYTES: usize = 4_000;
 
 /// The settings of the active agent, if it has a memory.
 pub(crate) fn settings(driver: &Driver) -> Option<MemorySettings> {
-    Some(driver.definition.settings().memory).filter(|memory| memory.enabled)
+    Some(driver.agent.definition.settings().memory).filter(|memory| memory.enabled)
 }
 
 /// The space of the active agent's facts.
@@ -51,12 +51,12 @@ pub(crate) async fn space<'a>(
     driver: &'a Driver,
     settings: &MemorySettings,
 ) -> Result<&'a MemorySpace, Error> {
-    let (shared, run) = (&driver.shared, &driver.run);
+    let (shared, run) = (&driver.shared, &driver.state.run);
     let find = || {
-        let agent = &driver.definition.name;
+        let agent = &driver.agent.definition.name;
         MemorySpace::find(shared, &driver.abide, &run.session_id, agent, settings)
     };
-    driver.memory.get_or_try_init(find).await
+    driver.agent.memory.get_or_try_init(find).await
 }
 
 /// Reads the facts for the last message of the user, unless this was done. Returns whether it has added a message.
@@ -77,8 +77,8 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     found.facts.retain(|fact| settings.read != MemoryRead::Semantic || fact.rank > 0.0);
     let (text, facts) = block_of(&found.facts, settings.budget_tokens);
     let entry = MemoryEntry {
-        run_id: driver.run.id.clone(),
-        agent: driver.definition.name.clone(),
+        run_id: driver.state.run.id.clone(),
+        agent: driver.agent.definition.name.clone(),
         space: space.name.clone(),
         facts,
     };
@@ -106,24 +106,25 @@ fn current_entry(driver: &Driver) -> Option<&SessionEntry> {
         let is_new = entry.id > asked_id && entry.seq.0 > imported_seq;
         is_new && entry.role == "system" && entry.kind == MEMORY && {
             let read: MemoryEntry = data(entry);
-            read.run_id == driver.run.id && read.agent == driver.definition.name
+            read.run_id == driver.state.run.id && read.agent == driver.agent.definition.name
         }
     };
-    driver.entries.iter().rfind(is_current)
+    driver.state.entries.iter().rfind(is_current)
 }
 
 /// The event that imported the run from another file; 0 if it began in this file.
 async fn imported_seq(driver: &Driver) -> Result<i64, Error> {
     let sql = "SELECT seq FROM run_events WHERE run_id = :id AND number = 1 \
                AND data ->> '$.status' = 'imported'";
-    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+    let found: Vec<(i64,)> =
+        driver.abide.sql(sql).param("id", &driver.state.run.id).fetch().await?;
     Ok(found.first().map_or(0, |(seq,)| *seq))
 }
 
 /// The last message of the user.
 fn last_request(driver: &Driver) -> Option<&SessionEntry> {
     let asked = |entry: &&SessionEntry| entry.role == "user" && entry.kind == "message";
-    driver.entries.iter().rfind(asked)
+    driver.state.entries.iter().rfind(asked)
 }
 
 /// The text of the search: the last message of the user.
@@ -237,7 +238,7 @@ async fn embed(
     let Some(model) = driver.shared.models.get().embedding().ok().flatten() else {
         return Ok(None);
     };
-    let limits = [&driver.own.limits, &driver.definition.limits];
+    let limits = [&driver.own.limits, &driver.agent.definition.limits];
     let has_cost_limit = limits.iter().any(|limits| limits.cost_usd.is_some());
     if query.trim().is_empty() || (has_cost_limit && model.price.is_none()) {
         return Ok(None);

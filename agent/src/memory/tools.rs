@@ -210,7 +210,7 @@ fn is_for_the_model(code: Code) -> bool {
 fn save(driver: &Driver, space: &MemorySpace, arguments: Value) -> Result<SaveMemories, String> {
     let SaveArguments { key, value, confidence } =
         serde_json::from_value(arguments).map_err(|why| why.to_string())?;
-    let answer = driver.entries.iter().rfind(|entry| entry.role == "assistant");
+    let answer = driver.state.entries.iter().rfind(|entry| entry.role == "assistant");
     let source_seq = answer.map(|entry| entry.seq.0);
     let fact = NewMemory { key, value, confidence, source_seq };
     let lease = &driver.run_lease;

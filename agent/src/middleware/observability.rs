@@ -33,7 +33,7 @@ pub(crate) fn of_request(
         return stream;
     }
     let labels = ModelLabels {
-        agent: driver.definition.name.clone(),
+        agent: driver.agent.definition.name.clone(),
         provider: provider.to_owned(),
         model: model.to_owned(),
     };
@@ -110,7 +110,7 @@ pub(crate) async fn run_ended(driver: &Driver) {
     let sql = "SELECT status, error_code, input_tokens, output_tokens, cost_micros, ended_at \
                FROM runs WHERE id = :id AND ended_at IS NOT NULL";
     let found: Result<Vec<EndedRun>, Error> =
-        driver.abide.sql(sql).param("id", &driver.run.id).fetch().await;
+        driver.abide.sql(sql).param("id", &driver.state.run.id).fetch().await;
     let Some((status, code, input, output, cost, ended_at)) =
         found.unwrap_or_default().into_iter().next()
     else {
@@ -131,7 +131,8 @@ pub(crate) async fn run_ended(driver: &Driver) {
         }
     }
     if of_runs {
-        let micros = ended_at.map_or(0, |at| at.0 - driver.run.created_at.0).max(0).unsigned_abs();
+        let micros =
+            ended_at.map_or(0, |at| at.0 - driver.state.run.created_at.0).max(0).unsigned_abs();
         let outcome = match status {
             RunStatus::Failed => code.as_deref().unwrap_or("failed"),
             status => status.as_str(),
@@ -168,7 +169,7 @@ impl ToolTimer<'_> {
             return;
         }
         let labels =
-            ToolLabels { agent: self.driver.definition.name.clone(), tool: tool.to_owned() };
+            ToolLabels { agent: self.driver.agent.definition.name.clone(), tool: tool.to_owned() };
         let outcome = match outcome.failure {
             Some(failure) => failure.code(),
             None if outcome.is_error => "tool",

@@ -22,7 +22,7 @@ pub(crate) fn of_answers(driver: &Driver) -> Option<Redactor<'_>> {
 pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
     let Some(redactor) = of_run(driver, PiiAt::Request) else { return };
     if let Some(system) = &mut request.system {
-        let own = driver.definition.instructions.as_deref().unwrap_or_default();
+        let own = driver.agent.definition.instructions.as_deref().unwrap_or_default();
         let begin = if system.starts_with(own) { own.len() } else { 0 };
         *system = format!("{}{}", &system[..begin], redactor.part(system, begin..system.len()));
     }
@@ -71,7 +71,7 @@ pub(crate) fn summary(driver: &Driver, summary: &mut Summary, place: PiiAt) {
 pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
     let mut changed = false;
     if let Some(redactor) = of_answers(driver) {
-        changed |= match driver.definition.response_format {
+        changed |= match driver.agent.definition.response_format {
             Some(_) => redactor.replace_json(&mut answer.text),
             None => redactor.replace(&mut answer.text),
         };

@@ -19,13 +19,13 @@ pub(crate) async fn denies(driver: &mut Driver) -> Step<bool> {
         deny(driver, &message).await?;
         return Ok(true);
     }
-    driver.checked_id = driver.entries.last().map_or(0, |entry| entry.id);
+    driver.agent.checked_id = driver.state.entries.last().map_or(0, |entry| entry.id);
     Ok(false)
 }
 
 /// Records the message of a rule as the answer. The texts of the messages since the answer before are not used any more.
 pub(crate) async fn deny(driver: &Driver, message: &str) -> Step {
-    let run_id = driver.run.id.clone();
+    let run_id = driver.state.run.id.clone();
     let entry = AssistantEntry { run_id, denies_request: true, ..AssistantEntry::default() };
     let token = run_event(RunEventKind::Token, json!({"content": message}));
     let answer = driver.message("assistant", message, &entry).into();

@@ -37,7 +37,7 @@ impl Published {
 
 /// Publishes that a model is asked.
 pub(crate) async fn asks(driver: &Driver, model: &str) -> Step {
-    let iteration = driver.run.iterations + 1;
+    let iteration = driver.state.run.iterations + 1;
     publish(driver, json!({"status": "thinking", "iteration": iteration, "model": model})).await
 }
 

@@ -7,7 +7,7 @@ use crate::run::driver::Driver;
 
 /// The request guardrails of the run now. Those of all agents do not apply to programs and remote agents.
 pub(crate) fn rules(driver: &Driver) -> impl Iterator<Item = &Guardrail> {
-    let is_external = driver.definition.external_kind().is_some();
+    let is_external = driver.agent.definition.external_kind().is_some();
     driver.guardrails().filter(move |rule| rule.at == GuardrailAt::Request && !is_external)
 }
 
@@ -18,8 +18,8 @@ pub(crate) fn exist(driver: &Driver) -> bool {
 
 /// The messages of others since the last answer that have not been checked.
 pub(crate) fn messages(driver: &Driver) -> impl Iterator<Item = &SessionEntry> {
-    let after = driver.entries.iter().rposition(|entry| entry::is_answer(entry));
-    let new = &driver.entries[after.map_or(0, |at| at + 1)..];
+    let after = driver.state.entries.iter().rposition(|entry| entry::is_answer(entry));
+    let new = &driver.state.entries[after.map_or(0, |at| at + 1)..];
     // What the model reads as instructions or requests, see `transcript`.
-    new.iter().filter(|entry| entry::is_of_others(entry) && entry.id > driver.checked_id)
+    new.iter().filter(|entry| entry::is_of_others(entry) && entry.id > driver.agent.checked_id)
 }

@@ -21,7 +21,9 @@ const ANSWER: u64 = 512;
 pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Step {
     let limits = &driver.own.limits;
     let is_limited = limits.tokens.is_some() || limits.cost_usd.is_some();
-    if !(is_limited || driver.run.parent_id.is_some()) || driver.unlimited.load(Ordering::Relaxed) {
+    if !(is_limited || driver.state.run.parent_id.is_some())
+        || driver.unlimited.load(Ordering::Relaxed)
+    {
         return Ok(());
     }
     let wish = wish(driver, request, price);
@@ -79,8 +81,8 @@ fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Reserv
 
 /// The run and the runs above it.
 async fn with_runs_above(driver: &Driver) -> Result<Vec<String>, Error> {
-    let mut ids = vec![driver.run.id.clone()];
-    let mut above = driver.run.parent_id.clone();
+    let mut ids = vec![driver.state.run.id.clone()];
+    let mut above = driver.state.run.parent_id.clone();
     while let Some(id) = above {
         let sql = "SELECT * FROM runs WHERE id = :id";
         let found: Vec<Run> = driver.abide.sql(sql).param("id", &id).fetch().await?;

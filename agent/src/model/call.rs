@@ -31,20 +31,21 @@ use crate::run::step_batch::StepCall;
 use crate::tools::arguments::arguments_or_text;
 use crate::tools::registry;
 use crate::watchdog::health::{self, MeasuredRequest};
-use crate::{context, memory, middleware, model, plan, run, tools};
+use crate::{context, memory, middleware, model, plan, tools};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
 
 /// Sends the request and records the answer. Returns its tool call if it is the only one and was claimed with the answer.
 pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
-    let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
+    let left =
+        driver.agent.definition.settings().limits.tool_calls - driver.state.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
     let candidates = choice::of_agent(driver)?;
     let output = candidates.structured_output;
     let mut request = request(driver, allowed > 0, output);
-    if driver.definition.keeps_plan() {
-        let plan = plan::todo_list::current(&driver.abide, &driver.run.session_id).await?;
+    if driver.agent.definition.keeps_plan() {
+        let plan = plan::todo_list::current(&driver.abide, &driver.state.run.session_id).await?;
         add_block(&mut request, plan::replan::block(driver, &plan));
     }
     middleware::redaction::request(driver, &mut request);
@@ -57,7 +58,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
         return Ok(None);
     }
     let fitted = request_size::fit(driver, &mut request, size, allowed > 0, estimated)?;
-    driver.has_cut_results |= fitted.cut_results > 0;
+    driver.state.has_cut_results |= fitted.cut_results > 0;
     let estimated = fitted.estimated;
     model::budget::reserve(driver, &request, candidates.price).await?;
     let measured = MeasuredRequest::of(driver, &request, estimated);
@@ -71,8 +72,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
 
 /// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
-    let (definition, config) = (&driver.definition, &driver.definition.config);
-    let mut messages = driver.conversation();
+    let (definition, config) = (&driver.agent.definition, &driver.agent.definition.config);
+    let mut messages = driver.state.conversation(&definition.settings().context);
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let (mut system, mut response_schema) =
         (definition.instructions.clone(), definition.response_format.clone());
@@ -96,6 +97,7 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
         max_tokens: config.max_tokens,
         response_schema,
         omitted_answers: driver
+            .state
             .context
             .as_ref()
             .map_or(0, |context| usize::try_from(context.answers()).unwrap_or(0)),
@@ -111,7 +113,7 @@ fn add_block(request: &mut ModelRequest, block: Option<String>) {
 
 /// The tools that the model sees, including the blocked ones.
 fn specs(driver: &Driver) -> Vec<ToolSpec> {
-    let own = driver.tools.declarations().into_iter().map(|tool| ToolSpec {
+    let own = driver.agent.tools.declarations().into_iter().map(|tool| ToolSpec {
         name: tool.name,
         description: tool.description,
         parameters: tool.parameters,
@@ -192,7 +194,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
 /// Whether no part of an answer leaves before middleware has changed it: middleware in Rust can change all of it, and the
 /// values of JSON can only be redacted when it is complete.
 fn is_held_whole(driver: &Driver) -> bool {
-    let is_json = driver.definition.response_format.is_some();
+    let is_json = driver.agent.definition.response_format.is_some();
     middleware::hooks::hold_answers(driver)
         || is_json && middleware::redaction::of_answers(driver).is_some()
 }
@@ -226,7 +228,7 @@ fn filter(
 
 /// The number of an answer's first event. The status that announces the request comes before it.
 fn first_event(driver: &Driver, published: Published) -> i64 {
-    driver.run.events + 1 + i64::from(published.status)
+    driver.state.run.events + 1 + i64::from(published.status)
 }
 
 /// Adds an event of the model to the buffer, as far as guardrails have cleared it. The answer's first event has the
@@ -279,9 +281,9 @@ fn failed(error: &ModelError) -> StepError {
 async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) {
     let mut calls = Vec::new();
     if !entry.is_empty() {
-        let iteration = driver.run.iterations + 1;
+        let iteration = driver.state.run.iterations + 1;
         let whole = AssistantEntry {
-            run_id: driver.run.id.clone(),
+            run_id: driver.state.run.id.clone(),
             iteration,
             ..AssistantEntry::default()
         };
@@ -300,8 +302,8 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     // What middleware leaves of an answer is the decision of the definition. A structured answer that is empty does not
     // match, and the model can correct it.
     let needs_content = stopped::is_empty(&answer)
-        && driver.definition.response_format.is_none()
-        && !driver.definition.allow_empty_answers;
+        && driver.agent.definition.response_format.is_none()
+        && !driver.agent.definition.allow_empty_answers;
     // The error of a structured answer can contain its values.
     middleware::redaction::answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
@@ -332,7 +334,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
         push(&mut events, RunEventKind::Token, &held);
     }
     events.push(choice::usage(&answer));
-    let iteration = driver.run.iterations + 1;
+    let iteration = driver.state.run.iterations + 1;
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
     if let Some(failure) = stopped::failure(&answer, needs_content) {
         let spent = spent(&answer, answer.calls.len());
@@ -348,7 +350,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step<Op
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
     let reported = spent.input_tokens;
     let entry = AssistantEntry {
-        run_id: driver.run.id.clone(),
+        run_id: driver.state.run.id.clone(),
         iteration,
         calls,
         reasoning: answer.reasoning,
@@ -476,10 +478,10 @@ async fn withhold(
 ) -> Step<Option<ToolCall>> {
     push(&mut events, RunEventKind::Token, message);
     events.push(choice::usage(&answer));
-    let iteration = driver.run.iterations + 1;
+    let iteration = driver.state.run.iterations + 1;
     let spent = spent(&answer, 0);
     let entry = AssistantEntry {
-        run_id: driver.run.id.clone(),
+        run_id: driver.state.run.id.clone(),
         iteration,
         provider: answer.provider,
         model: answer.model,
@@ -503,8 +505,8 @@ async fn end_incomplete(
     withheld: Option<Call>,
 ) -> Step<Option<ToolCall>> {
     let entry = AssistantEntry {
-        run_id: driver.run.id.clone(),
-        iteration: driver.run.iterations + 1,
+        run_id: driver.state.run.id.clone(),
+        iteration: driver.state.run.iterations + 1,
         reasoning: answer.reasoning,
         provider: answer.provider,
         model: answer.model,
@@ -522,7 +524,7 @@ async fn end_incomplete(
 
 /// How many answers the model has given since the tool call limit was reached, including this one.
 fn past_limit(driver: &Driver, allowed: usize) -> i64 {
-    match run::next_step::last_answer(&driver.run, &driver.entries) {
+    match driver.state.last_answer() {
         _ if allowed > 0 => 0,
         Some((_, entry)) => entry.past_limit + 1,
         None => 1,

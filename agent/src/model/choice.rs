@@ -53,7 +53,7 @@ pub(crate) fn candidates<'a>(
         let resolved = driver.shared.models.get().resolve(&wanted);
         let resolved =
             resolved.map_err(|why| StepError::Failed(Failure::new(why.code(), why.to_string())))?;
-        let limits = [&driver.own.limits, &driver.definition.limits];
+        let limits = [&driver.own.limits, &driver.agent.definition.limits];
         if limits.iter().any(|it| it.cost_usd.is_some()) && resolved.price.is_none() {
             // A cost limit cannot be enforced for a model without a price.
             let why = format!("the run has a cost limit, but {resolved:?} has no price");
@@ -74,9 +74,9 @@ pub(crate) fn candidates<'a>(
 
 /// The models of the active agent, in order.
 pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
-    let config = &driver.definition.config;
+    let config = &driver.agent.definition.config;
     let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    let middleware = driver.definition.all_middleware(&driver.deployment);
+    let middleware = driver.agent.definition.all_middleware(&driver.deployment);
     let fallbacks = middleware.filter_map(|it| match it {
         Middleware::ModelFallback(fallback) => Some(&fallback.models),
         _ => None,

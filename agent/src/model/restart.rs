@@ -18,7 +18,7 @@ pub(crate) async fn of_answer(driver: &mut Driver) -> Step {
     }
     // The pieces of an answer are consecutive, and an event of another kind follows a complete one.
     let before = last_number(driver, "kind NOT IN ('token', 'reasoning')").await?;
-    if before >= driver.run.events {
+    if before >= driver.state.run.events {
         return Ok(());
     }
     let why = "the runtime ended during the answer";
@@ -52,6 +52,7 @@ async fn last_number(driver: &Driver, condition: &str) -> Step<i64> {
         "SELECT number FROM run_events WHERE run_id = :id AND {condition} \
          ORDER BY number DESC LIMIT 1"
     );
-    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+    let found: Vec<(i64,)> =
+        driver.abide.sql(sql).param("id", &driver.state.run.id).fetch().await?;
     Ok(found.first().map_or(0, |(number,)| *number))
 }

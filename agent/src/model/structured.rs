@@ -11,10 +11,10 @@ use abide_tools::Parameters;
 use serde_json::{Value, json};
 
 use crate::context::entry::{REPAIR, RepairEntry, SessionEntry, data};
+use crate::model;
 use crate::model::embedded_json;
 use crate::run::driver::Driver;
 use crate::run::step::{Failure, Step, StepError};
-use crate::{model, run};
 
 /// How often a model may correct its answer in one run, if the provider enforces the schema.
 const REPAIRS: usize = 1;
@@ -28,7 +28,7 @@ once. Its arguments are your final answer. Do not write the answer as text.";
 
 /// The schema of the answer if the model gives it by the tool.
 pub(crate) fn by_tool(driver: &Driver, output: StructuredOutput) -> Option<&Value> {
-    driver.definition.response_format.as_ref().filter(|_| output == StructuredOutput::Tool)
+    driver.agent.definition.response_format.as_ref().filter(|_| output == StructuredOutput::Tool)
 }
 
 /// The tool as the model sees it. Arguments are an object, so another answer is the member `value` of one.
@@ -67,10 +67,11 @@ pub(crate) fn may_repair(driver: &Driver) -> bool {
 
 /// Fails a run whose model calls the tool with wrong arguments again and again.
 pub(crate) fn check_repairs(driver: &Driver) -> Step {
-    if driver.definition.response_format.is_none() {
+    if driver.agent.definition.response_format.is_none() {
         return Ok(());
     }
-    let Some(last) = driver.entries.iter().rfind(|entry| is_refused_response(driver, entry)) else {
+    let Some(last) = driver.state.entries.iter().rfind(|entry| is_refused_response(driver, entry))
+    else {
         return Ok(());
     };
     match repairs(driver) > RESPONSE_REPAIRS {
@@ -82,7 +83,8 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
 /// Whether an entry is the error of a call of the tool in this run.
 fn is_refused_response(driver: &Driver, entry: &SessionEntry) -> bool {
     let Some(result) = entry.tool() else { return false };
-    let of_run = result.call_id.rsplit_once(DERIVED).is_some_and(|(run, _)| run == driver.run.id);
+    let of_run =
+        result.call_id.rsplit_once(DERIVED).is_some_and(|(run, _)| run == driver.state.run.id);
     of_run && result.is_error && result.name == RESPONSE
 }
 
@@ -98,9 +100,11 @@ pub(crate) enum StructuredAnswer {
 
 /// Checks the run's last answer.
 pub(crate) fn evaluate(driver: &Driver, text: &str) -> StructuredAnswer {
-    let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
-    let of_the_model = run::next_step::last_answer(&driver.run, &driver.entries)
-        .is_some_and(|(_, answer)| answer.is_of_the_model());
+    let Some(schema) = &driver.agent.definition.response_format else {
+        return StructuredAnswer::Free;
+    };
+    let of_the_model =
+        driver.state.last_answer().is_some_and(|(_, answer)| answer.is_of_the_model());
     if !of_the_model {
         return StructuredAnswer::Free;
     }
@@ -164,10 +168,10 @@ fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
 /// How many corrections this run has already requested.
 fn repairs(driver: &Driver) -> usize {
     let is_repair = |entry: &&SessionEntry| {
-        entry.kind == REPAIR && data::<RepairEntry>(entry).run_id == driver.run.id
+        entry.kind == REPAIR && data::<RepairEntry>(entry).run_id == driver.state.run.id
     };
     let is_counted = |entry: &&SessionEntry| is_repair(entry) || is_refused_response(driver, entry);
-    driver.entries.iter().filter(is_counted).count()
+    driver.state.entries.iter().filter(is_counted).count()
 }
 
 /// The call that asks the model for a correction.
@@ -176,7 +180,7 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
         "Your answer does not match the required format: {why}. Answer again, with JSON in that format and \
          nothing else."
     );
-    let reported = RepairEntry { run_id: driver.run.id.clone() };
+    let reported = RepairEntry { run_id: driver.state.run.id.clone() };
     driver.message("system", text, &reported).kind(REPAIR).into()
 }
 

@@ -13,8 +13,8 @@ use crate::run::driver::Driver;
 /// is no plan.
 pub(crate) fn block(driver: &Driver, plan: &Plan) -> Option<String> {
     let block = plan.block()?;
-    let settings = driver.definition.settings().plan;
-    Some(match occasion(&settings, plan.seq, &driver.entries) {
+    let settings = driver.agent.definition.settings().plan;
+    Some(match occasion(&settings, plan.seq, &driver.state.entries) {
         Some(occasion) => format!("{block}\n\n{}", occasion.request()),
         None => block,
     })

@@ -133,7 +133,7 @@ impl RuntimeTool for ManageTodoList {
     }
 
     fn missing(&self, driver: &Driver) -> Option<&'static str> {
-        (!driver.definition.keeps_plan()).then_some("this agent makes no plans")
+        (!driver.agent.definition.keeps_plan()).then_some("this agent makes no plans")
     }
 
     // The plan is written in one transaction with the result, so a repeated call has had no effect.

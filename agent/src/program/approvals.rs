@@ -60,7 +60,7 @@ impl OpenApprovals {
             .call_id(format_args!("{}.{}", driver.run_lease.fencing_token, self.asked));
         let arguments = json!({"tool": tool, "input": input});
         let request =
-            RequestToolCall::new(&call_id, &driver.run.session_id, TOOL, arguments.clone())
+            RequestToolCall::new(&call_id, &driver.state.run.session_id, TOOL, arguments.clone())
                 .provider_call_id(&request_id)
                 .needs_approval(true);
         let status = json!({"status": "waiting_for_approval", "tool_call_id": call_id,
@@ -105,7 +105,7 @@ impl OpenApprovals {
 pub(crate) async fn take_back_all(driver: &Driver) -> Step {
     let sql = "SELECT call_id FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
                status IN ('awaiting_approval', 'pending')";
-    let query = driver.abide.sql(sql).param("sid", &driver.run.session_id);
+    let query = driver.abide.sql(sql).param("sid", &driver.state.run.session_id);
     let left: Vec<(String,)> = query.param("tool", TOOL).fetch().await?;
     for (call_id,) in left {
         take_back(driver, &call_id).await?;

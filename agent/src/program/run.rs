@@ -38,11 +38,11 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, E
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
-    let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
+    let config = driver.agent.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let before = Before::of(driver).await?;
     // Also if the run is to be aborted.
     before.end(&config).await?;
-    driver.look_at_messages().await?;
+    driver.read_state().await?;
     let mut config = before.resumed(config)?;
     inherit(&driver.shared.environment, &mut config)?;
     approvals::take_back_all(driver).await?;
@@ -69,7 +69,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
                 let _ = running.answer(&request_id, decision?);
             }
             line = running.next() => match line {
-                Some(line) => output.line(&driver.definition.name, line),
+                Some(line) => output.line(&driver.agent.definition.name, line),
                 None => break,
             },
         }
@@ -87,7 +87,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     open.close(driver).await?;
     match output.answer.take() {
         Some(Ok(answer)) => finish(driver, *answer, output).await,
-        Some(Err(failure)) if may_be_empty(&driver.definition, &failure) => {
+        Some(Err(failure)) if may_be_empty(&driver.agent.definition, &failure) => {
             finish(driver, failure.answer.map(|answer| *answer).unwrap_or_default(), output).await
         }
         Some(Err(failure)) => {
@@ -138,7 +138,7 @@ async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> St
     observability::program_tools(driver, output.calls.take_all());
     let answer = output.last_answer();
     let entry = AssistantEntry {
-        run_id: driver.run.id.clone(),
+        run_id: driver.state.run.id.clone(),
         provider: "cli".to_owned(),
         ..AssistantEntry::default()
     };
@@ -157,7 +157,7 @@ async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> St
 fn gather(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
     while output.new_events.len() < LINES && output.answer.is_none() {
         match running.next().now_or_never() {
-            Some(Some(line)) => output.line(&driver.definition.name, line),
+            Some(Some(line)) => output.line(&driver.agent.definition.name, line),
             _ => break,
         }
     }
@@ -203,7 +203,7 @@ async fn leave(
 ) -> StepError {
     running.cancel();
     while let Some(line) = running.next().await {
-        output.line(&driver.definition.name, line);
+        output.line(&driver.agent.definition.name, line);
     }
     if let Some(Err(failure)) = output.answer.take() {
         output.failed = failure.answer;
@@ -230,7 +230,8 @@ struct Before {
 impl Before {
     async fn of(driver: &Driver) -> Step<Before> {
         let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line')";
-        let lines: Vec<(bool,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+        let lines: Vec<(bool,)> =
+            driver.abide.sql(sql).param("id", &driver.state.run.id).fetch().await?;
         let process = last_status(driver, "process").await?;
         let session = last_status(driver, "program_session").await?;
         Ok(Before {
@@ -290,7 +291,7 @@ async fn last_status(driver: &Driver, field: &str) -> Step<Option<Value>> {
          AND e.caller = (SELECT caller FROM events WHERE seq = :token) \
          ORDER BY r.number DESC LIMIT 1"
     );
-    let query = driver.abide.sql(sql).param("id", &driver.run.id);
+    let query = driver.abide.sql(sql).param("id", &driver.state.run.id);
     let found: Vec<(Json,)> = query.param("token", driver.run_lease.fencing_token).fetch().await?;
     Ok(found.first().map(|(value,)| value.value()).filter(|value| !value.is_null()))
 }
@@ -315,13 +316,17 @@ fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
 }
 
 fn prompt(driver: &Driver) -> Prompt {
-    let messages = driver.conversation().into_iter().filter_map(|it| match it {
-        ModelMessage::System { text } => Some(("system".to_owned(), text)),
-        ModelMessage::User { text } => Some(("user".to_owned(), text)),
-        ModelMessage::Assistant { text, .. } => Some(("assistant".to_owned(), text)),
-        ModelMessage::Tool { .. } => None,
-    });
-    Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
+    let messages = driver
+        .state
+        .conversation(&driver.agent.definition.settings().context)
+        .into_iter()
+        .filter_map(|it| match it {
+            ModelMessage::System { text } => Some(("system".to_owned(), text)),
+            ModelMessage::User { text } => Some(("user".to_owned(), text)),
+            ModelMessage::Assistant { text, .. } => Some(("assistant".to_owned(), text)),
+            ModelMessage::Tool { .. } => None,
+        });
+    Prompt { system: driver.agent.definition.instructions.clone(), messages: messages.collect() }
 }
 
 async fn finish(
@@ -330,7 +335,7 @@ async fn finish(
     mut program: ProgramOutput,
 ) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
-    if let Some(schema) = &driver.definition.response_format {
+    if let Some(schema) = &driver.agent.definition.response_format {
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => {
@@ -351,7 +356,7 @@ async fn finish(
     output.insert("program_session".to_owned(), json!(answer.session_id));
     output.insert("exit".to_owned(), json!(answer.exit));
     let entry = AssistantEntry {
-        run_id: driver.run.id.clone(),
+        run_id: driver.state.run.id.clone(),
         provider: "cli".to_owned(),
         ..AssistantEntry::default()
     };

@@ -82,8 +82,8 @@ impl RecordedRun {
         let deployment = catalog.shared_deployment().get().to_vec();
         let empty = empty.deployment(offline_middleware(deployment));
         let settings = Settings::named("recording");
-        let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
-        let runtime = runtime.repeats(self.outcomes());
+        let runtime = Runtime::builder(abide.clone(), models, ours, empty, settings);
+        let runtime = runtime.repeats(self.outcomes()).build();
         runtime.register().await?;
         let offline: Vec<AgentDefinition> = definitions.iter().map(offline).collect();
         Catalog::register(abide, &offline).await?;

@@ -50,14 +50,14 @@ pub(crate) async fn ask(
         TaskState::NeedsAuthorization => "authorization",
         _ => "input",
     };
-    let mut arguments = json!({"agent": driver.definition.name, "needs": needs,
+    let mut arguments = json!({"agent": driver.agent.definition.name, "needs": needs,
         "question": task.status_text()});
     let parts = task.status_parts();
     let data = parts.iter().find_map(|part| part.get("data").filter(|data| !data.is_null()));
     if let Some(data) = data {
         arguments["data"] = data.clone();
     }
-    let session_id = &driver.run.session_id;
+    let session_id = &driver.state.run.session_id;
     let request = RequestToolCall::new(&question.call_id, session_id, TOOL, arguments);
     let request = driver.run_lease.request(request.needs_approval(true));
     let event = entry(json!({"event": "ask", "call_id": question.call_id, "key": question.key,

@@ -55,7 +55,7 @@ impl RemoteRows {
              WHERE r.run_id = :id AND r.kind = 'status' AND r.data -> '$.{FIELD}' IS NOT NULL \
              AND e.caller = (SELECT caller FROM events WHERE seq = :token) ORDER BY r.number"
         );
-        let query = driver.abide.sql(sql).param("id", &driver.run.id);
+        let query = driver.abide.sql(sql).param("id", &driver.state.run.id);
         let query = query.param("token", driver.run_lease.fencing_token);
         let found: Vec<(Json,)> = query.fetch().await?;
         let mut rows = RemoteRows::default();
@@ -90,7 +90,7 @@ impl RemoteRows {
     /// The next message to the agent. Its id depends on the run and its number, so it is the same if it is sent again. Runs of
     /// other files can have the same id, but not the same time.
     pub(crate) fn message(&self, driver: &Driver, parts: &Value, context_id: &str) -> Value {
-        let Run { id, created_at, .. } = &driver.run;
+        let Run { id, created_at, .. } = &driver.state.run;
         let name = format!("message {id} {} {}", created_at.0, self.sent.len() + 1);
         let mut message = json!({"messageId": a2a_id(&name), "role": "ROLE_USER",
             "parts": parts, "contextId": context_id});
@@ -122,7 +122,7 @@ impl RemoteRows {
         context_id: &str,
     ) -> Step {
         let event = entry(json!({"event": "task", "task_id": task_id, "context_id": context_id}));
-        let put = open_entry(&driver.run.id, json!({"task_id": task_id}));
+        let put = open_entry(&driver.state.run.id, json!({"task_id": task_id}));
         let open = WriteEntries::new(OPEN_TASKS).kind(OPEN_TASKS_KIND).puts([put]);
         driver.record(&[event], None, vec![open.into()]).await?;
         self.task = Some((task_id.to_owned(), context_id.to_owned()));
@@ -132,7 +132,7 @@ impl RemoteRows {
 
 /// The call that removes the entry of an ended task.
 pub(crate) fn closed(driver: &Driver) -> Call {
-    WriteEntries::new(OPEN_TASKS).deletes([driver.run.id.clone()]).into()
+    WriteEntries::new(OPEN_TASKS).deletes([driver.state.run.id.clone()]).into()
 }
 
 /// A status event of the exchange.
@@ -221,8 +221,8 @@ pub(crate) async fn earlier_tasks(driver: &Driver) -> Step<Vec<(String, String)>
          AND (SELECT agent FROM runs WHERE id = r.run_id) = :agent \
          AND e.caller = (SELECT caller FROM events WHERE seq = :token) ORDER BY r.id DESC LIMIT 100"
     );
-    let query = driver.abide.sql(sql).param("sid", &driver.run.session_id);
-    let query = query.param("id", &driver.run.id).param("agent", &driver.run.agent);
+    let query = driver.abide.sql(sql).param("sid", &driver.state.run.session_id);
+    let query = query.param("id", &driver.state.run.id).param("agent", &driver.state.run.agent);
     Ok(query.param("token", driver.run_lease.fencing_token).fetch().await?)
 }
 

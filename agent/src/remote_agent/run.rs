@@ -38,8 +38,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 
 /// Follows the task of the run to its end, or to a question.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
-    let config = driver.definition.a2a.clone().unwrap_or_default();
-    driver.look_at_messages().await?;
+    let config = driver.agent.definition.a2a.clone().unwrap_or_default();
+    driver.read_state().await?;
     let rows = RemoteRows::read(driver).await?;
     let published = PublishedText::from(rows.asked.last().map_or(0, |asked| asked.published));
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
@@ -137,7 +137,7 @@ impl RemoteTaskRun<'_> {
 
     /// The parts of the first message: what users have said since the last answer.
     fn task_parts(&self) -> Value {
-        let entries = &self.driver.entries;
+        let entries = &self.driver.state.entries;
         let answered = entries.iter().rposition(|entry| entry::is_answer(entry));
         let new = &entries[answered.map_or(0, |at| at + 1)..];
         let is_said = |entry: &&SessionEntry| {
@@ -152,8 +152,9 @@ impl RemoteTaskRun<'_> {
     async fn context_id(&self) -> Step<String> {
         let last = rows::earlier_tasks(self.driver).await?.into_iter().next();
         let new = || {
-            let since = self.driver.session.as_ref().map_or(0, |session| session.created_at.0);
-            let run = &self.driver.run;
+            let since =
+                self.driver.state.session.as_ref().map_or(0, |session| session.created_at.0);
+            let run = &self.driver.state.run;
             a2a_id(&format!("context {} {since} {}", run.session_id, run.agent))
         };
         Ok(last.map_or_else(new, |(_, context_id)| context_id))
@@ -168,7 +169,7 @@ impl RemoteTaskRun<'_> {
                 Ok(events) => return Ok(Some(events)),
                 Err(A2aFailure::Unreachable(why)) if since.elapsed() < self.patience => {
                     tracing::info!(
-                        run = self.driver.run.id,
+                        run = self.driver.state.run.id,
                         why,
                         "a remote agent is not reachable"
                     );
@@ -185,7 +186,7 @@ impl RemoteTaskRun<'_> {
     /// If there is no task, the agent may still have answered without one, and no agent has to recognize a repeated message. So it is
     /// not sent again.
     async fn find_sent(&mut self, failure: A2aFailure) -> Step<Option<A2aEvents>> {
-        tracing::info!(run = self.driver.run.id, %failure, "the answer of a remote agent was lost");
+        tracing::info!(run = self.driver.state.run.id, %failure, "the answer of a remote agent was lost");
         match self.has_last_message().await {
             Ok(true) => {
                 self.is_acknowledged = true;
@@ -272,7 +273,7 @@ impl RemoteTaskRun<'_> {
     async fn waits(&self) -> Step<bool> {
         let Some(question) = self.rows.asked.last() else { return Ok(false) };
         match input::undecided(self.driver, question).await? {
-            Some(call) => self.driver.wait(&[call], Vec::new(), "approval").await,
+            Some(call) => self.driver.wait(&[call], "approval").await,
             None => Ok(false),
         }
     }
@@ -301,7 +302,7 @@ impl RemoteTaskRun<'_> {
                             && self.is_acknowledged
                             && self.rows.task.is_some() =>
                     {
-                        let run = &self.driver.run.id;
+                        let run = &self.driver.state.run.id;
                         tracing::info!(run, %failure, "a remote agent's stream ended");
                         is_readable = !matches!(failure, A2aFailure::Unreadable(_));
                         if !is_readable && silent_since.elapsed() >= self.patience {
@@ -474,13 +475,13 @@ impl RemoteTaskRun<'_> {
 
     async fn finish(&self) -> Step<DriveResult> {
         let (driver, answer) = (self.driver, self.task.answer());
-        if answer.trim().is_empty() && !driver.definition.allow_empty_answers {
+        if answer.trim().is_empty() && !driver.agent.definition.allow_empty_answers {
             let why = "the remote agent has completed the task without text or data: set \
                        allow_empty_answers if that can be an answer";
             return self.end(vec![driver.run_lease.failed("no_answer", why).into()]).await;
         }
         let mut output = Map::from_iter([("content".to_owned(), json!(answer))]);
-        if let Some(schema) = &driver.definition.response_format {
+        if let Some(schema) = &driver.agent.definition.response_format {
             match structured::of_program(schema, self.task.data(), &answer) {
                 StructuredAnswer::Fits(value) => {
                     drop(output.insert("structured".to_owned(), value))
@@ -494,7 +495,7 @@ impl RemoteTaskRun<'_> {
         }
         output.insert("task_id".to_owned(), json!(self.rows.task.as_ref().map(|(id, _)| id)));
         let entry = AssistantEntry {
-            run_id: driver.run.id.clone(),
+            run_id: driver.state.run.id.clone(),
             provider: "a2a".to_owned(),
             ..AssistantEntry::default()
         };

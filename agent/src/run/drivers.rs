@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
-use abide_client::{Abide, Code, Run, Scope, Seq};
+use abide_client::{Abide, Code, Run, Scope};
 use abide_definitions::agent::AgentDefinition;
 use abide_definitions::middleware::Middleware;
 use abide_tools::ScopePermit;
@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::revision::definition;
-use crate::context::session_entries::SessionEntries;
-use crate::delegation::composition::Composition;
+use crate::run::active_agent::ActiveAgent;
 use crate::run::context::RuntimeContext;
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, millis};
+use crate::run::state::RunState;
 use crate::run::step::Failure;
 use crate::trace::tracer::TraceQueue;
 use crate::watchdog::state::HealthState;
@@ -223,41 +223,29 @@ async fn drive(
     {
         return end(&shared.abide, run_lease.failed(code, message)).await;
     }
-    let composition = match Composition::load(&shared.abide, &definition).await? {
-        Ok(composition) => composition,
+    let definition = Arc::new(definition);
+    let loaded = ActiveAgent::load(&shared.abide, &shared.tools, Arc::clone(&definition)).await?;
+    let agent = match loaded {
+        Ok(agent) => agent,
         Err(Failure { code, message }) => {
             return end(&shared.abide, run_lease.failed(code, message)).await;
         }
     };
-    let definition = Arc::new(definition);
     let driver = Driver {
         shared: Arc::clone(&shared),
         abide: shared.abide.acting_for(&scope).await?,
         scope,
         permit,
         run_lease,
-        deployment,
-        own: Arc::clone(&definition),
-        tools: shared.tools.view_of_known(definition.selection()),
-        definition,
-        composition,
-        handoffs: Vec::new(),
-        context: None,
-        has_cut_results: false,
-        unlimited: AtomicBool::new(false),
-        run,
-        session: None,
-        pause: None,
-        entries: SessionEntries::default(),
-        checked_id: 0,
-        known_seq: None,
-        recorded_seq: Seq::ZERO,
-        current_calls: None,
         stop,
-        has_asked: false,
-        memory: OnceCell::new(),
-        imported_seq: OnceCell::new(),
+        own: definition,
+        deployment,
+        agent,
+        state: RunState::claimed(run),
         health: HealthState::default(),
+        unlimited: AtomicBool::new(false),
+        has_asked: false,
+        imported_seq: OnceCell::new(),
     };
     driver.drive().await.map(drop)
 }

@@ -5,22 +5,22 @@
 //! place that a resumed run has passed.
 
 use abide_client::arguments::RecordPause;
-use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus, ToolCall};
+use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus};
 use abide_definitions::pause_rule::{PausePoint, PauseRule};
 
+use crate::run::decide::Action;
 use crate::run::driver::Driver;
-use crate::run::next_step::{self, NextStep};
 use crate::run::step::Step;
 
 /// Pauses the run if the stage that it has reached demands it. Returns whether it waits now.
-pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall]) -> Step<bool> {
-    let reached = stages(driver, next, calls);
+pub(crate) async fn at_stage(driver: &Driver, action: &Action) -> Step<bool> {
+    let reached = stages(driver, action);
     if reached.is_empty() {
         return Ok(false);
     }
-    let last = driver.pause.as_ref();
+    let last = driver.state.pause.as_ref();
     for stage in reached {
-        if last.is_some_and(|pause| has_passed(pause, &driver.run, stage)) {
+        if last.is_some_and(|pause| has_passed(pause, &driver.state.run, stage)) {
             continue;
         }
         let reason = demanded(driver, stage);
@@ -39,18 +39,19 @@ pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall
 }
 
 /// The stages between the last step and the next one, in order.
-fn stages(driver: &Driver, next: &NextStep, calls: &[ToolCall]) -> Vec<PauseStage> {
+fn stages(driver: &Driver, action: &Action) -> Vec<PauseStage> {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
-    let last = next_step::last_answer(&driver.run, &driver.entries);
-    let last = last.filter(|(_, answer)| answer.iteration == driver.run.iterations);
-    let untouched = calls.iter().all(|call| call.attempt == 0 && !call.status.is_terminal());
-    match (next, last) {
-        (NextStep::Ask, Some((_, answer))) if !answer.calls.is_empty() => {
+    let last = driver.state.last_answer();
+    let last = last.filter(|(_, answer)| answer.iteration == driver.state.run.iterations);
+    let untouched =
+        driver.state.calls.iter().all(|call| call.attempt == 0 && !call.status.is_terminal());
+    match (action, last) {
+        (Action::Ask, Some((_, answer))) if !answer.calls.is_empty() => {
             vec![AfterTools, BeforeGuardrails]
         }
-        (NextStep::Ask, _) => vec![BeforeGuardrails],
-        (NextStep::Finish(_) | NextStep::Stop(_), _) => vec![AfterAgent, AfterLoop],
-        (NextStep::Deliver(_), _) => Vec::new(),
+        (Action::Ask, _) => vec![BeforeGuardrails],
+        (Action::Finish(_) | Action::Stop(_), _) => vec![AfterAgent, AfterLoop],
+        (Action::Deliver(_) | Action::Rest(_), _) => Vec::new(),
         (_, Some(_)) if untouched => vec![AfterAgent],
         _ => Vec::new(),
     }
@@ -72,19 +73,19 @@ pub(crate) fn may_be_demanded(driver: &Driver) -> bool {
 
 /// The rules of the run's own agent and of the active one.
 fn rules(driver: &Driver) -> impl Iterator<Item = &PauseRule> {
-    let active = driver.handoff().map_or(&[][..], |_| &driver.definition.pause);
+    let active = driver.state.handoff().map_or(&[][..], |_| &driver.agent.definition.pause);
     driver.own.pause.iter().chain(active)
 }
 
 /// Why a rule or the callback demands a pause.
 fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
-    let (at, answer) = next_step::last_answer(&driver.run, &driver.entries)
-        .map_or((None, None), |(at, answer)| (Some(at), Some(answer)));
-    let text = at.and_then(|at| driver.entries[at].content.as_deref()).unwrap_or_default();
+    let (at, answer) =
+        driver.state.last_answer().map_or((None, None), |(at, answer)| (Some(at), Some(answer)));
+    let text = at.and_then(|at| driver.state.entries[at].content.as_deref()).unwrap_or_default();
     let point = PausePoint {
         stage,
-        run: &driver.run,
-        agent: &driver.definition.name,
+        run: &driver.state.run,
+        agent: &driver.agent.definition.name,
         text,
         tools: answer
             .iter()

@@ -8,9 +8,7 @@
 //! does more than read in this process ([`crate::run::driver::Driver::until_durable`]).
 
 use abide_client::arguments::{AppendMessage, RecordRun, RequestToolCall};
-use abide_client::{
-    Abide, AgentState, Appended, AppliedCall, Call, Code, Error, Json, Run, Seq, ToolCall,
-};
+use abide_client::{Abide, AppliedCall, Call, Code, Error, Run, Seq, ToolCall};
 
 use crate::context::entry::SessionEntry;
 
@@ -109,31 +107,19 @@ impl StepBatch {
         let (recording, results) =
             results.get(self.before.len()..).and_then(<[_]>::split_first).ok_or_else(missing)?;
         let run: Run = recording.decode()?;
-        let (mut entries, mut calls) = (Vec::new(), Vec::new());
+        let mut entries = Vec::new();
+        let mut calls = Vec::new();
         for (call, result) in self.after.iter().zip(results) {
             match call {
-                StepCall::Append(message) => entries.push(entry(message, result, &run)?),
+                StepCall::Append(message) => {
+                    // One transaction writes all rows, so they have the time of the run.
+                    let row = message.row(&result.decode()?, run.updated_at, result.seq);
+                    entries.push(SessionEntry::from(row));
+                }
                 StepCall::Request(_) => calls.push(result.decode()?),
                 StepCall::Other(_) => {}
             }
         }
         Ok(RecordedStep { run, seq, known_seq, entries, calls })
     }
-}
-
-/// The row of a message, written in the same transaction as the run.
-fn entry(message: &AppendMessage, result: &AppliedCall, run: &Run) -> Result<SessionEntry, Error> {
-    let Appended { id, .. } = result.decode()?;
-    let row = AgentState {
-        id,
-        session_id: message.session_id.clone(),
-        role: message.role.clone(),
-        kind: message.kind.clone().unwrap_or_else(|| "message".to_owned()),
-        content: message.content.0.clone(),
-        data: message.data.clone().map(Json::from),
-        created_at: run.updated_at,
-        seq: result.seq,
-        run_id: message.run_id.clone(),
-    };
-    Ok(row.into())
 }

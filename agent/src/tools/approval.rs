@@ -9,7 +9,7 @@ use crate::run::driver::Driver;
 pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
     let by_tool =
         driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
-    by_tool || driver.definition.asks_for(name)
+    by_tool || driver.agent.definition.asks_for(name)
 }
 
 /// Adds what the approver has to know to the calls of an interrupt: the id of the approval, its question, its initial values,

@@ -20,7 +20,6 @@ use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, millis, run_event};
-use crate::run::next_step;
 use crate::run::step::{Step, StepError, overtime};
 use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::approval::needs_approval;
@@ -48,16 +47,16 @@ pub(crate) fn to_request(
     let arguments = match registry::find(driver, &asked.name) {
         Some(tool) => registry::admit(driver, tool, &asked.arguments)?,
         None => {
-            let admitted = driver.tools.admit(&asked.name, &asked.arguments);
+            let admitted = driver.agent.tools.admit(&asked.name, &asked.arguments);
             admitted.map_err(|outcome| outcome.text)?.arguments
         }
     };
-    let (session_id, settings) = (&driver.run.session_id, &driver.shared.settings);
+    let (session_id, settings) = (&driver.state.run.session_id, &driver.shared.settings);
     let request = RequestToolCall {
         claim_lease_ms: claims.then(|| millis(settings.lease)),
         worker: claims.then(|| settings.driver.clone()),
         provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
-        needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
+        needs_approval: driver.agent.definition.interrupt_on.get(&asked.name).map(|it| it.0),
         ..RequestToolCall::new(&asked.call_id, session_id, &asked.name, arguments)
     };
     Ok(driver.run_lease.request(request))
@@ -78,7 +77,7 @@ pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
 /// Returns the step that has given the result of the answer's only call to the model, if it is recorded.
 pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Option<RecordedStep>> {
     streaming::runs(driver, &ready).await?;
-    let at_once = driver.definition.settings().limits.parallel_tools.max(1);
+    let at_once = driver.agent.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
     let (approved, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
@@ -187,7 +186,7 @@ async fn run_of_user(
 
 /// Claims a call. For one that was approved, the decision is published with the first claim.
 async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
-    if call.attempt == 0 && driver.definition.asks_for(&call.tool_name) {
+    if call.attempt == 0 && driver.agent.definition.asks_for(&call.tool_name) {
         check_approval(driver, call).await?;
     }
     let settings = &driver.shared.settings;
@@ -283,7 +282,7 @@ async fn invoke(
     exchange: Exchange,
     cancel: &CancellationToken,
 ) -> ToolOutcome {
-    match driver.tools.admit_value(&claimed.tool_name, claimed.arguments.value()) {
+    match driver.agent.tools.admit_value(&claimed.tool_name, claimed.arguments.value()) {
         Ok(admitted) => {
             let invocation = Invocation {
                 call_id: claimed.call_id.clone(),
@@ -323,7 +322,7 @@ async fn report(
 /// are delivered together, in order, after the last of them. The answer of a call that was claimed with its request may not be
 /// read yet; it has no other call.
 fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
-    let answer = next_step::last_answer(&driver.run, &driver.entries);
+    let answer = driver.state.last_answer();
     answer.is_none_or(|(_, answer)| {
         let is_of_it = answer.calls.iter().any(|call| call.call_id == claimed.call_id);
         !is_of_it || answer.calls.len() == 1
@@ -470,7 +469,7 @@ pub(crate) fn skipped() -> CallResult {
 /// A result as the model may see it: redacted, and shortened.
 fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> CallResult {
     let text = middleware::redaction::result(driver, result.text);
-    let cut = match driver.definition.config.tool_token_limit_before_evict {
+    let cut = match driver.agent.definition.config.tool_token_limit_before_evict {
         Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
         None => Truncation::default(),
     };

@@ -36,7 +36,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static dyn RuntimeTool> {
 
 /// Returns the tool of the runtime that a name means for the active agent.
 pub(crate) fn find<'a>(driver: &'a Driver, name: &str) -> Option<&'a dyn RuntimeTool> {
-    if let Some(tool) = driver.composition.tool(name) {
+    if let Some(tool) = driver.agent.composition.tool(name) {
         return Some(tool);
     }
     let tool = TOOLS.into_iter().find(|tool| tool.name() == name)?;
@@ -64,7 +64,7 @@ pub(crate) fn changes_agent(driver: &Driver, call: &ToolCall) -> bool {
 /// Returns the tools of the runtime that the active agent has, as its model sees them.
 pub(crate) fn specs(driver: &Driver) -> Vec<ToolSpec> {
     let (delegates, others) = TOOLS.split_at(1);
-    let agents = driver.composition.tools.iter().map(|tool| tool as &dyn RuntimeTool);
+    let agents = driver.agent.composition.tools.iter().map(|tool| tool as &dyn RuntimeTool);
     let all = delegates.iter().copied().chain(agents).chain(others.iter().copied());
     all.filter(|tool| tool.missing(driver).is_none()).map(|tool| tool.spec(driver)).collect()
 }

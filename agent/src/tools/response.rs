@@ -82,7 +82,8 @@ impl RuntimeTool for GetToolResponse {
 
 /// Whether there is something to fetch: a result is archived or was cut.
 fn is_offered(driver: &Driver) -> bool {
-    driver.has_cut_results || driver.context.as_ref().is_some_and(|context| context.number() > 0)
+    driver.state.has_cut_results
+        || driver.state.context.as_ref().is_some_and(|context| context.number() > 0)
 }
 
 /// The tool as the model sees it.
@@ -102,7 +103,7 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
         Ok(wish) => wish,
         Err(why) => return failed(format!("the arguments cannot be read: {why}")),
     };
-    let max = driver.definition.settings().context.tool_responses;
+    let max = driver.agent.definition.settings().context.tool_responses;
     if fetched(driver).await? >= max {
         return failed(format!(
             "this run has fetched {max} results, the most that one run may fetch: work with what you have"
@@ -125,15 +126,18 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
 async fn fetched(driver: &Driver) -> Result<i64, Error> {
     let sql = "SELECT count(*) FROM tool_calls WHERE tool_name = :tool AND session_id = :sid \
                AND status = 'succeeded' AND substr(call_id, 1, length(:run)) = :run";
-    let query =
-        driver.abide.sql(sql).param("tool", GET_TOOL_RESPONSE).param("sid", &driver.run.session_id);
+    let query = driver
+        .abide
+        .sql(sql)
+        .param("tool", GET_TOOL_RESPONSE)
+        .param("sid", &driver.state.run.session_id);
     let count: Vec<(i64,)> = query.param("run", driver.run_lease.call_id("")).fetch().await?;
     Ok(count.first().map_or(0, |(count,)| *count))
 }
 
 /// The text of a result or of arguments. The provider's ids may repeat: the newest call counts.
 async fn original(driver: &Driver, wish: &ResponseArguments) -> Result<Option<String>, Error> {
-    let sid = &driver.run.session_id;
+    let sid = &driver.state.run.session_id;
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid \
                AND (call_id = :id OR provider_call_id = :id) ORDER BY call_id = :id DESC, \
                created_seq DESC LIMIT 1";
@@ -175,7 +179,7 @@ fn result_text(result: &Json) -> String {
 
 /// The wanted range, and where the text continues. It never takes more than about an eighth of the window, for four characters per token.
 fn slice(driver: &Driver, text: &str, wish: &ResponseArguments) -> String {
-    let definition = &driver.definition;
+    let definition = &driver.agent.definition;
     let window = usize::try_from(definition.settings().context.window_tokens).unwrap_or(MOST);
     let evicts = definition.config.tool_token_limit_before_evict.map_or(MOST, |it| it * 4);
     let max = MOST.min(window / 2).min(evicts).saturating_sub(200).max(200);

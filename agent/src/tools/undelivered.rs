@@ -29,7 +29,7 @@ const NOT_HANDED_OVER: &str = "No other agent has taken over: the run ended firs
 
 /// Adds the outcomes to the answers among the messages that the driver has read.
 pub(crate) async fn read(driver: &mut Driver) -> Step {
-    let open = driver.entries.undelivered(&driver.run);
+    let open = driver.state.entries.undelivered(&driver.state.run);
     if open.is_empty() {
         return Ok(());
     }
@@ -39,21 +39,21 @@ pub(crate) async fn read(driver: &mut Driver) -> Step {
     let sql = "SELECT * FROM tool_calls WHERE call_id IN (SELECT value FROM json_each(:ids)) \
                AND +session_id = :sid";
     let query = driver.abide.sql(sql).param("ids", ids);
-    let rows: Vec<ToolCall> = query.param("sid", &driver.run.session_id).fetch().await?;
+    let rows: Vec<ToolCall> = query.param("sid", &driver.state.run.session_id).fetch().await?;
     let rows: BTreeMap<&str, &ToolCall> = rows.iter().map(|it| (it.call_id.as_str(), it)).collect();
     let ended = ended_runs(driver, open.iter().map(|(at, _)| *at)).await?;
     for (at, asked) in &open {
         let result = match rows.get(asked.call_id.as_str()) {
             Some(row) => of_row(driver, row).await?,
             None => {
-                let run = driver.entries[*at].run_id.as_deref();
+                let run = driver.state.entries[*at].run_id.as_deref();
                 let was_never_requested = run.is_some_and(|run| ended.contains(run));
                 let text = if was_never_requested { NEVER_BEGAN } else { NO_RESULT };
                 error(&asked.call_id, text, true)
             }
         };
-        driver.has_cut_results |= entry::has_cut_result(&result.text);
-        driver.entries.set_undelivered(*at, result);
+        driver.state.has_cut_results |= entry::has_cut_result(&result.text);
+        driver.state.entries.set_undelivered(*at, result);
     }
     Ok(())
 }
@@ -65,12 +65,12 @@ async fn ended_runs(
     answers: impl Iterator<Item = usize>,
 ) -> Step<BTreeSet<String>> {
     let runs: BTreeSet<&str> =
-        answers.filter_map(|at| driver.entries[at].run_id.as_deref()).collect();
+        answers.filter_map(|at| driver.state.entries[at].run_id.as_deref()).collect();
     let sql = "SELECT id FROM runs WHERE id IN (SELECT value FROM json_each(:ids)) \
                AND +session_id = :sid AND ended_at IS NOT NULL";
     let ids = serde_json::to_string(&runs).unwrap_or_default();
     let query = driver.abide.sql(sql).param("ids", ids);
-    let ended: Vec<(String,)> = query.param("sid", &driver.run.session_id).fetch().await?;
+    let ended: Vec<(String,)> = query.param("sid", &driver.state.run.session_id).fetch().await?;
     Ok(ended.into_iter().map(|(id,)| id).collect())
 }
 

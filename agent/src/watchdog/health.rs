@@ -139,7 +139,7 @@ impl MeasuredRequest {
         let markers = request.messages.iter().filter(is_marker).count();
         let markers = i64::try_from(markers).unwrap_or(i64::MAX);
         // The summaries of a session are merged into one.
-        let has_summary = driver.context.as_ref().is_some_and(|context| context.number() > 0);
+        let has_summary = driver.state.context.as_ref().is_some_and(|context| context.number() > 0);
         let summaries = i64::from(has_summary);
         // Each marker stands for an archived result.
         let reductions = Reductions { summaries, archived: markers, markers };
@@ -155,29 +155,30 @@ pub(crate) fn observe(
     tokens: Option<u64>,
     calls: &[RequestedCall],
 ) -> Option<RunHealth> {
-    let settings = driver.definition.settings().watchdog;
+    let settings = driver.agent.definition.settings().watchdog;
     if !settings.enabled {
         return None;
     }
-    let since = driver.entries.iter().rposition(|entry| is_answer(entry)).map_or(0, |at| at + 1);
+    let since =
+        driver.state.entries.iter().rposition(|entry| is_answer(entry)).map_or(0, |at| at + 1);
     // Warnings and facts are added by the runtime: they must not make a run look healthier.
     let new: Vec<&SessionEntry> =
-        driver.entries[since..].iter().filter(|entry| entry.role != "system").collect();
+        driver.state.entries[since..].iter().filter(|entry| entry.role != "system").collect();
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
     let estimated = i64::try_from(request.tokens).unwrap_or(i64::MAX);
     let observation = Observation {
-        iteration: driver.run.iterations + 1,
+        iteration: driver.state.run.iterations + 1,
         tokens: reported.unwrap_or(estimated).clamp(0, i64::from(u32::MAX)),
         messages: count(request.messages),
         new_messages: count(new.len()) + 1,
         tool_messages: count(new.iter().filter(|entry| entry::is_result(entry)).count()),
         reductions: request.reductions,
-        repeats: repeats(&driver.run.id, &driver.entries, calls),
+        repeats: repeats(&driver.state.run.id, &driver.state.entries, calls),
     };
     let before = driver.health.last.as_ref();
     let (health, action) = evaluate(&settings, &observation, before);
-    let of = (driver.run.id.as_str(), driver.run.session_id.as_str());
+    let of = (driver.state.run.id.as_str(), driver.state.run.session_id.as_str());
     // The database sets the time and the event.
     Some(health.row(of, observation.iteration, action, (Micros(0), Seq(0))))
 }
@@ -249,16 +250,16 @@ pub(crate) enum WatchdogStep {
 
 /// Acts on the measurements of the last answer, before the model is asked again.
 pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
-    if !driver.definition.settings().watchdog.enabled {
+    if !driver.agent.definition.settings().watchdog.enabled {
         return Ok(WatchdogStep::Go);
     }
     look(driver).await?;
     let Some(health) = &driver.health.last else { return Ok(WatchdogStep::Go) };
-    if health.iteration != driver.run.iterations {
+    if health.iteration != driver.state.run.iterations {
         return Ok(WatchdogStep::Go);
     }
     let (before, compacted) = (driver.health.before.as_ref(), driver.health.compacted);
-    let settings = driver.definition.settings().watchdog;
+    let settings = driver.agent.definition.settings().watchdog;
     match health.action {
         HealthAction::None if wants_compaction(&settings, health, before, compacted) => {
             Ok(WatchdogStep::Compact)
@@ -271,7 +272,8 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
             if is_warned(driver, health.iteration) {
                 return Ok(WatchdogStep::Go);
             }
-            let entry = WarningEntry { run_id: driver.run.id.clone(), iteration: health.iteration };
+            let entry =
+                WarningEntry { run_id: driver.state.run.id.clone(), iteration: health.iteration };
             let text = warning(health);
             let message = driver.message("system", text, &entry).kind(WARNING);
             driver.record(&[], None, vec![Call::of(message)]).await?;
@@ -283,14 +285,14 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
 /// Reads the newest rows, unless they belong to the last answer.
 async fn look(driver: &mut Driver) -> Result<(), Error> {
     let last = driver.health.last.as_ref().map_or(0, |health| health.iteration);
-    if driver.health.is_read && last == driver.run.iterations {
+    if driver.health.is_read && last == driver.state.run.iterations {
         return Ok(());
     }
     let sql = "SELECT * FROM run_health WHERE run_id = :id ORDER BY iteration DESC LIMIT :most";
     let rows = driver
         .abide
         .sql(sql)
-        .param("id", &driver.run.id)
+        .param("id", &driver.state.run.id)
         .param("most", ANSWERS_BETWEEN_COMPACTIONS);
     let rows: Vec<RunHealth> = rows.fetch().await?;
     let compacted = rows.iter().find(|row| row.action == HealthAction::Compact);
@@ -304,8 +306,8 @@ async fn look(driver: &mut Driver) -> Result<(), Error> {
 
 /// Whether the model has been warned about an answer.
 fn is_warned(driver: &Driver, iteration: i64) -> bool {
-    let of = WarningEntry { run_id: driver.run.id.clone(), iteration };
-    let mut warnings = driver.entries.iter().rev().take_while(|entry| !is_answer(entry));
+    let of = WarningEntry { run_id: driver.state.run.id.clone(), iteration };
+    let mut warnings = driver.state.entries.iter().rev().take_while(|entry| !is_answer(entry));
     warnings.any(|entry| entry.kind == WARNING && data::<WarningEntry>(entry) == of)
 }
 

@@ -60,9 +60,10 @@ impl Reloading {
         let (tell, told) = mpsc::unbounded_channel();
         let settings = Settings { look: Duration::from_millis(20), ..Settings::named("runtime") };
         let catalog = extend(catalog);
-        let runtime = Runtime::new(abide.clone(), models, tools.clone(), catalog, settings)
+        let runtime = Runtime::builder(abide.clone(), models, tools.clone(), catalog, settings)
             .reloads(source, servers, sandbox)
-            .on_change(move |changes| tell.send(changes.clone()).expect("the test listens"));
+            .on_change(move |changes| tell.send(changes.clone()).expect("the test listens"))
+            .build();
         runtime.register().await.expect("it is registered");
         let stop = CancellationToken::new();
         let stopped = stop.clone();

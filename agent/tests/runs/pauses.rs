@@ -364,12 +364,14 @@ async fn on_state_change_a_callback_pauses_and_a_panic_pauses_too() {
     let ours = tools(folder.path().join("ledger"));
     let catalog = Catalog::new(folder.path(), ours.clone());
     let models = scripted(script);
-    let runtime = Runtime::new(abide.clone(), models, ours, catalog, Settings::named("runtime"))
-        .pause_when(|point| match point.stage {
-            PauseStage::AfterAgent if point.tools == ["pay"] => Some("a payment".to_owned()),
-            PauseStage::AfterLoop => panic!("the review cannot be reached: {}", point.text),
-            _ => None,
-        });
+    let runtime =
+        Runtime::builder(abide.clone(), models, ours, catalog, Settings::named("runtime"))
+            .pause_when(|point| match point.stage {
+                PauseStage::AfterAgent if point.tools == ["pay"] => Some("a payment".to_owned()),
+                PauseStage::AfterLoop => panic!("the review cannot be reached: {}", point.text),
+                _ => None,
+            })
+            .build();
     runtime.register().await.expect("it is registered");
     let stop = CancellationToken::new();
     let stopped = stop.clone();

@@ -50,8 +50,9 @@ async fn traced_by(folder: &Path, tracer: Tracer) -> Vec<(String, String, Option
     let ours = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, ours.clone());
     let settings = Settings::named("runtime");
-    let runtime = Runtime::new(abide.clone(), providers(&SCRIPTS), ours, catalog, settings);
-    let runtime = runtime.traces(tracer);
+    let runtime = Runtime::builder(abide.clone(), providers(&SCRIPTS), ours, catalog, settings)
+        .traces(tracer)
+        .build();
     runtime.register().await.expect("it is registered");
     let stop = CancellationToken::new();
     let stopped = stop.clone();

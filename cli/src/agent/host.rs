@@ -284,23 +284,22 @@ impl AgentHost {
             .engine()
             .is_some()
             .then(|| ToolWorker::new(abide.clone(), mcp.tools, settings.clone(), mcp_tools::AGENT));
-        let runtime = Runtime::new(abide.clone(), models, tools.clone(), catalog, settings)
+        let mut runtime = Runtime::builder(abide.clone(), models, tools.clone(), catalog, settings)
             .environment(options.environment.clone())
             .reloads(source, servers, sandbox);
+        if let Some(tracer) = tracer {
+            runtime = runtime.traces(tracer);
+        }
+        if let Some(report) = report {
+            runtime = runtime.on_change(report);
+        }
+        let runtime = runtime.build();
         let registry = RegistryParts {
             catalog: runtime.catalog(),
             tools,
             metrics: runtime.metrics(),
             mcp: mcp_tools,
             environment: options.environment.clone(),
-        };
-        let runtime = match tracer {
-            Some(tracer) => runtime.traces(tracer),
-            None => runtime,
-        };
-        let runtime = match report {
-            Some(report) => runtime.on_change(report),
-            None => runtime,
         };
         runtime.register().await?;
         let unregistered = runtime.unregistered();

@@ -50,6 +50,9 @@ pub struct AgentState {
     pub run_id: Option<String>,
 }
 
+/// The kind of an entry for which no other kind is given.
+pub(super) const MESSAGE: &str = "message";
+
 /// An entry to append.
 pub(crate) struct NewEntry {
     pub(crate) role: String,
@@ -70,22 +73,31 @@ impl NewEntry {
     ) -> NewEntry {
         NewEntry { role: role.to_owned(), kind: kind.to_owned(), content, data, run_id: None }
     }
+
+    /// Returns the row of the entry in a session, with its number and the time and the event that write it.
+    pub(super) fn into_row(
+        self,
+        session_id: String,
+        id: i64,
+        created_at: Micros,
+        seq: Seq,
+    ) -> AgentState {
+        let NewEntry { role, kind, content, data, run_id } = self;
+        AgentState { id, session_id, role, kind, content, data, created_at, seq, run_id }
+    }
 }
 
 /// Adds an entry to an open session.
 pub(crate) fn append(
     ctx: &mut Context<'_>,
     session: &Session,
-    entry: NewEntry,
+    mut entry: NewEntry,
 ) -> Result<AgentState, Abort> {
-    let NewEntry { role, kind, content, data, run_id } = entry;
-    let run_id = match is_former(ctx) {
-        true => data.as_ref().and_then(|data| named_run(&data.value())),
-        false => run_id,
-    };
-    let (created_at, seq) = (ctx.now, ctx.seq);
-    let session_id = session.id.clone();
-    ctx.insert(AgentState { id: 0, session_id, role, kind, content, data, created_at, seq, run_id })
+    if is_former(ctx) {
+        entry.run_id = entry.data.as_ref().and_then(|data| named_run(&data.value()));
+    }
+    // The insertion assigns the number.
+    ctx.insert(entry.into_row(session.id.clone(), 0, ctx.now, ctx.seq))
 }
 
 /// Whether the rules before version 2 of the module apply, in a replay.

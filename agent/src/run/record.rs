@@ -1,0 +1,123 @@
+//! What a driver records: events, usage, messages and calls, each as one batch under the lease of the run.
+
+use abide_client::arguments::{AppendMessage, RecordRun};
+use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall};
+use serde_json::json;
+
+use crate::context::entry::{CallResult, HandoffEntry, RequestedCall, ToolEntry};
+use crate::run::driver::Driver;
+use crate::run::lease::run_event;
+use crate::run::state::Recorded;
+use crate::run::step::Step;
+use crate::run::step_batch::{StepBatch, StepCall};
+
+impl Driver {
+    /// Records events, usage and the given calls in one batch, under the run's lease.
+    pub(crate) async fn record(
+        &self,
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
+        calls: Vec<Call>,
+    ) -> Step {
+        let mut batch = vec![Call::of(self.recording(events, spent))];
+        batch.extend(calls);
+        self.abide.batch(batch).await?;
+        Ok(())
+    }
+
+    /// Records events, usage and the given calls like [`Driver::record`], and takes over the state afterwards. Returns the
+    /// rows of the tool calls that it has requested.
+    pub(crate) async fn record_step(
+        &mut self,
+        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        after: Vec<StepCall>,
+    ) -> Step<Vec<ToolCall>> {
+        let batch = self.step_batch((events, spent), after);
+        self.send_step(&batch).await
+    }
+
+    /// Sends the batch of a step, and takes over the state afterwards like [`Driver::record_step`].
+    pub(crate) async fn send_step(&mut self, batch: &StepBatch) -> Step<Vec<ToolCall>> {
+        let recorded = batch.send(&self.abide).await?;
+        let calls = recorded.calls.clone();
+        self.apply(Recorded::Step(recorded)).await?;
+        Ok(calls)
+    }
+
+    /// Returns a batch that records a step. The condition is that the known state has not changed.
+    pub(crate) fn step_batch(
+        &self,
+        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        after: Vec<StepCall>,
+    ) -> StepBatch {
+        let unchanged_since = self.state.known_seq().map(|seq| seq.0);
+        let recording = RecordRun { unchanged_since, ..self.recording(events, spent) };
+        StepBatch { before: Vec::new(), recording, after }
+    }
+
+    /// Waits until all recorded steps are durable. A crash then does not undo what the next effect depends on.
+    pub(crate) async fn until_durable(&self) -> Step {
+        Ok(self.abide.until_durable(self.state.recorded_seq()).await?)
+    }
+
+    /// What is recorded of the run with a step: events, usage, and a renewed lease.
+    fn recording(&self, events: &[NewRunEvent], spent: Option<&ModelUsage>) -> RecordRun {
+        self.run_lease.record(events, spent, self.shared.settings.lease)
+    }
+
+    /// Returns the reducer call that appends a message to the session.
+    pub(crate) fn message(
+        &self,
+        role: &str,
+        text: impl Into<String>,
+        data: &impl serde::Serialize,
+    ) -> AppendMessage {
+        let data = serde_json::to_value(data).unwrap_or_default();
+        let lease = &self.run_lease;
+        AppendMessage::new(&self.state.run.session_id, role, text.into())
+            .data(data)
+            .run_id(&lease.run_id)
+            .run_fencing_token(lease.fencing_token)
+    }
+
+    /// Returns the event and the message for the result of a call.
+    pub(crate) fn result(
+        &self,
+        asked: &RequestedCall,
+        result: &CallResult,
+    ) -> (NewRunEvent, AppendMessage) {
+        self.result_with_handoff(asked, result, None)
+    }
+
+    /// Returns the event and the message for the result of a call that may change the active agent.
+    pub(crate) fn result_with_handoff(
+        &self,
+        asked: &RequestedCall,
+        result: &CallResult,
+        handoff: Option<HandoffEntry>,
+    ) -> (NewRunEvent, AppendMessage) {
+        let CallResult { text, status, exit_code, approved_arguments } = result;
+        let mut data = json!({"tool_call_id": asked.call_id, "output": text, "status": status,
+            "exit_code": exit_code});
+        if let Some(arguments) = approved_arguments {
+            data["approved_args"] = arguments.clone();
+        }
+        let entry = ToolEntry {
+            call_id: asked.call_id.clone(),
+            provider_call_id: asked.provider_call_id.clone(),
+            name: asked.name.clone(),
+            is_error: result.is_error(),
+            exit_code: *exit_code,
+            approved_arguments: approved_arguments.clone(),
+            status: Some(*status),
+            handoff,
+        };
+        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &entry))
+    }
+
+    /// Records the result of a call for the model.
+    pub(crate) async fn record_result(&self, asked: &RequestedCall, result: &CallResult) -> Step {
+        let (event, message) = self.result(asked, result);
+        self.record(&[event], None, vec![message.into()]).await
+    }
+}

@@ -1,0 +1,123 @@
+//! Waits of a run: for a decision, without a driver, and for calls that others run.
+
+use abide_client::{Error, Micros, Run, RunStatus, ToolCall, ToolCallStatus};
+use serde_json::{Map, Value, json};
+
+use crate::delegation::task;
+use crate::run::decide::Action;
+use crate::run::driver::Driver;
+use crate::run::step::{Step, StepError, overtime};
+use crate::tools;
+use crate::tools::registry;
+
+/// The calls of a session that have not ended. Those that have are never read again: there may be thousands.
+const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
+     AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
+
+impl Driver {
+    /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
+    /// meantime.
+    pub(crate) async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
+        let below = task::undecided(self, self.state.waiting.clone()).await?;
+        let undecided = undecided.to_vec();
+        let session_id = &self.state.run.session_id;
+        let own = tools::exchange::to_decide(&self.abide, session_id, undecided).await?;
+        let own = own.iter().filter(|call| !registry::starts_run(self, call) || is_open(call));
+        let own = own.map(|call| (&self.state.run, call));
+        let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
+        let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
+        tools::interrupted::add_files(self, &mut all).await;
+        tools::approval::add_questions(self, &mut all).await?;
+        let reason = match reason {
+            "approval" => decision_of(&all),
+            other => other,
+        };
+        // Without a call to decide on, it is a session that has to be resumed or taken back.
+        let (session_id, reason) = match below.runs.first().filter(|_| all.is_empty()) {
+            Some(run) => (&run.session_id, run.reason.as_deref().unwrap_or(reason)),
+            None => (&self.state.run.session_id, reason),
+        };
+        let mut interrupt = interrupt(session_id, all, reason);
+        interrupt.insert("agent".to_owned(), json!(self.agent.definition.name));
+        if reason == "pause" {
+            let paused = below.runs.first().map(|run| run.id.as_str());
+            interrupt.insert("run_id".to_owned(), json!(paused));
+        }
+        let ends_at = self.wait_deadline().map(Micros);
+        let run = self.abide.call(self.run_lease.wait(interrupt, ends_at)).await?;
+        Ok(run.status == RunStatus::Waiting)
+    }
+
+    /// A call that needs a decision. One of a delegated run names the run.
+    fn request_of(&self, run: &Run, call: &ToolCall) -> Value {
+        let mut request = json!({"tool_call_id": call.call_id, "tool_name": call.tool_name,
+            "args": call.arguments.value(), "status": call.status.as_str()});
+        if run.id != self.state.run.id {
+            request["run_id"] = json!(run.id);
+            request["session_id"] = json!(run.session_id);
+            request["agent"] = json!(run.agent);
+        }
+        request
+    }
+
+    /// Waits until a call of the session changes.
+    pub(crate) async fn wait_for_calls(&mut self) -> Step {
+        let mut changes =
+            self.abide.subscribe(OPEN_CALLS).param("sid", &self.state.run.session_id).await?;
+        // The first update is the current state. It may differ from the state that was read before.
+        changes.next().await;
+        self.read_all().await?;
+        if self.state.decide() != Action::Await {
+            return Ok(());
+        }
+        let needs_permit = self.permit.take().is_some();
+        tokio::select! {
+            // A run that one of the calls has started continues.
+            changed = task::one_changes(self, &self.state.waiting) => changed.map_err(StepError::from),
+            update = changes.next() => match update {
+                Some(_) => Ok(()),
+                None => Err(StepError::Refused(Error::Closed)),
+            },
+            () = self.stop.cancelled() => Err(StepError::Aborted),
+            () = self.until_deadline() => Err(overtime()),
+        }?;
+        if needs_permit {
+            self.permit = tokio::select! {
+                permit = self.shared.run_permit(&self.scope) => Some(permit),
+                () = self.stop.cancelled() => return Err(StepError::Aborted),
+                () = self.until_deadline() => return Err(overtime()),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Whether a call needs a decision itself.
+fn is_open(call: &ToolCall) -> bool {
+    matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
+}
+
+/// The decision that the calls of an interrupt need, as the row of the run names it: a settlement if no call needs an approval.
+fn decision_of(all: &[Value]) -> &'static str {
+    let has = |status: ToolCallStatus| all.iter().any(|call| call["status"] == status.as_str());
+    let settles = has(ToolCallStatus::Unknown) && !has(ToolCallStatus::AwaitingApproval);
+    if settles { "settlement" } else { "approval" }
+}
+
+/// The event that asks for a decision: the first call in top-level fields, for clients that show one call at a time, and a list
+/// of all calls.
+fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
+    let mut fields = match all.first().cloned() {
+        Some(Value::Object(first)) => first,
+        _ => Map::new(),
+    };
+    fields.remove("status");
+    fields.remove("run_id");
+    fields.remove("agent");
+    fields.remove("files");
+    fields.remove("files_complete");
+    fields.insert("session_id".to_owned(), json!(session_id));
+    fields.insert("reason".to_owned(), json!(reason));
+    fields.insert("action_requests".to_owned(), json!(all));
+    fields
+}
