@@ -220,3 +220,6 @@ pub(crate) struct Consumption {
     pub(crate) tokens: i64,
     pub(crate) cost_micros: i64,
 }
+
+#[cfg(test)]
+mod tests;
