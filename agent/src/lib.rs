@@ -15,6 +15,7 @@
 //!
 //! | folder | what it does |
 //! |---|---|
+//! | `agent_loop` | own code in place of the loop |
 //! | `catalog` | all agents: the folder, the native ones, those from the network |
 //! | `run` | the loop: claims runs, computes the next step from rows, performs it |
 //! | `context` | what a model reads, and compaction |
@@ -31,6 +32,7 @@
 //! The centre is `run`: a driver makes the rows of its run current (`run::read`), `RunState::decide` returns the next action from
 //! them alone, the driver performs it, and `RunState::apply` takes over the rows that it has written.
 
+mod agent_loop;
 mod catalog;
 mod context;
 mod contract;
@@ -73,6 +75,7 @@ pub use abide_tools::{
     BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus,
     ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec, unreadable_on_path,
 };
+pub use agent_loop::{AgentLoop, AgentLoops, LoopCallResult, LoopError, LoopRun};
 pub use catalog::agents::{Catalog, Problem};
 pub use catalog::folder_check::check_definitions;
 pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource, mcp_servers};

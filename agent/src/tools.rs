@@ -1,15 +1,21 @@
 //! Tool calls: they are requested, claimed, run and recorded.
 //!
-//! `approval` what an approval adds to a call · `arguments` what a model wrote · `waiting_calls` calls that wait for a worker · `calls` the calls of a run ·
-//! `claimed` a call while its tool runs · `exchange` what a call exchanges with a server · `interrupted` what
-//! interrupted calls have changed · `left_tasks` tasks of servers that are no longer needed · `response` archived
-//! results · `registry` the list of the runtime's tools · `runtime_tool` what the loop knows about each · `undelivered` outcomes that no message has · `worker` calls of no run.
+//! | file | what it does |
+//! |---|---|
+//! | `calls` | the calls of a run: requested, claimed, run, recorded, delivered |
+//! | `executor` | what runs a call |
+//! | `registry`, `runtime_tool`, `response` | the tools of the runtime, what the loop knows about each, and the one for archived results |
+//! | `claimed`, `exchange`, `left_tasks` | a call while it runs, what it exchanges with a server, and tasks that it leaves there |
+//! | `approval`, `interrupted`, `undelivered` | decisions, what interrupted calls have changed, outcomes that no message has |
+//! | `arguments` | what a model wrote |
+//! | `worker`, `waiting_calls` | calls of no run |
 
 pub(crate) mod approval;
 pub(crate) mod arguments;
 pub(crate) mod calls;
 pub(crate) mod claimed;
 pub(crate) mod exchange;
+pub(crate) mod executor;
 pub(crate) mod interrupted;
 pub(crate) mod left_tasks;
 pub(crate) mod registry;

@@ -127,6 +127,9 @@ pub struct AgentDefinition {
     /// The sandbox that the agent needs. It is refused where another one, or none, is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<BackendName>,
+    /// The loop in Rust that drives its runs in place of the built-in one.
+    #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
+    pub agent_loop: Option<String>,
     /// A command-line program that runs instead of a model and tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cli: Option<CliConfig>,

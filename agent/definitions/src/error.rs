@@ -132,6 +132,14 @@ pub enum DefinitionError {
         /// The registered parsers.
         known: Vec<String>,
     },
+    /// It names a loop that does not exist.
+    #[error("unknown loop {name}; available: {}", listed(.known))]
+    Loop {
+        /// The name.
+        name: String,
+        /// The registered loops.
+        known: Vec<String>,
+    },
     /// It delegates to an agent that does not exist.
     #[error("unknown subagent {name}; available: {}", listed(.known))]
     Subagent {
@@ -198,6 +206,7 @@ impl DefinitionError {
             DefinitionError::Subagent { .. } => "unknown_subagent",
             DefinitionError::Middleware { .. } => "unknown_middleware",
             DefinitionError::Parser { .. } => "unknown_parser",
+            DefinitionError::Loop { .. } => "unknown_loop",
             DefinitionError::Mode(_) => "wrong_mode",
             DefinitionError::LiteralSecret { .. } => "literal_secret",
             DefinitionError::Config { code, .. }
@@ -220,6 +229,9 @@ impl DefinitionError {
             }
             DefinitionError::Parser { name, known } => {
                 return or(Some(name), known, "Catalog::parser adds one in Rust");
+            }
+            DefinitionError::Loop { name, known } => {
+                return or(Some(name), known, "Program::agent_loop adds one in Rust");
             }
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
                 let otherwise = "add the tool to abide.yaml, or remove its name";
@@ -297,6 +309,7 @@ impl DefinitionError {
             | DefinitionError::Subagent { name, .. }
             | DefinitionError::Middleware { name, .. }
             | DefinitionError::Parser { name, .. }
+            | DefinitionError::Loop { name, .. }
             | DefinitionError::Prompt { name, .. }
             | DefinitionError::Mode(name) => Some(name.as_str()),
             DefinitionError::Variables { prompt, .. } => Some(prompt.as_str()),

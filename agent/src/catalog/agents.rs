@@ -17,6 +17,7 @@ use abide_definitions::prompt_source::{PromptStore, PromptStores};
 use abide_programs::{Parser, Parsers};
 use abide_tools::{BackendName, Tools};
 
+use crate::agent_loop::{AgentLoop, AgentLoops};
 use crate::catalog;
 use crate::catalog::cycles::Delegations;
 use crate::catalog::shared_setting::SharedSetting;
@@ -35,6 +36,7 @@ pub struct Catalog {
     recorded_prompts: BTreeMap<String, String>,
     guardrails: GuardrailFunctions,
     middleware: RegisteredMiddleware,
+    loops: AgentLoops,
     parsers: Parsers,
     sandbox: SharedSetting<Option<BackendName>>,
     /// The middleware of all agents.
@@ -104,6 +106,7 @@ impl Catalog {
             recorded_prompts: BTreeMap::new(),
             guardrails: GuardrailFunctions::default(),
             middleware: RegisteredMiddleware::default(),
+            loops: AgentLoops::default(),
             parsers: Parsers::default(),
             sandbox: SharedSetting::new(None),
             deployment: SharedSetting::new(Vec::new()),
@@ -205,6 +208,24 @@ impl Catalog {
         self
     }
 
+    /// Adds a loop in Rust, which definitions name in `loop`.
+    #[must_use]
+    pub fn agent_loop(mut self, name: impl Into<String>, agent_loop: impl AgentLoop) -> Catalog {
+        self.loops.add(name, agent_loop);
+        self
+    }
+
+    /// Takes these loops in place of its own.
+    #[must_use]
+    pub fn with_agent_loops(self, loops: AgentLoops) -> Catalog {
+        Catalog { loops, ..self }
+    }
+
+    /// The loops in Rust.
+    pub(crate) fn agent_loops(&self) -> &AgentLoops {
+        &self.loops
+    }
+
     /// Adds a parser in Rust, which definitions name in `cli.parser`. The factory makes one for each run.
     #[must_use]
     pub fn parser<P: Parser + 'static>(
@@ -216,9 +237,10 @@ impl Catalog {
         self
     }
 
-    /// Takes the guardrails, the middleware and the parsers of another catalog.
+    /// Takes the guardrails, the middleware, the loops and the parsers of another catalog.
     pub(crate) fn with_guardrails_of(mut self, other: &Catalog) -> Catalog {
         self.parsers = other.parsers.clone();
+        self.loops = other.loops.clone();
         self.guardrails = other.guardrails.clone();
         self.middleware = other.middleware.clone();
         self
@@ -364,6 +386,7 @@ impl Catalog {
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;
+        self.loops.check(&definition)?;
         definition.check_parsers(&self.parsers)?;
         definition.check_sandbox(self.sandbox_name())?;
         Ok(definition)
@@ -384,6 +407,7 @@ impl Catalog {
                 part.check_tools_with(&self.tools, of_agents),
                 part.check_guardrails(&self.guardrails),
                 self.middleware.check(&part),
+                self.loops.check(&part),
                 part.check_parsers(&self.parsers),
                 part.check_sandbox(self.sandbox_name()),
             ];

@@ -351,6 +351,9 @@ pub(crate) fn open_calls<'a>(
 /// The kind of an interrupted answer.
 pub(crate) const PARTIAL: &str = "partial";
 
+/// The kind of an entry in which a loop in Rust has saved its state.
+pub(crate) const CHECKPOINT: &str = "checkpoint";
+
 /// The kind of a message that asks the model to correct its answer.
 pub(crate) const REPAIR: &str = "repair";
 

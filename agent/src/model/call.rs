@@ -470,7 +470,7 @@ fn refuse(
 
 /// Records an answer that a guardrail denies: the guardrail's message in place of its text. Nothing else of it
 /// takes effect; its calls are not run. The original is kept in `withheld_answers`.
-async fn withhold(
+pub(crate) async fn withhold(
     driver: &Driver,
     answer: ModelResponse,
     mut events: Vec<NewRunEvent>,

@@ -4,6 +4,7 @@
 use abide_client::{NewRunEvent, RunEventKind};
 use serde_json::json;
 
+use crate::context::entry::{self, SessionEntry};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::Step;
@@ -39,6 +40,20 @@ pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunE
     let (before, last) =
         (last_number(driver, others).await?, last_number(driver, "kind = 'token'").await?);
     Ok((last > before).then(|| event(before + 1, why)))
+}
+
+/// The announcement that a loop in Rust begins its answer again, after a crash or after the run has waited; `None` if none of the
+/// answer was published.
+pub(crate) async fn of_loop(driver: &Driver) -> Step<Option<NewRunEvent>> {
+    let is_answer = |entry: &&SessionEntry| {
+        entry::is_answer(entry) && entry.assistant().is_some_and(|answer| answer.calls.is_empty())
+    };
+    let answered = driver.state.entries.iter().rfind(is_answer).map_or(0, |entry| entry.seq.0);
+    let sql = "SELECT number FROM run_events WHERE run_id = :id AND kind = 'token' AND seq > :answered \
+               ORDER BY number LIMIT 1";
+    let first = driver.abide.sql(sql).param("id", &driver.state.run.id).param("answered", answered);
+    let first: Vec<(i64,)> = first.fetch().await?;
+    Ok(first.first().map(|(number,)| event(*number, "the loop begins its answer again")))
 }
 
 fn event(since: i64, why: &str) -> NewRunEvent {

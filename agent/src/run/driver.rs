@@ -29,7 +29,7 @@ use crate::run::state::{Recorded, RunState};
 use crate::run::step::{DriveResult, Failure, Step, StepError};
 use crate::watchdog::health::{self, WatchdogStep};
 use crate::watchdog::state::HealthState;
-use crate::{catalog, memory, middleware, model, program, remote_agent, run, tools};
+use crate::{agent_loop, catalog, memory, middleware, model, program, remote_agent, run, tools};
 
 /// The driver of one run.
 pub(crate) struct Driver {
@@ -105,47 +105,70 @@ impl Driver {
             return remote_agent::run::drive(self).await;
         }
         loop {
-            self.refresh().await?;
-            let action = self.state.decide();
-            if run::pause::at_stage(self, &action).await? {
-                return Ok(DriveResult::Waits);
-            }
-            match action {
-                Action::Rest(reason) => {
-                    if self.wait(&[], reason).await? {
-                        return Ok(DriveResult::Waits);
-                    }
-                }
-                Action::Ask => self.ask().await?,
-                Action::Request(missing) => self.request(missing).await?,
-                Action::Run(ready) => self.run_calls(ready).await?,
-                Action::Await => self.wait_for_calls().await?,
-                Action::Interrupt(undecided) => {
-                    if self.wait(&undecided, "approval").await? {
-                        return Ok(DriveResult::Waits);
-                    }
-                }
-                Action::Deliver(ended) => self.deliver(ended).await?,
-                Action::Finish(text) => match structured::evaluate(self, &text) {
-                    StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
-                        self.record(&[], None, vec![structured::repair(self, &why)]).await?;
-                    }
-                    evaluated => return self.finish(&text, evaluated).await,
-                },
-                Action::Stop(text) => return self.stop_calling(&text).await,
+            let action = match self.next_action().await? {
+                Ok(action) => action,
+                Err(rests) => return Ok(rests),
+            };
+            if let Some(result) = self.perform(action).await? {
+                return Ok(result);
             }
         }
     }
 
-    /// Asks the model, unless something comes before it: a check, a summary, or facts that are read.
-    async fn ask(&mut self) -> Step {
+    /// Returns the next action; or how the work of this driver ends, if the run pauses before it.
+    pub(crate) async fn next_action(&mut self) -> Step<Result<Action, DriveResult>> {
+        self.refresh().await?;
+        let action = self.state.decide();
+        if run::pause::at_stage(self, &action).await? {
+            return Ok(Err(DriveResult::Waits));
+        }
+        Ok(Ok(action))
+    }
+
+    /// Does an action. Returns how the work of this driver ends, if it ends with it.
+    pub(crate) async fn perform(&mut self, action: Action) -> Step<Option<DriveResult>> {
+        match action {
+            Action::Rest(reason) => return self.waits(&[], reason).await,
+            Action::Interrupt(undecided) => return self.waits(&undecided, "approval").await,
+            Action::Ask => return self.answer().await,
+            Action::Request(missing) => self.request(missing).await?,
+            Action::Run(ready) => self.run_calls(ready).await?,
+            Action::Await => self.wait_for_calls().await?,
+            Action::Deliver(ended) => self.deliver(ended).await?,
+            Action::Finish(text) => match structured::evaluate(self, &text) {
+                StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
+                    self.record(&[], None, vec![structured::repair(self, &why)]).await?;
+                }
+                evaluated => return self.finish(&text, evaluated).await.map(Some),
+            },
+            Action::Stop(text) => return self.stop_calling(&text).await.map(Some),
+        }
+        Ok(None)
+    }
+
+    /// Answers the last message: with the loop of the definition if it names one, else with the model.
+    async fn answer(&mut self) -> Step<Option<DriveResult>> {
         self.check_limits()?;
         tools::undelivered::read(self).await?;
         structured::check_repairs(self)?;
         model::restart::of_answer(self).await?;
         if middleware::request_check::denies(self).await? {
-            return Ok(());
+            return Ok(None);
         }
+        let Some(name) = &self.agent.definition.agent_loop else {
+            return self.ask().await.map(|()| None);
+        };
+        match self.shared.loops.get(name) {
+            Some(agent_loop) => agent_loop::drive(self, &*agent_loop).await,
+            None => {
+                let why = format!("this runtime has no loop {name}");
+                Err(StepError::Failed(Failure::new("unknown_loop", why)))
+            }
+        }
+    }
+
+    /// Asks the model, unless something comes before it: a summary, or facts that are read.
+    async fn ask(&mut self) -> Step {
         let has_read_facts = memory::facts::read(self).await?;
         let step = health::act(self).await?;
         self.health.wants_compaction = step == WatchdogStep::Compact;
@@ -156,6 +179,11 @@ impl Driver {
             Some(claimed) => self.run_calls(vec![claimed]).await,
             None => Ok(()),
         }
+    }
+
+    /// Waits for decisions. Returns how the work of this driver ends if they have not been made meanwhile.
+    async fn waits(&self, undecided: &[ToolCall], reason: &str) -> Step<Option<DriveResult>> {
+        Ok(self.wait(undecided, reason).await?.then_some(DriveResult::Waits))
     }
 
     /// Runs calls. If the batch that completes the only call also delivers its result, takes over the state after that batch.
@@ -286,7 +314,8 @@ impl Driver {
             }
             _ => Arc::clone(&self.own),
         };
-        if let Err(refused) = self.shared.middleware.check(&definition) {
+        let checked = self.shared.middleware.check(&definition);
+        if let Err(refused) = checked.and_then(|()| self.shared.loops.check(&definition)) {
             let why = Failure::new(refused.code(), refused.to_string());
             return Err(StepError::Failed(why));
         }

@@ -271,7 +271,8 @@ fn refusal(
     let checked = definition
         .check_sandbox(*shared.sandbox.get())
         .and_then(|()| shared.middleware.check_entries(of_all))
-        .and_then(|()| shared.middleware.check(definition));
+        .and_then(|()| shared.middleware.check(definition))
+        .and_then(|()| shared.loops.check(definition));
     checked.err().map(|refused| Failure::new(refused.code(), refused.to_string()))
 }
 

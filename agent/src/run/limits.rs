@@ -58,13 +58,18 @@ impl Driver {
 
     /// Completes at the run's deadline; never if it has none.
     pub(crate) async fn until_deadline(&self) {
-        match self.deadline() {
-            Some(deadline) => {
-                let left = (deadline - self.shared.settings.now()).max(0).unsigned_abs();
-                tokio::time::sleep(Duration::from_micros(left)).await;
-            }
-            None => std::future::pending().await,
+        sleep_until(self.deadline(), self.shared.settings.now()).await;
+    }
+}
+
+/// Completes at a deadline, in microseconds since 1970; never if there is none.
+pub(crate) async fn sleep_until(deadline: Option<i64>, now: i64) {
+    match deadline {
+        Some(deadline) => {
+            let left = (deadline - now).max(0).unsigned_abs();
+            tokio::time::sleep(Duration::from_micros(left)).await;
         }
+        None => std::future::pending().await,
     }
 }
 

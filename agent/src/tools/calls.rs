@@ -25,7 +25,7 @@ use crate::run::step_batch::{RecordedStep, StepBatch};
 use crate::tools::approval::needs_approval;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
-use crate::tools::registry;
+use crate::tools::executor::Executor;
 use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 use crate::{middleware, run, tools};
 
@@ -44,13 +44,7 @@ pub(crate) fn to_request(
     asked: &RequestedCall,
     claims: bool,
 ) -> Result<RequestToolCall, String> {
-    let arguments = match registry::find(driver, &asked.name) {
-        Some(tool) => registry::admit(driver, tool, &asked.arguments)?,
-        None => {
-            let admitted = driver.agent.tools.admit(&asked.name, &asked.arguments);
-            admitted.map_err(|outcome| outcome.text)?.arguments
-        }
-    };
+    let arguments = Executor::of(driver, &asked.name).admit(driver, asked)?;
     let (session_id, settings) = (&driver.state.run.session_id, &driver.shared.settings);
     let request = RequestToolCall {
         claim_lease_ms: claims.then(|| millis(settings.lease)),
@@ -66,9 +60,9 @@ pub(crate) fn to_request(
 /// a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [asked] = calls else { return false };
-    let is_of_user = registry::find(driver, &asked.name).is_none()
-        && driver.shared.tools.get(&asked.name).is_some();
-    is_of_user && !needs_approval(driver, &asked.name) && !run::pause::may_be_demanded(driver)
+    matches!(Executor::of(driver, &asked.name), Executor::Process(_))
+        && !needs_approval(driver, &asked.name)
+        && !run::pause::may_be_demanded(driver)
 }
 
 /// Runs the calls that are ready: first those that were approved, one after the other, then the others, up to the
@@ -81,10 +75,9 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
     let stop = driver.stop.child_token();
     let (approved, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
-    let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
-        registry::find(driver, &call.tool_name)
-            .is_some_and(|tool| tool.order() == CallOrder::InSequence)
-    });
+    let (in_order, others): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .partition(|call| Executor::of(driver, &call.tool_name).order() == CallOrder::InSequence);
     let mut deadline = std::pin::pin!(driver.until_deadline());
     let mut delivered = None;
     for (calls, at_once) in [(approved, 1), (in_order, 1), (others, at_once)] {
@@ -135,9 +128,9 @@ async fn run(
         return hand_off(driver, &claimed).await;
     }
     let cancel = stop.child_token();
-    match registry::find(driver, &claimed.tool_name) {
-        Some(tool) => run_of_runtime(driver, tool, &claimed, &cancel).await,
-        None => run_of_user(driver, &claimed, &cancel).await,
+    match Executor::of(driver, &claimed.tool_name) {
+        Executor::Runtime(tool) => run_of_runtime(driver, tool, &claimed, &cancel).await,
+        executor => run_of_user(driver, &executor, &claimed, &cancel).await,
     }
 }
 
@@ -162,10 +155,11 @@ async fn run_of_runtime(
 /// Runs a claimed call of a tool of the user, and records its outcome.
 async fn run_of_user(
     driver: &Driver,
+    executor: &Executor<'_>,
     claimed: &ToolCall,
     cancel: &CancellationToken,
 ) -> Step<Option<RecordedStep>> {
-    if waits_for_disk(driver, claimed) {
+    if executor.waits_for_disk() {
         driver.until_durable().await?;
     }
     let log = CallLog::of(&driver.abide, claimed);
@@ -306,8 +300,9 @@ async fn report(
 ) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
-    let effect = effect_of(driver, claimed);
-    let again = retries(driver, claimed, effect, outcome.failure);
+    let executor = Executor::of(driver, &claimed.tool_name);
+    let effect = executor.effect();
+    let again = retries(driver, claimed, &executor, outcome.failure);
     let delivers = is_only(driver, claimed) && !outcome.is_error;
     let delivery = match delivers {
         true => Some(delivery(driver, claimed, &outcome).await?),
@@ -352,7 +347,12 @@ fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
 
 /// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call
 /// that must not run twice never does; nor do the tools of the runtime. The attempts are counted in the row of the call.
-fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<Failure>) -> bool {
+fn retries(
+    driver: &Driver,
+    claimed: &ToolCall,
+    executor: &Executor<'_>,
+    failure: Option<Failure>,
+) -> bool {
     let may_help = matches!(
         failure,
         None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
@@ -369,29 +369,8 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
         (retry.tools.is_empty() || retry.tools.iter().any(selects))
             && retry.attempts.is_none_or(|max| claimed.attempt < max)
     };
-    let is_of_runtime = registry::find(driver, &claimed.tool_name).is_some();
-    may_help && !is_of_runtime && effect != Effect::AtMostOnce && rules.any(applies)
-}
-
-/// The effect of the tool of a call.
-fn effect_of(driver: &Driver, call: &ToolCall) -> Effect {
-    match registry::find(driver, &call.tool_name) {
-        Some(tool) => tool.effect(),
-        None => effect(driver, call),
-    }
-}
-
-/// The effect that a tool of the user declares. If the tool is no longer available, the most restrictive effect.
-fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
-    let tool = driver.shared.tools.get(&claimed.tool_name);
-    tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
-}
-
-/// Whether a call must not run before its claim is durable: it may take effect, or another system learns its id. After a
-/// crash that undoes the claim, the model is asked again, and another call could have the id.
-fn waits_for_disk(driver: &Driver, claimed: &ToolCall) -> bool {
-    let tool = driver.shared.tools.get(&claimed.tool_name);
-    effect(driver, claimed) != Effect::ReadOnly || tool.is_some_and(|tool| !tool.is_local())
+    let may_repeat = executor.runtime_tool().is_none() && executor.effect() != Effect::AtMostOnce;
+    may_help && may_repeat && rules.any(applies)
 }
 
 /// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
@@ -407,7 +386,7 @@ fn result(driver: &Driver, call: &ToolCall) -> CallResult {
             CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
         }
         ToolCallStatus::Cancelled => {
-            let has_effect = effect_of(driver, call) != Effect::ReadOnly;
+            let has_effect = Executor::of(driver, &call.tool_name).effect() != Effect::ReadOnly;
             CallResult::without_success(CallStatus::Cancelled, cancelled_text(call, has_effect))
         }
         _ => {
@@ -432,7 +411,7 @@ pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> 
     if call.status != ToolCallStatus::Rejected {
         result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
     }
-    let Some(tool) = registry::find(driver, &call.tool_name) else {
+    let Some(tool) = Executor::of(driver, &call.tool_name).runtime_tool() else {
         return Ok(Delivery { result, handoff: None });
     };
     let result = tool.checked(driver, call, result).await?;

@@ -26,6 +26,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::loops::Errands;
+
 /// The arguments of a tool.
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct Order {
@@ -149,7 +151,8 @@ pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str) -> Runtime {
 /// The runtime that all tests use, with other models.
 pub(crate) fn runtime_of(abide: &Abide, folder: &Path, models: Models) -> Runtime {
     let tools = tools(folder.join("ledger"));
-    let catalog = Catalog::new(folder, tools.clone()).middleware("marks", Marks);
+    let catalog = Catalog::new(folder, tools.clone());
+    let catalog = catalog.middleware("marks", Marks).agent_loop("errands", Errands);
     Runtime::new(abide.clone(), models, tools, catalog, Settings::named("runtime"))
 }
 

@@ -31,7 +31,7 @@ struct Scenario {
     pays: usize,
 }
 
-const SCENARIOS: [Scenario; 10] = [
+const SCENARIOS: [Scenario; 11] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -160,6 +160,12 @@ const SCENARIOS: [Scenario; 10] = [
             "answers: [{ calls: [{ name: request_supervisor, arguments: { reason: May I? } }] }, \
              { calls: [{ name: pay, arguments: { order: A } }] }, { text: It is paid. }]",
         )],
+        pays: 1,
+    },
+    Scenario {
+        name: "runs a loop in Rust",
+        agents: &[("clerk", "loop: errands\ntools: [look, pay]\ninterrupt_on: { pay: true }\n")],
+        scripts: &[("script", "answers: []")],
         pays: 1,
     },
 ];
@@ -421,6 +427,14 @@ fn at_every_step_of_an_answer_that_is_held_back() {
 fn at_every_step_of_a_pause() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[6], None);
     assert!(killed > 15, "killed only {killed} times");
+}
+
+/// A loop in Rust takes the same way again: no call is made twice.
+#[test]
+fn at_every_step_of_a_loop_in_rust() {
+    let (killed, unpaid) = kill_at_every_step(&SCENARIOS[10], None);
+    assert!(killed > 10, "killed only {killed} times");
+    assert!(unpaid < killed);
 }
 
 /// A call that waits for a supervisor has its answer after a kill, and asks once.

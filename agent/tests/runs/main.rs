@@ -21,6 +21,7 @@ mod inline;
 mod killed;
 mod limits;
 mod limits_at_depth;
+mod loops;
 mod mcp_servers;
 mod memory;
 mod middleware;

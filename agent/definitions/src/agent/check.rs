@@ -123,6 +123,7 @@ impl AgentDefinition {
                 !(self.tools.is_empty() && self.subagents.is_empty()),
                 format!("uses the {who}'s tools: remove tools and subagents"),
             ),
+            (self.agent_loop.is_some(), format!("is driven by the {who}: remove loop")),
             (self.planning == Some(true), format!("uses the {who}'s plans: remove planning")),
             (
                 !self.middleware.iter().all(Middleware::applies_to_external),
