@@ -71,10 +71,13 @@ pub use abide_definitions::profile_settings::{
 pub use abide_definitions::project_config::{TraceConfig, TraceSink};
 pub use abide_definitions::prompt_source::{PromptOrigin, PromptSource, PromptStore};
 pub use abide_definitions::reduction_rules::{Reduction, ReductionRules};
+pub use abide_models::{ModelMessage, ModelRequest, ModelResponse};
 pub use abide_tools::{
     BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus,
     ToolDeclaration, ToolView, Tools, available_backends, sandbox_exec, unreadable_on_path,
 };
+pub use futures_util::future::BoxFuture;
+
 pub use agent_loop::{AgentLoop, AgentLoops, LoopCallResult, LoopError, LoopRun};
 pub use catalog::agents::{Catalog, Problem};
 pub use catalog::folder_check::check_definitions;

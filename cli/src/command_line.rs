@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use abide_agent::Environment;
+use abide_agent::{AgentLoop, AgentLoops, Environment};
 use abide_schema::Module;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -124,9 +124,59 @@ impl Command {
     }
 }
 
-/// Runs the complete command line of the program with custom modules in addition to the built-in ones: `serve`
-/// serves their tables and reducers, `replay` and `verify --replay` run their calls again, and commands with `--db`
-/// open files that contain their rows. Returns the exit code of the command.
+/// A program with the complete command line of `abide`, and with modules and loops of its own.
+///
+/// ```no_run
+/// use abide::agents::{AgentLoop, BoxFuture, LoopError, LoopRun};
+///
+/// /// Answers without a model.
+/// struct Echo;
+///
+/// impl AgentLoop for Echo {
+///     fn drive<'a>(&'a self, run: &'a mut LoopRun<'_>) -> BoxFuture<'a, Result<String, LoopError>> {
+///         Box::pin(async move { Ok(format!("{} messages", run.messages().len())) })
+///     }
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     abide::Program::new().agent_loop("echo", Echo).main()
+/// }
+/// ```
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Program {
+    modules: Vec<Module>,
+    agent_loops: AgentLoops,
+}
+
+impl Program {
+    /// Returns the program `abide`.
+    pub fn new() -> Program {
+        Program::default()
+    }
+
+    /// Adds modules to the built-in ones: `serve` serves their tables and reducers, `replay` and `verify --replay` run their calls
+    /// again, and commands with `--db` open files that contain their rows.
+    pub fn modules(mut self, modules: impl IntoIterator<Item = Module>) -> Program {
+        self.modules.extend(modules);
+        self
+    }
+
+    /// Adds a loop that drives the runs of agents in place of the built-in one. Definitions select it with `loop: NAME`.
+    pub fn agent_loop(mut self, name: impl Into<String>, agent_loop: impl AgentLoop) -> Program {
+        self.agent_loops.add(name, agent_loop);
+        self
+    }
+
+    /// Runs the command line of this process. Returns the exit code of the command.
+    #[must_use]
+    pub fn main(self) -> ExitCode {
+        run_command_line(self)
+    }
+}
+
+/// Runs the complete command line with modules in addition to the built-in ones, see [`Program::modules`]. Returns the exit code
+/// of the command.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -135,6 +185,10 @@ impl Command {
 /// ```
 #[must_use]
 pub fn main(modules: Vec<Module>) -> ExitCode {
+    Program::new().modules(modules).main()
+}
+
+fn run_command_line(program: Program) -> ExitCode {
     // The program of a sandbox is started by a second process of this executable.
     if let Some(code) = abide_agent::sandbox_exec() {
         return code;
@@ -144,7 +198,8 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
         Err(error) if usage::is_help(&error) => error.exit(),
         Err(error) => return ended(&usage::failure(&error, &CommandLine::command()), wants_json()),
     };
-    options.modules = modules;
+    options.modules = program.modules;
+    options.agent_loops = program.agent_loops;
     start_log(&command);
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,

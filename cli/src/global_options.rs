@@ -1,5 +1,6 @@
 //! The options that every command takes.
 
+use abide_agent::AgentLoops;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -58,6 +59,10 @@ pub(crate) struct Options {
     /// The custom modules of the program
     #[arg(skip)]
     pub(crate) modules: Vec<Module>,
+
+    /// The loops in Rust of the program
+    #[arg(skip)]
+    pub(crate) agent_loops: AgentLoops,
 }
 
 impl Options {

@@ -31,8 +31,9 @@
 //! # }
 //! ```
 //!
-//! In reading order: [`prelude`] the names that a module needs · [`main`] the command line · [`Abide`] the SDK ·
-//! [`arguments`] the calls of the built-in reducers · [`schema`] · [`reducers`] · [`engine`] · [`server`].
+//! In reading order: [`prelude`] the names that a module needs · [`Program`] the command line · [`Abide`] the SDK ·
+//! [`arguments`] the calls of the built-in reducers · [`agents`] the agent runtime · [`schema`] · [`reducers`] · [`engine`] ·
+//! [`server`].
 
 #![warn(
     clippy::print_stdout,
@@ -86,6 +87,7 @@ mod usage;
 mod verify;
 mod watch;
 
+pub use abide_agent as agents;
 pub use abide_client::*;
 pub use abide_engine as engine;
 pub use abide_reducers as reducers;
@@ -96,7 +98,7 @@ pub use abide_schema::{
 };
 pub use abide_server as server;
 
-pub use command_line::main;
+pub use command_line::{Program, main};
 
 /// The names that a module needs: `use abide::prelude::*;`.
 pub mod prelude {

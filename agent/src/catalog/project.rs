@@ -12,6 +12,7 @@ use abide_tools::{
 };
 use serde_json::{Map, Value};
 
+use crate::agent_loop::AgentLoops;
 use crate::catalog::agents::{CONFIG, Catalog, Problem};
 use crate::catalog::mlflow::Mlflow;
 use crate::run::settings::RUNS;
@@ -159,6 +160,12 @@ impl AgentProject {
     /// [`ProjectError`].
     pub async fn open(folder: &Path) -> Result<AgentProject, ProjectError> {
         AgentProject::open_in(folder, &Environment::of_process()).await
+    }
+
+    /// Returns the project with these loops in Rust, which definitions name in `loop`.
+    #[must_use]
+    pub fn with_agent_loops(self, loops: AgentLoops) -> AgentProject {
+        AgentProject { catalog: self.catalog.with_agent_loops(loops), ..self }
     }
 
     /// As [`AgentProject::open`], with the given environment variables for keys, tools and programs.

@@ -41,7 +41,8 @@ pub(super) async fn open_offline(
 ) -> Result<AgentProject, Failure> {
     check_named(folder)?;
     let launcher = Launcher::this_program();
-    AgentProject::open_offline(folder, &options.environment, launcher).await.map_err(unusable)
+    let project = AgentProject::open_offline(folder, &options.environment, launcher).await;
+    Ok(project.map_err(unusable)?.with_agent_loops(options.agent_loops.clone()))
 }
 
 /// The refusal of a folder that cannot be used.
@@ -54,7 +55,8 @@ pub(crate) fn unusable(why: ProjectError) -> Failure {
 /// The project of a folder.
 pub(super) async fn opened(options: &Options, folder: &Path) -> Result<AgentProject, ProjectError> {
     let launcher = Launcher::this_program();
-    AgentProject::open_with(folder, &options.environment, launcher).await
+    let project = AgentProject::open_with(folder, &options.environment, launcher).await?;
+    Ok(project.with_agent_loops(options.agent_loops.clone()))
 }
 
 /// Checks that a folder named on the command line exists. The default folder may be missing; then only the built-in
