@@ -4,6 +4,7 @@
 use std::collections::hash_map::{Entry as MapEntry, RandomState};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::BuildHasher;
+use std::ops::Range;
 use std::sync::Arc;
 
 use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey, Shares};
@@ -31,7 +32,7 @@ pub struct WorkCounters {
     pub rows_routed: u64,
     /// Hash probes.
     pub probes: u64,
-    /// Changes in the lists of keys.
+    /// Changes in lists of those that match keys, and parts of such lists for bindings.
     pub matches: u64,
     /// Bindings that a change may affect.
     pub bindings_probed: u64,
@@ -88,17 +89,36 @@ pub(crate) struct Hit {
     pub(crate) images: Images,
 }
 
-/// The changes that match one key. All bindings with the key share the list: thousands of bindings can have the key of each of a
-/// commit's rows, and their number must not multiply that of the rows.
+/// The changes that match one key, or those with a cell in a column with ranges, in the order of the cells. All bindings share
+/// the list: thousands of bindings can have the key of each of a commit's rows, or a range around them, and their number must
+/// not multiply that of the rows.
 pub(crate) type SharedHits = Arc<[Hit]>;
 
-/// Bindings that changes may affect, each with a list for each of its keys that a change has.
-pub(crate) type HitsByBinding = BTreeMap<BindingId, Vec<SharedHits>>;
+/// The changes that concern a binding: a part of a shared list.
+#[derive(Clone, Debug)]
+pub(crate) struct HitList {
+    pub(crate) all: SharedHits,
+    pub(crate) part: Range<usize>,
+}
+
+impl HitList {
+    /// Of a binding that all changes of a list concern.
+    pub(crate) fn whole(all: &SharedHits) -> HitList {
+        HitList { all: Arc::clone(all), part: 0..all.len() }
+    }
+
+    fn hits(&self) -> &[Hit] {
+        &self.all[self.part.clone()]
+    }
+}
+
+/// Bindings that changes may affect, each with a list for each of its places.
+pub(crate) type HitsByBinding = BTreeMap<BindingId, Vec<HitList>>;
 
 /// Returns the numbers of the changes in these lists, in ascending order.
-pub(crate) fn numbers(lists: &[SharedHits]) -> Vec<usize> {
+pub(crate) fn numbers(lists: &[HitList]) -> Vec<usize> {
     let mut numbers: Vec<usize> =
-        lists.iter().flat_map(|list| list.iter()).map(|hit| hit.number).collect();
+        lists.iter().flat_map(HitList::hits).map(|hit| hit.number).collect();
     numbers.sort_unstable();
     numbers.dedup();
     numbers
@@ -298,7 +318,7 @@ impl AttachedBindings {
 
     /// The bindings that a commit may affect, with the numbers of the relevant changes.
     fn route(&mut self, changes: &Changes) -> HitsByBinding {
-        let mut hits: IdMap<BindingId, Vec<SharedHits>> = IdMap::default();
+        let mut hits: IdMap<BindingId, Vec<HitList>> = IdMap::default();
         for (name, rows) in changes.tables() {
             let Some(table) = self.catalog.find(name) else { continue };
             let routes = &self.tables[table];
@@ -310,10 +330,23 @@ impl AttachedBindings {
                     matched.entry(key).or_default().push(Hit { table, number, images });
                 });
             }
-            for (key, list) in matched {
-                self.work.matches += list.len() as u64;
-                let list: SharedHits = list.into();
-                routes.find(&key, &mut |id| hits.entry(id).or_default().push(Arc::clone(&list)));
+            let (keys, lists): (Vec<MatchedKey<'_>>, Vec<Vec<Hit>>) = matched.into_iter().unzip();
+            let mut lists = lists.into_iter();
+            for keys in keys.chunk_by(MatchedKey::is_of_one_column) {
+                let mut all: Vec<Hit> = Vec::new();
+                // Where the changes with each of these keys begin, and the end.
+                let mut bounds = vec![0];
+                for list in lists.by_ref().take(keys.len()) {
+                    all.extend(list);
+                    bounds.push(all.len());
+                }
+                let all: SharedHits = all.into();
+                self.work.matches += all.len() as u64;
+                routes.find(keys, &mut |id, part| {
+                    self.work.matches += 1;
+                    let part = bounds[part.start]..bounds[part.end];
+                    hits.entry(id).or_default().push(HitList { all: Arc::clone(&all), part });
+                });
             }
         }
         hits.into_iter().collect()

@@ -8,7 +8,8 @@ use abide_schema::share::ShareKey;
 use abide_schema::{Refusal, Row, limits};
 
 use crate::bindings::{
-    Affected, AttachedBindings, Hit, HitsByBinding, SharedHits, UsedView, WorkCounters, numbers,
+    Affected, AttachedBindings, Hit, HitList, HitsByBinding, SharedHits, UsedView, WorkCounters,
+    numbers,
 };
 use crate::catalog::Catalog;
 use crate::delta::Delta;
@@ -54,19 +55,41 @@ struct CommitDeltas {
 }
 
 /// Bindings that changes may affect, as in [`HitsByBinding`].
-type HitBindings = Vec<(BindingId, Vec<SharedHits>)>;
+type HitBindings = Vec<(BindingId, Vec<HitList>)>;
 
-/// Lists that are derived from lists which bindings share: each is derived once.
+/// Lists that are derived from lists which bindings share: each is derived once, whatever parts of it the bindings have.
 #[derive(Debug, Default)]
-struct DerivedHits(HashMap<*const Hit, (SharedHits, SharedHits)>);
+struct DerivedHits(HashMap<*const Hit, DerivedList>);
+
+#[derive(Debug)]
+struct DerivedList {
+    /// Kept, so that no other list gets its address.
+    _original: SharedHits,
+    derived: SharedHits,
+    /// For each place of the original list, how many derived changes come before it.
+    before: Vec<usize>,
+}
 
 impl DerivedHits {
-    /// Returns the list that is derived from this one.
-    fn of(&mut self, list: &SharedHits, derive: impl FnOnce(&[Hit]) -> SharedHits) -> SharedHits {
-        // The entry keeps the list, so no other one gets its address.
-        let derived =
-            self.0.entry(list.as_ptr()).or_insert_with(|| (Arc::clone(list), derive(list)));
-        Arc::clone(&derived.1)
+    /// Returns the list that is derived from this one, and adds its length to `work`.
+    fn of(
+        &mut self,
+        list: &HitList,
+        work: &mut u64,
+        derive: &mut dyn FnMut(&Hit) -> Option<Hit>,
+    ) -> HitList {
+        let known = self.0.entry(list.all.as_ptr()).or_insert_with(|| {
+            *work += list.all.len() as u64;
+            let mut derived = Vec::new();
+            let mut before = vec![0];
+            for hit in list.all.iter() {
+                derived.extend(derive(hit));
+                before.push(derived.len());
+            }
+            DerivedList { _original: Arc::clone(&list.all), derived: derived.into(), before }
+        });
+        let part = known.before[list.part.start]..known.before[list.part.end];
+        HitList { all: Arc::clone(&known.derived), part }
     }
 }
 
@@ -220,20 +243,21 @@ impl Router {
     }
 
     /// Removes the changes that the callers of restricted queries do not see, and the queries that are left without one.
-    fn keep_visible(&self, hits: &mut HitsByBinding, visible: &ViewChanges) {
+    fn keep_visible(&mut self, hits: &mut HitsByBinding, visible: &ViewChanges) {
         let mut by_views: HashMap<&[UsedView], DerivedHits> = HashMap::new();
+        let AttachedBindings { all, work, .. } = &mut self.attached;
         hits.retain(|id, lists| {
-            let views = self.attached.all[id].views.as_slice();
+            let views = all[id].views.as_slice();
             if views.is_empty() {
                 return true;
             }
             let derived = by_views.entry(views).or_default();
             for list in lists.iter_mut() {
-                *list = derived.of(list, |all| {
-                    all.iter().filter(|hit| is_visible(hit, views, visible)).copied().collect()
+                *list = derived.of(list, &mut work.matches, &mut |hit| {
+                    is_visible(hit, views, visible).then_some(*hit)
                 });
             }
-            lists.retain(|list| !list.is_empty());
+            lists.retain(|list| !list.part.is_empty());
             !lists.is_empty()
         });
     }
@@ -281,14 +305,14 @@ impl Router {
             self.attached.lay_out(ids, changes, sql, &mut BTreeSet::new())?;
             return Ok((changes.clone(), group));
         };
-        let position = |hit: &Hit| {
+        let mut position = |hit: &Hit| {
             let view = used.iter().find(|view| view.table == hit.table);
             let position = view.and_then(|view| visible.get(&view.id)?.position(hit.number));
-            Hit { number: position.expect("only visible changes affect the query"), ..*hit }
+            Some(Hit { number: position.expect("only visible changes affect the query"), ..*hit })
         };
         let mut derived = DerivedHits::default();
         for list in group.iter_mut().flat_map(|(_, lists)| lists) {
-            *list = derived.of(list, |all| all.iter().map(position).collect());
+            *list = derived.of(list, &mut self.attached.work.matches, &mut position);
         }
         Ok((seen, group))
     }

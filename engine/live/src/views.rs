@@ -16,7 +16,9 @@ use std::time::Duration;
 use abide_schema::share::ShareKey;
 use abide_schema::{Refusal, Row, Value};
 
-use crate::bindings::{AttachedBindings, Hit, HitsByBinding, SharedHits, UsedView, numbers};
+use crate::bindings::{
+    AttachedBindings, Hit, HitList, HitsByBinding, SharedHits, UsedView, numbers,
+};
 use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::changes::{Changes, RowChange};
@@ -262,7 +264,7 @@ impl Views {
                     .map(|(number, images)| Hit { table, number: *number, images: *images })
                     .collect();
                 for query in &users.without_key {
-                    hits.entry(*query).or_default().push(Arc::clone(&list));
+                    hits.entry(*query).or_default().push(HitList::whole(&list));
                 }
             }
         }

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 use abide_schema::Value;
 
@@ -174,6 +175,23 @@ enum ParentLink {
     Right(At),
 }
 
+/// Searches the intervals that contain a point and begin after another one.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    after: Option<&'a Point>,
+    point: &'a Point,
+}
+
+impl Search<'_> {
+    fn begins_after(&self, low: &Low) -> bool {
+        self.after.is_none_or(|after| low.as_ref().is_some_and(|low| low > after))
+    }
+
+    fn begins(&self, low: &Low) -> bool {
+        low.as_ref().is_none_or(|low| low <= self.point)
+    }
+}
+
 impl High {
     fn reaches(&self, point: &Point) -> bool {
         match self {
@@ -273,31 +291,48 @@ impl Intervals {
         }
     }
 
-    /// Calls `each` with the bindings of all intervals that contain a point.
-    pub(crate) fn find(&self, point: &Point, each: &mut dyn FnMut(BindingId)) {
-        self.find_below(self.root, point, each);
+    /// Calls `each` once with the binding of every interval that contains some of these points, and
+    /// with which of them. The points are distinct and in ascending order.
+    pub(crate) fn find(&self, points: &[Point], each: &mut dyn FnMut(BindingId, Range<usize>)) {
+        for (at, point) in points.iter().enumerate() {
+            // An interval is found by the first point that it contains.
+            let search = Search { after: at.checked_sub(1).map(|before| &points[before]), point };
+            self.find_below(self.root, search, &mut |interval, id| {
+                let more = points[at..].partition_point(|point| interval.high.reaches(point));
+                each(id, at..at + more);
+            });
+        }
     }
 
-    fn find_below(&self, at: Option<At>, point: &Point, each: &mut dyn FnMut(BindingId)) {
+    fn find_below(
+        &self,
+        at: Option<At>,
+        search: Search<'_>,
+        each: &mut dyn FnMut(&Interval, BindingId),
+    ) {
         let Some(at) = at else { return };
         let node = self.node(at);
-        if !node.end.reaches(point) {
+        if !node.end.reaches(search.point) {
             return;
         }
-        self.find_below(node.left, point, each);
-        let begins = |low: &Low| low.as_ref().is_none_or(|low| low <= point);
-        if !begins(&node.low) {
+        // Whatever is to the left begins at the start of this run or before.
+        if search.begins_after(&node.low) {
+            self.find_below(node.left, search, each);
+        }
+        if !search.begins(&node.low) {
             return;
         }
         let run = &self.runs[at.index()];
-        // Every run searched here, except the last, contains a match.
-        if run.end.reaches(point) {
-            let begun = run.entries.iter().take_while(|(interval, _)| begins(&interval.low));
-            begun
-                .filter(|(interval, _)| interval.high.reaches(point))
-                .for_each(|(_, id)| each(*id));
+        if run.end.reaches(search.point) {
+            let known =
+                run.entries.partition_point(|(interval, _)| !search.begins_after(&interval.low));
+            let entries = run.entries[known..].iter();
+            entries
+                .take_while(|(interval, _)| search.begins(&interval.low))
+                .filter(|(interval, _)| interval.high.reaches(search.point))
+                .for_each(|(interval, id)| each(interval, *id));
         }
-        self.find_below(node.right, point, each);
+        self.find_below(node.right, search, each);
     }
 
     /// The path from the root to the run that an entry belongs to: the last run that does not start

@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher as _;
+use std::ops::Range;
 use std::sync::Arc;
 
 use abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
@@ -133,6 +134,25 @@ impl RouteEntry {
 
     pub(crate) fn is_lookup_of(&self, table: usize) -> bool {
         matches!(self, RouteEntry::Lookup { table: other, .. } if *other == table)
+    }
+}
+
+impl MatchedKey<'_> {
+    /// Whether both are cells in the same column with ranges.
+    pub(crate) fn is_of_one_column(&self, other: &MatchedKey<'_>) -> bool {
+        match (self, other) {
+            (MatchedKey::Point { column, .. }, MatchedKey::Point { column: other, .. }) => {
+                column == other
+            }
+            _ => false,
+        }
+    }
+
+    fn point(&self) -> Option<Point> {
+        match self {
+            MatchedKey::Point { point, .. } => Some(point.clone()),
+            MatchedKey::Set { .. } | MatchedKey::Residual => None,
+        }
     }
 }
 
@@ -292,16 +312,24 @@ impl TableRoutes {
         }
     }
 
-    /// Calls `each` with every binding that a key finds.
-    pub(crate) fn find(&self, key: &MatchedKey<'_>, each: &mut dyn FnMut(BindingId)) {
-        match key {
-            MatchedKey::Set { set, key } => self.sets[*set].index.find(*key, each),
-            MatchedKey::Point { column, point } => {
+    /// Calls `each` with every binding that one of these keys finds, once for each of its places, and with which of the
+    /// keys find it. There is one key, or all are cells in one column, distinct and in ascending order.
+    pub(crate) fn find(
+        &self,
+        keys: &[MatchedKey<'_>],
+        each: &mut dyn FnMut(BindingId, Range<usize>),
+    ) {
+        match &keys[0] {
+            MatchedKey::Set { set, key } => {
+                self.sets[*set].index.find(*key, &mut |id| each(id, 0..1));
+            }
+            MatchedKey::Point { column, .. } => {
+                let points: Vec<Point> = keys.iter().filter_map(MatchedKey::point).collect();
                 if let Some(intervals) = self.ranges.get(column) {
-                    intervals.find(point, each);
+                    intervals.find(&points, each);
                 }
             }
-            MatchedKey::Residual => self.residual.iter().for_each(|id| each(*id)),
+            MatchedKey::Residual => self.residual.iter().for_each(|id| each(*id, 0..1)),
         }
     }
 }

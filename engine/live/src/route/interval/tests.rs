@@ -53,14 +53,20 @@ fn finds_the_same_bindings_as_a_list() {
                 let (interval, id) = list.swap_remove(random.below(list.len() as u64) as usize);
                 tree.remove(&interval, id);
             }
-            let point = random.point();
+            let mut points: Vec<Point> = (0..1 + random.below(4)).map(|_| random.point()).collect();
+            points.sort_unstable();
+            points.dedup();
             let mut found = Vec::new();
-            tree.find(&point, &mut |id| found.push(id));
-            found.sort_unstable();
-            let covering = list.iter().filter(|(interval, _)| covers(interval, &point));
-            let mut wanted: Vec<BindingId> = covering.map(|(_, id)| *id).collect();
-            wanted.sort_unstable();
-            assert_eq!(found, wanted, "seed {seed}, after {id} steps, {point:?}");
+            tree.find(&points, &mut |id, part| found.push((id, part)));
+            found.sort_unstable_by_key(|(id, _)| *id);
+            let mut wanted = Vec::new();
+            for (interval, id) in &list {
+                let first = points.iter().position(|point| covers(interval, point));
+                let last = points.iter().rposition(|point| covers(interval, point));
+                wanted.extend(first.zip(last).map(|(first, last)| (*id, first..last + 1)));
+            }
+            wanted.sort_unstable_by_key(|(id, _)| *id);
+            assert_eq!(found, wanted, "seed {seed}, after {id} steps, {points:?}");
         }
         for (interval, id) in list {
             tree.remove(&interval, id);
