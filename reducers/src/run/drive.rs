@@ -9,7 +9,7 @@ use super::rows::add_event;
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
 use crate::pause::rows::Pause;
 use crate::session::Session;
-use crate::waiting::{self, Examined};
+use crate::waiting::{self, ClaimBudget, QueueScan};
 use crate::{budget, check, delegation, lease};
 
 /// The consumption of a model's answer.
@@ -113,11 +113,17 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
         let found = ctx.find::<Run>(next, &[created_at.into(), id.as_str().into()])?;
         Ok(found.into_iter().next().map(|run| run.id))
     };
+    let mut scan = QueueScan::new(waiting::RUNS.to_owned());
     // An active run has no output, so that they are small.
-    waiting::longest(ctx, waiting::RUNS, following, |ctx, id| match ctx.get::<Run>(id)? {
-        Some(run) if !delegation::is_cut_off(ctx, id)? => Ok(Examined::Claimable(run)),
-        _ => Ok(Examined::Passed),
-    })
+    let mut budget = ClaimBudget::new();
+    while let Some(id) = scan.next(ctx, &mut budget, following)? {
+        if let Some(run) = ctx.get::<Run>(&*id)?
+            && !delegation::is_cut_off(ctx, &id)?
+        {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
 }
 
 fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {
