@@ -146,7 +146,7 @@ fn a_claim_reads_a_bounded_number_of_bytes() {
                 "arguments": {"text": text}});
             world.call("request_tool_call", call).await.unwrap();
         };
-        for nth in 0..2 + abide_schema::limits::CLAIM_BYTES / BYTES {
+        for nth in 0..2 + limits::CLAIM_BYTES / BYTES {
             request("closing", nth, &text).await;
         }
         request("open", 0, "x").await;

@@ -163,10 +163,11 @@ impl<T> FairQueue<T> {
                 None => self.own.push_front(entry),
             }
         }
-        for (tenant, callers) in callers {
-            let ended = ended.filter(|ended| ended.tenant == tenant);
-            let tenant = self.tenants.enter(&tenant);
-            tenant.callers.reorder(callers, ended.map(|ended| &ended.caller));
+        for name in &tenants {
+            let first = callers.remove(name).expect("the tenant has a caller");
+            let ended = ended.filter(|ended| ended.tenant == *name);
+            let tenant = self.tenants.enter(name);
+            tenant.callers.reorder(first, ended.map(|ended| &ended.caller));
         }
         self.tenants.reorder(tenants, ended.map(|ended| &ended.tenant));
     }
