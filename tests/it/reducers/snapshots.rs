@@ -621,7 +621,7 @@ fn a_fork_is_refused_outside_of_the_log() {
         fork_session session_id=tenant=acme/s1 at=9
         fork_session session_id=s9
         fork_session session_id=tenant=acme/s1 as=ann
-        fork_session session_id=tenant=acme/s1 at=1 id=early as=tom
+        fork_session session_id=s1 at=1 id=early as=tom
         fork_session session_id=s1 id=f1 title=Again as=tom
         fork_session session_id=s1 id=f1 as=tom
         fork_session session_id=f1 id=a~b as=tom
@@ -633,8 +633,8 @@ fn a_fork_is_refused_outside_of_the_log() {
         expect![[r#"
             seq 1 {id: tenant=acme/s1, status: created, scope: {"tenant":"acme"}}
             seq 2 {id: 1}
-            refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
-            refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
+            refused bad_arguments: at is 0, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
+            refused bad_arguments: at is 9, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
             refused not_found: there is no session s9 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused not_found: there is no session tenant=acme/s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 3 {}
