@@ -95,7 +95,11 @@ impl Engine {
     /// `overloaded` if too many bytes of the caller are queued already.
     pub fn check_room(&self, caller: &Caller, bytes: usize) -> Result<(), Refusal> {
         let weight = limits::CALL_OVERHEAD_BYTES + bytes;
-        if self.inner.jobs.takes(caller.quota_key(), weight) { Ok(()) } else { Err(overloaded()) }
+        if self.inner.jobs.takes(&self.inner.turn(caller), weight) {
+            Ok(())
+        } else {
+            Err(overloaded())
+        }
     }
 
     /// Runs several reducers in one transaction, all or nothing. When this returns, its effects are durable.
@@ -262,7 +266,7 @@ impl Engine {
         let denial = Denial { caller: caller.clone(), what, why };
         let (job, weight) = (WriterJob::Denied(denial), limits::CALL_OVERHEAD_BYTES);
         // If the engine accepts nothing any more, no attempt succeeds either.
-        let _ = self.inner.send(Some(caller.quota_key()), job, weight);
+        let _ = self.inner.send(Some(&self.inner.turn(caller)), job, weight);
     }
 
     /// The current time of the engine's clock.

@@ -14,6 +14,7 @@ use shuttle::thread;
 use tokio::sync::{oneshot, watch};
 
 use crate::commit::durable::{self, Commit, Syncer};
+use crate::commit::fair_queue::Turn;
 use crate::commit::queue::{Queue, Rejected};
 use crate::commit::unit::{ReplyEnvelope, UnitResult};
 use crate::health::Health;
@@ -103,7 +104,8 @@ fn takers_of_single_items_lose_nothing() {
             });
             for item in [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)] {
                 let caller = ["ann", "bob"][item.0];
-                assert_eq!(queue.push(Some(caller), item, 1), Ok(()));
+                let turn = Turn { tenant: caller.into(), caller: caller.into() };
+                assert_eq!(queue.push(Some(&turn), item, 1), Ok(()));
             }
             queue.close();
             let taken = takers.map(|taker| taker.join().expect("it takes"));

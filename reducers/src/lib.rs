@@ -15,7 +15,7 @@
 //! |---|---|---|---|
 //! | ending a session or a run: [`cleanup`] | `CLEANUP_ROWS` | `CLEANUP_BYTES` | the next step |
 //! | forking a session: [`mod@snapshot::fork`] | `FORK_STEP_ROWS` | `FORK_STEP_BYTES` | the next step |
-//! | claiming the next call or run | `ROWS_EXAMINED_PER_CLAIM` | `CLAIM_BYTES`; active runs are small | nothing is claimed |
+//! | claiming the next call of some tools, or the next run | `ROWS_EXAMINED_PER_CLAIM` for all tools together | `CLAIM_BYTES`; active runs are small | what was found is claimed |
 //! | deleting or replacing entries: [`collection`] | `ENTRIES_DELETED`, `ENTRIES_OF_A_CALL` | `ENTRIES_BYTES` | `more`, or refused |
 //! | exporting a run: [`mod@snapshot::export`] | `SNAPSHOT_ROWS` | `SNAPSHOT_BYTES` | refused |
 //! | importing a run: [`mod@snapshot::import`] | its arguments | its arguments | |

@@ -89,51 +89,71 @@ pub(crate) fn part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
 
-/// An item that a claim has looked at.
-pub(crate) enum Examined<T> {
-    /// It can be claimed.
-    Claimable(T),
-    /// It cannot.
-    Passed,
-    /// It cannot, and the claim has read as much as it may.
-    Enough,
+/// What a claim may still examine, in all its queues together.
+pub(crate) struct ClaimBudget {
+    rows: usize,
+    bytes: usize,
 }
 
-/// Finds the longest waiting item of a queue that the caller may claim, among the first
-/// [`limits::ROWS_EXAMINED_PER_CLAIM`].
-///
-/// A caller with a scope reads only entries of its scope. For any other caller `following` returns the id of the item behind
-/// another one, or of the first. `examine` tells whether an item can be claimed.
-pub(crate) fn longest<T>(
-    ctx: &mut Context<'_>,
-    queue: &str,
-    following: impl Fn(&mut Context<'_>, Option<&str>) -> Result<Option<String>, Abort>,
-    mut examine: impl FnMut(&mut Context<'_>, &str) -> Result<Examined<T>, Abort>,
-) -> Result<Option<T>, Abort> {
-    if ctx.caller.scope().is_empty() {
-        let mut behind = None;
-        for _ in 0..limits::ROWS_EXAMINED_PER_CLAIM {
-            let id = ctx.without_policies(|ctx| following(ctx, behind.as_deref()))?;
-            let Some(id) = id else { break };
-            match examine(ctx, &id)? {
-                Examined::Claimable(found) => return Ok(Some(found)),
-                Examined::Passed => behind = Some(id),
-                Examined::Enough => break,
-            }
-        }
-        return Ok(None);
+impl ClaimBudget {
+    /// Of a claim that has examined nothing.
+    pub(crate) fn new() -> ClaimBudget {
+        ClaimBudget { rows: limits::ROWS_EXAMINED_PER_CLAIM, bytes: limits::CLAIM_BYTES }
     }
-    let (mut looks, mut behind) = (limits::ROWS_EXAMINED_PER_CLAIM, None::<(i64, String)>);
-    loop {
-        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
-        let QueueHead::Found(since, id) = next(ctx, queue, place, &mut looks)? else {
+
+    /// The same, with any number of bytes.
+    pub(crate) fn without_bytes(self) -> ClaimBudget {
+        ClaimBudget { bytes: usize::MAX, ..self }
+    }
+
+    /// Counts the bytes of an item.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.rows == 0 || self.bytes == 0
+    }
+}
+
+/// A position in a queue, which moves from the longest waiting item to the last.
+pub(crate) struct QueueScan {
+    queue: String,
+    behind: Option<(i64, String)>,
+}
+
+impl QueueScan {
+    /// Before the longest waiting item.
+    pub(crate) fn new(queue: String) -> QueueScan {
+        QueueScan { queue, behind: None }
+    }
+
+    /// Returns the id of the next item. `None` at the end, or if the budget is spent.
+    ///
+    /// A caller with a scope reads only entries of its scope. For any other caller `following` returns the id of the item
+    /// behind another one, or of the first.
+    pub(crate) fn next(
+        &mut self,
+        ctx: &mut Context<'_>,
+        budget: &mut ClaimBudget,
+        following: impl Fn(&mut Context<'_>, Option<&str>) -> Result<Option<String>, Abort>,
+    ) -> Result<Option<String>, Abort> {
+        if budget.is_spent() {
             return Ok(None);
-        };
-        match examine(ctx, &id)? {
-            Examined::Claimable(found) => return Ok(Some(found)),
-            Examined::Passed => behind = Some((since, id)),
-            Examined::Enough => return Ok(None),
         }
+        let behind = self.behind.as_ref().map(|(since, id)| (*since, id.as_str()));
+        let found = if ctx.caller.scope().is_empty() {
+            budget.rows -= 1;
+            let behind = behind.map(|(_, id)| id);
+            ctx.without_policies(|ctx| following(ctx, behind))?.map(|id| (0, id))
+        } else {
+            match next(ctx, &self.queue, behind, &mut budget.rows)? {
+                QueueHead::Found(since, id) => Some((since, id)),
+                QueueHead::End => None,
+            }
+        };
+        self.behind.clone_from(&found);
+        Ok(found.map(|(_, id)| id))
     }
 }
 

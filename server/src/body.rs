@@ -38,7 +38,7 @@ struct Turns {
 
 impl Turns {
     async fn permit(&self, bytes: usize) -> Option<ReadPermit> {
-        self.limiter.permit(self.caller.as_ref()?.quota_key(), bytes).await
+        self.limiter.permit(self.caller.as_ref()?, bytes).await
     }
 }
 

@@ -120,7 +120,8 @@ async fn run(
     shutdown: impl Future<Output = ()>,
 ) {
     let authenticator = Authenticator::new(access, engine.clone());
-    let read_limiter = ReadLimiter::new();
+    let read_limiter = ReadLimiter::new(engine.tenants());
+    let run_limiter = ReadLimiter::new(engine.tenants());
     let buffers = engine.buffers().clone();
     let full = Router::new()
         .fallback(full)
@@ -130,7 +131,7 @@ async fn run(
         authenticator,
         lifecycle: lifecycle.clone(),
         read_limiter,
-        run_limiter: ReadLimiter::new(),
+        run_limiter,
         agents: services.agents,
         webhooks: services.webhooks,
         signing_key: services.signing_key,

@@ -4,7 +4,8 @@
 use abide_engine::replay;
 use abide_reducers::modules;
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Scope};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Scope, limits};
 use serde_json::{Value as JsonValue, json};
 
 use crate::world::{World, run};
@@ -145,7 +146,7 @@ fn a_claim_reads_a_bounded_number_of_bytes() {
                 "arguments": {"text": text}});
             world.call("request_tool_call", call).await.unwrap();
         };
-        for nth in 0..2 + abide_schema::limits::CLAIM_BYTES / BYTES {
+        for nth in 0..2 + limits::CLAIM_BYTES / BYTES {
             request("closing", nth, &text).await;
         }
         request("open", 0, "x").await;
@@ -158,5 +159,58 @@ fn a_claim_reads_a_bounded_number_of_bytes() {
         world.pass_ms(0).await;
         let done = world.call("claim_next_tool_call", next).await.unwrap();
         assert!(done.result.contains("open0"), "{}", done.result);
+    });
+}
+
+/// Each tool of a claim could examine a thousand calls, so one claim with a hundred tools held the writer for seconds. The class:
+/// a limit for each element of a list that the caller chooses. The tools take turns, so that the claimable call of one is
+/// found although the calls of others cannot be claimed.
+#[test]
+fn the_tools_of_a_claim_share_one_limit() {
+    const TOOLS: usize = 4;
+    run(async {
+        let mut world = World::new();
+        world.close();
+        let mut config = world.config(modules());
+        // The first step of the cancellation is the only one.
+        config.timers = false;
+        world.open_with(config);
+        let names: Vec<String> = (0..=TOOLS).map(|nth| format!("put{nth}")).collect();
+        for name in &names {
+            let tool = json!({"name": name, "effect": "idempotent"});
+            world.call("register_tool", tool).await.unwrap();
+        }
+        world.call("create_session", json!({"agent": "x", "id": "closing"})).await.unwrap();
+        world.call("create_session", json!({"agent": "x", "id": "open"})).await.unwrap();
+        let request = |session: &str, tool: &str, nth: usize| BatchCall {
+            reducer: "request_tool_call".to_owned(),
+            args: json!({"call_id": format!("{tool}/{nth}"), "session_id": session, "tool_name": tool,
+                "arguments": {}}),
+        };
+        for name in &names[..TOOLS] {
+            let calls: Vec<BatchCall> = (0..limits::ROWS_EXAMINED_PER_CLAIM)
+                .map(|nth| request("closing", name, nth))
+                .collect();
+            world.engine().batch(&Caller::local(), &calls, None).await.unwrap();
+        }
+        world.call("cancel_session", json!({"session_id": "closing"})).await.unwrap();
+        let left = "SELECT count(*) FROM tool_calls WHERE status = 'pending'";
+        let left = world.rows(left).await[0][0].to_json().as_u64().unwrap();
+        assert!(left > 2 * limits::ROWS_EXAMINED_PER_CLAIM as u64, "{left} calls are left");
+        let steps = || world.engine().metrics().writer_steps_total.get();
+        let claim = async |tools: &[String]| {
+            let before = steps();
+            let done = world.call("claim_next_tool_call", json!({"tools": tools})).await;
+            (done, steps() - before)
+        };
+        let (refused, one) = claim(&names[TOOLS - 1..TOOLS]).await;
+        assert_eq!(refused.unwrap_err().code, Code::NotFound);
+        let (refused, all) = claim(&names[..TOOLS]).await;
+        assert_eq!(refused.unwrap_err().code, Code::NotFound);
+        assert!(all < one + one / 2, "{all} steps for {TOOLS} tools, {one} for one");
+        let call = request("open", &names[TOOLS], 0);
+        world.call("request_tool_call", call.args).await.unwrap();
+        let (done, _) = claim(&names).await;
+        assert!(done.unwrap().result.contains("put4/0"));
     });
 }

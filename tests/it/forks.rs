@@ -659,3 +659,25 @@ fn subscribers_see_each_step() {
         ask(&world, &ann, "start_run", json!({"session_id": "f", "id": "r"})).await.unwrap();
     });
 }
+
+/// The range of `at` was checked before the session: a caller that may not read any session learned how many events all tenants
+/// together have written. The class: an argument that is checked against the state before the caller's authority.
+#[test]
+fn a_caller_without_the_session_learns_nothing_of_the_log() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let zeta = crate::visibility::caller("zeta", "app", &[], &[("tenant", "zeta")]);
+        for at in [json!(null), json!(0), json!(1), json!(1_000_000)] {
+            let args = json!({"session_id": "s1", "at": at});
+            let refusal = world.engine().call(&zeta, "fork_session", &args, None).await;
+            let refusal = refusal.unwrap_err();
+            assert_eq!(
+                (refusal.code, &*refusal.detail),
+                (Code::NotFound, "there is no session s1")
+            );
+        }
+        let refusal = world.call("fork_session", json!({"session_id": "s1", "at": 0})).await;
+        assert_eq!(refusal.unwrap_err().code, Code::BadArguments);
+    });
+}

@@ -35,6 +35,7 @@ mod tenants;
 mod timers;
 mod traffic;
 mod turn_work;
+mod turns;
 mod validation;
 mod visibility;
 mod world;

@@ -81,6 +81,9 @@ impl Driver {
             StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
+                Some(Code::Conflict) if self.is_abort_requested().await? => {
+                    self.run_lease.aborted(self.why_aborted().await?)
+                }
                 Some(code) if ends_run(code) => {
                     self.run_lease.failed(code.as_str(), error.to_string())
                 }
@@ -279,6 +282,14 @@ impl Driver {
         }
         self.abide.call(self.run_lease.done(output)).await?;
         Ok(DriveResult::Ended)
+    }
+
+    /// Returns `true` if an abort was requested meanwhile: the run can continue no more.
+    async fn is_abort_requested(&self) -> Result<bool, RuntimeError> {
+        let sql = "SELECT abort_requested_at IS NOT NULL FROM runs WHERE id = :id";
+        let found: Vec<(bool,)> =
+            self.abide.sql(sql).param("id", &self.run_lease.run_id).fetch().await?;
+        Ok(found.into_iter().any(|(is_requested,)| is_requested))
     }
 
     async fn why_aborted(&self) -> Result<String, RuntimeError> {

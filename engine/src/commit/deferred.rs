@@ -10,6 +10,7 @@ use abide_schema::work::{FinishedWork, SharedWork, WHOLE};
 use abide_schema::{Code, Refusal, SEE_LOG, limits};
 use abide_store::Reader;
 
+use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::{Queue, Rejected, closing};
 use crate::commit::unit::Unit;
@@ -21,8 +22,8 @@ pub(crate) struct Deferred {
     unit: Option<Unit>,
     /// The remaining work, last first.
     work: Vec<(usize, SharedWork)>,
-    /// Whose turn the work takes on the readers.
-    tenant: String,
+    /// Whose turn the work takes on the readers, and then the unit at the writer.
+    turn: Turn,
     jobs: Arc<Queue<WriterJob>>,
     readers: Arc<Queue<ReaderJob>>,
 }
@@ -32,7 +33,7 @@ impl Deferred {
     pub(crate) fn start(
         mut unit: Unit,
         mut work: Vec<(usize, SharedWork)>,
-        tenant: String,
+        turn: Turn,
         jobs: &Arc<Queue<WriterJob>>,
         readers: &Arc<Queue<ReaderJob>>,
     ) {
@@ -40,18 +41,18 @@ impl Deferred {
         unit.deferrals += 1;
         let is_too_often = unit.deferrals > limits::DEFERRALS;
         let (jobs, readers) = (Arc::clone(jobs), Arc::clone(readers));
-        let deferred = Deferred { unit: Some(unit), work, tenant, jobs, readers };
+        let deferred = Deferred { unit: Some(unit), work, turn, jobs, readers };
         if is_too_often { deferred.answer(changed_meanwhile()) } else { deferred.queue() }
     }
 
-    /// Queues the next piece of work for a reader, in the tenant's turn.
+    /// Queues the next piece of work for a reader, in the caller's turn.
     fn queue(self) {
         let Some(unit) = &self.unit else { return };
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
-        let (tenant, readers) = (self.tenant.clone(), Arc::clone(&self.readers));
+        let (turn, readers) = (self.turn.clone(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
         // A refused job is dropped, and its `drop` answers the caller: with the queue full, or with the engine closing.
-        let _ = readers.push(Some(&tenant), job, weight);
+        let _ = readers.push(Some(&turn), job, weight);
     }
 
     /// Does one piece of the work.
@@ -66,9 +67,8 @@ impl Deferred {
 
     fn resubmit(mut self) {
         let Some(unit) = self.unit.take() else { return };
-        let weight = unit.calls.len() * limits::CALL_OVERHEAD_BYTES + unit.bytes();
-        let caller = unit.caller.quota_key().to_owned();
-        let refusal = match self.jobs.push(Some(&caller), WriterJob::Unit(unit), weight) {
+        let weight = unit.weight();
+        let refusal = match self.jobs.push(Some(&self.turn), WriterJob::Unit(unit), weight) {
             Ok(()) => return,
             Err(Rejected::Full(WriterJob::Unit(unit))) => {
                 self.unit = Some(unit);

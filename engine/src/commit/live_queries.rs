@@ -15,6 +15,7 @@ use abide_schema::{Code, Refusal, Row, Scope};
 use abide_store::{Reader, StoreError, Writer};
 
 use crate::commit::durable::Deltas;
+use crate::commit::fair_queue::Turn;
 use crate::commit::held_subscriptions::HeldSubscriptions;
 use crate::commit::jobs::{
     Attach, BackfillResult, EndedSubscription, FilledGroup, Registration, WriterJob,
@@ -176,7 +177,7 @@ impl LiveQueries {
     /// pays for the live query.
     pub(crate) fn order_backfills(&mut self, requests: Vec<BackfillRequest>) {
         for request in requests {
-            let by = self.turn_of(&request.payer);
+            let turn = self.turn_of(&request.payer);
             let unfilled = request.clone();
             let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
             let hub = Arc::clone(&self.hub);
@@ -206,23 +207,24 @@ impl LiveQueries {
                     resume_unwind(panic);
                 }
             };
-            if self.readers.push(Some(&by), Box::new(fill), 1).is_err() {
+            if self.readers.push(Some(&turn), Box::new(fill), 1).is_err() {
                 // It is requested again when the group is next touched.
                 self.apply_backfill(BackfillResult { request: unfilled, filled: None });
             }
         }
     }
 
-    /// The key of a payer in the queue of the readers.
-    fn turn_of(&self, payer: &ShareKey) -> String {
-        match payer {
+    /// Returns the turn of a payer in the queue of the readers.
+    fn turn_of(&self, payer: &ShareKey) -> Turn {
+        let tenant = match payer {
             ShareKey::Operator => Caller::SYSTEM.to_owned(),
             ShareKey::Caller(id) => id.to_string(),
             ShareKey::Scope(scope) => {
                 let caller = Caller::with("", "", BTreeSet::new(), Scope::clone(scope));
                 self.tenants.key(&caller)
             }
-        }
+        };
+        Turn::of_tenant(&tenant)
     }
 
     /// Brings accumulators from their seq to the current state.

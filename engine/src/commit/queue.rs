@@ -1,6 +1,6 @@
 //! A bounded queue in front of a thread, which takes all waiting items at once, so
-//! batches grow while a sync is in flight. Callers share it fairly (see [`crate::commit::fair_queue`]), and
-//! a caller that fills it leaves room for the others.
+//! batches grow while a sync is in flight. Tenants and their callers share it fairly (see
+//! [`crate::commit::fair_queue`]), and a caller that fills it leaves room for the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use abide_schema::{Code, Refusal};
 
-use crate::commit::fair_queue::FairQueue;
+use crate::commit::fair_queue::{Entry, FairQueue, Turn};
 use crate::locks::{Condvar, Mutex, MutexGuard};
 
-/// Reciprocal of a caller's share of the queue per turn: sixteen ordinary calls.
+/// Reciprocal of the share of the queue that a turn takes: sixteen ordinary calls.
 const TURNS: usize = 1_024;
 
-/// Reciprocal of the reserve of a caller with few items when the queue is full. All reserves together are as large
-/// as the queue.
+/// Reciprocal of the reserve of each tenant when the queue is full, for its callers with few items. All reserves
+/// together are as large as the queue.
 const SHARES: usize = 64;
 
 /// A bounded queue with one taker, or several of single items.
@@ -27,14 +27,14 @@ pub(crate) struct Queue<T> {
     /// An item was taken.
     drained: Condvar,
     weight_max: usize,
-    /// Maximum number of a caller's items in progress.
+    /// Maximum number of a tenant's items in progress.
     turns_max: usize,
 }
 
 #[derive(Debug)]
 struct State<T> {
     items: FairQueue<T>,
-    /// Number of each caller's items in progress, for takers of single items.
+    /// Number of each tenant's items in progress, for takers of single items.
     taken: HashMap<Arc<str>, usize>,
     /// Which takers wait for an item, and were not woken for one.
     idle: Vec<bool>,
@@ -43,22 +43,22 @@ struct State<T> {
     abandoned: bool,
 }
 
-/// An item in progress. Dropping it allows the next one of the same caller.
+/// An item in progress. Dropping it allows the next one of the same tenant.
 #[derive(Debug)]
 pub(crate) struct TakenItem<'a, T> {
     queue: &'a Queue<T>,
-    caller: Option<Arc<str>>,
+    tenant: Option<Arc<str>>,
 }
 
 impl<T> Drop for TakenItem<'_, T> {
     fn drop(&mut self) {
-        let Some(caller) = &self.caller else { return };
+        let Some(tenant) = &self.tenant else { return };
         let mut state = self.queue.lock();
-        let Some(taken) = state.taken.get_mut(caller) else { return };
+        let Some(taken) = state.taken.get_mut(tenant) else { return };
         let was_at_limit = *taken == self.queue.turns_max;
         *taken -= 1;
         if *taken == 0 {
-            state.taken.remove(caller);
+            state.taken.remove(tenant);
         }
         if was_at_limit && state.items.len() > 0 {
             self.queue.wake_one(state);
@@ -75,13 +75,21 @@ pub(crate) enum Rejected<T> {
     Closed(T),
 }
 
+/// Where an item has room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Free,
+    /// In the reserve of its tenant.
+    Reserved,
+}
+
 impl<T> Queue<T> {
     /// A queue with a maximum weight. The producer defines the weight of an item.
     pub(crate) fn new(weight_max: usize) -> Queue<T> {
         Queue::shared(1, weight_max, usize::MAX)
     }
 
-    /// A queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per caller.
+    /// A queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per tenant.
     pub(crate) fn shared(takers: usize, weight_max: usize, turns_max: usize) -> Queue<T> {
         let (items, taken) = (FairQueue::new(weight_max / TURNS), HashMap::new());
         let idle = vec![false; takers];
@@ -100,7 +108,7 @@ impl<T> Queue<T> {
     /// accepted.
     pub(crate) fn push(
         &self,
-        caller: Option<&str>,
+        turn: Option<&Turn>,
         item: T,
         weight: usize,
     ) -> Result<(), Rejected<T>> {
@@ -108,28 +116,41 @@ impl<T> Queue<T> {
         if state.closed {
             return Err(Rejected::Closed(item));
         }
-        if !self.takes_into(&state.items, caller, weight) {
-            return Err(Rejected::Full(item));
-        }
-        state.items.push(caller, item, weight);
+        let is_reserved = match self.room_for(&state.items, turn, weight) {
+            Some(Room::Free) => false,
+            Some(Room::Reserved) => true,
+            None => return Err(Rejected::Full(item)),
+        };
+        state.items.push(Entry { turn: turn.cloned(), item, weight, is_reserved });
         self.wake_one(state);
         Ok(())
     }
 
     /// Whether an item of a caller would be accepted now.
-    pub(crate) fn takes(&self, caller: &str, weight: usize) -> bool {
+    pub(crate) fn takes(&self, turn: &Turn, weight: usize) -> bool {
         let state = self.lock();
         // A closed queue refuses the item itself.
-        state.closed || self.takes_into(&state.items, Some(caller), weight)
+        state.closed || self.room_for(&state.items, Some(turn), weight).is_some()
     }
 
-    fn takes_into(&self, items: &FairQueue<T>, caller: Option<&str>, weight: usize) -> bool {
+    fn room_for(&self, items: &FairQueue<T>, turn: Option<&Turn>, weight: usize) -> Option<Room> {
         if weight == 0 || self.has_room(items, weight) {
-            return true;
+            return Some(Room::Free);
         }
-        let share = caller.map(|caller| items.weight_of(caller) + weight);
-        share.is_some_and(|share| share <= self.weight_max / SHARES)
-            && items.weight() + weight <= 2 * self.weight_max
+        let turn = turn?;
+        let reserve = self.weight_max / SHARES;
+        // A caller that fills the queue leaves the reserve to the other callers of its tenant.
+        let has_few = items.weight_of(turn) + weight <= reserve;
+        let fits = items.reserved_by(&turn.tenant) + weight <= reserve
+            && items.weight() + weight <= 2 * self.weight_max;
+        (has_few && fits).then_some(Room::Reserved)
+    }
+
+    /// Puts items back that were taken and not processed, also if the queue is closed. See [`FairQueue::put_back`].
+    pub(crate) fn put_back(&self, entries: Vec<Entry<T>>, ended: Option<&Turn>) {
+        let mut state = self.lock();
+        state.items.put_back(entries, ended);
+        self.wake_one(state);
     }
 
     /// Adds an item of the engine itself, and waits for room. Only a thread may call this, never a task.
@@ -143,7 +164,7 @@ impl<T> Queue<T> {
             drop(state);
             return drop(item);
         }
-        state.items.push(None, item, weight);
+        state.items.push(Entry { turn: None, item, weight, is_reserved: false });
         self.wake_one(state);
     }
 
@@ -168,7 +189,7 @@ impl<T> Queue<T> {
             None => Some(item),
         };
         if let Some(item) = left {
-            state.items.push(None, item, 0);
+            state.items.push(Entry { turn: None, item, weight: 0, is_reserved: false });
         }
         self.wake_one(state);
     }
@@ -198,33 +219,34 @@ impl<T> Queue<T> {
         let open = !state.closed || state.items.len() > 0;
         let mut taken = 0;
         while taken < weight {
-            let Some((item, weighs)) = state.items.pop() else { break };
-            taken += weighs.max(1);
-            into.push(item);
+            let Some(entry) = state.items.pop() else { break };
+            taken += entry.weight.max(1);
+            into.push(entry.item);
         }
         drop(state);
         self.drained.notify_all();
         open
     }
 
-    /// Waits for an item of a caller below its limit of items in progress, and takes it. `None` once the queue is
+    /// Waits for an item of a tenant below its limit of items in progress, and takes it. `None` once the queue is
     /// closed and drained. Each taker has its own number.
     pub(crate) fn take_one(&self, taker: usize) -> Option<(T, TakenItem<'_, T>)> {
         let mut state = self.lock();
         loop {
             let State { items, taken, closed, .. } = &mut *state;
             let is_waiting =
-                |caller: &str| taken.get(caller).is_some_and(|taken| *taken >= self.turns_max);
-            if let Some((caller, item)) = items.pop_unless(is_waiting) {
-                if let Some(caller) = &caller {
-                    *taken.entry(Arc::clone(caller)).or_default() += 1;
+                |tenant: &str| taken.get(tenant).is_some_and(|taken| *taken >= self.turns_max);
+            if let Some(entry) = items.pop_unless(is_waiting) {
+                let tenant = entry.turn.map(|turn| turn.tenant);
+                if let Some(tenant) = &tenant {
+                    *taken.entry(Arc::clone(tenant)).or_default() += 1;
                 }
                 drop(state);
                 self.drained.notify_all();
-                return Some((item, TakenItem { queue: self, caller }));
+                return Some((entry.item, TakenItem { queue: self, tenant }));
             }
             if *closed && items.len() == 0 {
-                // Other takers may wait for the caller of the last item.
+                // Other takers may wait for the tenant of the last item.
                 self.wake_all();
                 return None;
             }
@@ -278,8 +300,8 @@ impl<T> Queue<T> {
         let mut left = Vec::new();
         let mut state = self.lock();
         (state.closed, state.abandoned) = (true, true);
-        while let Some((item, _)) = state.items.pop() {
-            left.push(item);
+        while let Some(entry) = state.items.pop() {
+            left.push(entry.item);
         }
         drop(state);
         self.wake_all();
@@ -315,19 +337,22 @@ mod tests {
 
     use super::*;
 
-    const ME: Option<&str> = Some("me");
+    /// The turn of a caller of its own tenant.
+    fn turn(name: &str) -> Turn {
+        Turn { tenant: name.into(), caller: name.into() }
+    }
 
     #[test]
     fn the_queue_is_bounded_by_weight_and_ordered() {
         let queue = Queue::new(10);
-        assert_eq!(queue.push(ME, 'a', 4), Ok(()));
-        assert_eq!(queue.push(ME, 'b', 6), Ok(()));
-        assert_eq!(queue.push(ME, 'c', 1), Err(Rejected::Full('c')));
+        assert_eq!(queue.push(Some(&turn("me")), 'a', 4), Ok(()));
+        assert_eq!(queue.push(Some(&turn("me")), 'b', 6), Ok(()));
+        assert_eq!(queue.push(Some(&turn("me")), 'c', 1), Err(Rejected::Full('c')));
         let mut taken = Vec::new();
         queue.take(5, &mut taken);
         assert_eq!((taken.as_slice(), queue.weight()), (['a', 'b'].as_slice(), 0));
         assert_eq!(
-            queue.push(ME, 'd', 11),
+            queue.push(Some(&turn("me")), 'd', 11),
             Ok(()),
             "an empty queue accepts even the heaviest item"
         );
@@ -336,9 +361,9 @@ mod tests {
     #[test]
     fn a_closed_queue_drains_and_refuses_new_items() {
         let queue = Queue::new(10);
-        assert_eq!(queue.push(ME, 'a', 1), Ok(()));
+        assert_eq!(queue.push(Some(&turn("me")), 'a', 1), Ok(()));
         queue.close();
-        assert_eq!(queue.push(ME, 'b', 1), Err(Rejected::Closed('b')));
+        assert_eq!(queue.push(Some(&turn("me")), 'b', 1), Err(Rejected::Closed('b')));
         let mut taken = Vec::new();
         queue.take(9, &mut taken);
         assert_eq!(taken, ['a']);
@@ -349,11 +374,14 @@ mod tests {
     #[test]
     fn an_abandoned_queue_drops_waiting_and_new_items() {
         let (queue, item) = (Queue::new(1), Arc::new(()));
-        assert_eq!(queue.push(ME, Arc::clone(&item), 1), Ok(()));
+        assert_eq!(queue.push(Some(&turn("me")), Arc::clone(&item), 1), Ok(()));
         queue.abandon();
         queue.push_wait(Arc::clone(&item), 1);
         queue.join(Arc::clone(&item), |_, _| None);
-        assert!(matches!(queue.push(ME, Arc::clone(&item), 1), Err(Rejected::Closed(_))));
+        assert!(matches!(
+            queue.push(Some(&turn("me")), Arc::clone(&item), 1),
+            Err(Rejected::Closed(_))
+        ));
         let mut taken = Vec::new();
         assert!(!queue.take_within(None, 9, &mut taken), "closed and drained");
         assert_eq!((taken.len(), Arc::strong_count(&item)), (0, 1));
@@ -385,7 +413,7 @@ mod tests {
         let queue = Queue::new(10);
         let mut taken = Vec::new();
         assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "the queue is open");
-        assert_eq!(queue.push(ME, 'a', 1), Ok(()));
+        assert_eq!(queue.push(Some(&turn("me")), 'a', 1), Ok(()));
         queue.close();
         assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "something was left");
         assert_eq!(taken, ['a']);
@@ -395,20 +423,53 @@ mod tests {
     #[test]
     fn a_full_queue_leaves_room_for_other_callers() {
         let queue = Queue::new(640);
-        (0..64).for_each(|number| assert_eq!(queue.push(Some("flood"), number, 10), Ok(())));
-        assert_eq!(queue.push(Some("flood"), 64, 10), Err(Rejected::Full(64)));
-        assert_eq!(queue.push(Some("ann"), 100, 10), Ok(()), "the caller's reserve");
+        (0..64).for_each(|number| assert_eq!(queue.push(Some(&turn("flood")), number, 10), Ok(())));
+        assert_eq!(queue.push(Some(&turn("flood")), 64, 10), Err(Rejected::Full(64)));
+        assert_eq!(queue.push(Some(&turn("ann")), 100, 10), Ok(()), "the caller's reserve");
         assert_eq!(
-            queue.push(Some("ann"), 101, 10),
+            queue.push(Some(&turn("ann")), 101, 10),
             Err(Rejected::Full(101)),
             "the reserve is limited"
         );
         let others: Vec<String> = (0..100).map(|number| format!("caller {number}")).collect();
-        let room = others.iter().filter(|it| queue.push(Some(it), 200, 10).is_ok()).count();
+        let room = others.iter().filter(|it| queue.push(Some(&turn(it)), 200, 10).is_ok()).count();
         assert_eq!((room, queue.weight()), (63, 1_280), "twice the queue, however many callers");
         let mut taken = Vec::new();
         queue.take(20, &mut taken);
         assert_eq!(taken, [0, 100], "another caller does not wait for the flood");
+    }
+
+    /// A tenant that made a token for each 256 kB had room in the reserve with each, until no other tenant had any.
+    #[test]
+    fn the_identities_of_a_tenant_share_one_reserve() {
+        let queue = Queue::new(640);
+        let zeta = |caller: &str| Turn { tenant: "zeta".into(), caller: caller.into() };
+        (0..64).for_each(|number| assert_eq!(queue.push(Some(&zeta("0")), number, 10), Ok(())));
+        assert_eq!(queue.push(Some(&zeta("0")), 64, 10), Err(Rejected::Full(64)));
+        assert_eq!(queue.push(Some(&zeta("1")), 100, 10), Ok(()), "it did not fill the queue");
+        for other in ["1", "2", "3"] {
+            assert_eq!(queue.push(Some(&zeta(other)), 101, 10), Err(Rejected::Full(101)));
+        }
+        assert_eq!(queue.push(Some(&turn("ann")), 200, 10), Ok(()), "another tenant has its own");
+        let mut taken = Vec::new();
+        queue.take(30, &mut taken);
+        assert_eq!(taken, [0, 200, 100]);
+        assert_eq!(queue.push(Some(&zeta("2")), 102, 10), Ok(()), "the reserve is free again");
+    }
+
+    #[test]
+    fn a_tenant_has_few_items_in_progress() {
+        let queue = Queue::shared(2, 10, 1);
+        for (caller, item) in [("1", 'a'), ("2", 'b')] {
+            let turn = Turn { tenant: "zeta".into(), caller: caller.into() };
+            assert_eq!(queue.push(Some(&turn), item, 1), Ok(()));
+        }
+        assert_eq!(queue.push(Some(&turn("ann")), 'x', 1), Ok(()));
+        let first = queue.take_one(0).expect("it waits");
+        let second = queue.take_one(1).expect("it waits");
+        assert_eq!((first.0, second.0), ('a', 'x'), "zeta's other identity waits");
+        drop(first);
+        assert_eq!(queue.take_one(0).map(|(item, _)| item), Some('b'));
     }
 
     #[test]

@@ -78,6 +78,11 @@ impl Unit {
         worth.unwrap_or(usize::MAX).saturating_sub(charged)
     }
 
+    /// Its weight in the queue of the writer.
+    pub(crate) fn weight(&self) -> usize {
+        self.calls.len() * limits::CALL_OVERHEAD_BYTES + self.bytes()
+    }
+
     /// Bytes of the arguments.
     pub(crate) fn bytes(&self) -> usize {
         self.calls.iter().map(|call| call.arguments.text.len()).sum()

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abide_schema::caller::Caller;
 use abide_schema::share::Tenants;
 use abide_schema::{Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
@@ -28,6 +29,7 @@ use crate::commit::continued::{HeldAnswers, LastStep};
 use crate::commit::deferred::Deferred;
 use crate::commit::durable::{Commit, Deltas};
 use crate::commit::execute::{Executor, RollbackPoint};
+use crate::commit::fair_queue::{Entry, Turn};
 use crate::commit::group::CommitGroup;
 use crate::commit::jobs::{BackfillResult, WriterJob};
 use crate::commit::live_queries::LiveQueries;
@@ -80,6 +82,9 @@ pub(crate) struct WriterThread {
     /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
     pub(crate) groups_on_savepoint: u32,
 }
+
+/// The time after which no further unit of a group begins. A full group of ordinary calls takes half of it.
+const GROUP_TIME: Duration = Duration::from_millis(20);
 
 /// The groups that get a savepoint after one was rolled back. Without it, a rollback puts the rows of all open groups
 /// back, which takes as long as to write them: callers whose calls are refused may not cause that often.
@@ -203,12 +208,8 @@ impl WriterThread {
         while let Some(mut group) = work.pop_front() {
             let finished = match self.run_group(&group) {
                 Ok(finished) => {
-                    if let Some(mut rest) = group.split_off(finished.outcomes.len()) {
-                        // Calls that wait are not delayed by due rows that could wait too.
-                        self.timers.put_back(rest.take_due());
-                        if !rest.units.is_empty() {
-                            work.push_front(rest);
-                        }
+                    if let Some(rest) = group.split_off(finished.outcomes.len()) {
+                        work.extend(self.put_back(rest, group.units.last()));
                     }
                     finished
                 }
@@ -237,6 +238,29 @@ impl WriterThread {
         }
     }
 
+    /// Puts the units back that did not run because the first ones of their group took long. They wait for their turns
+    /// again: a caller whose call arrived meanwhile does not wait for all of them. After due rows they are the next group,
+    /// since further due rows would run before them.
+    fn put_back(&mut self, mut rest: CommitGroup, last: Option<&Unit>) -> Option<CommitGroup> {
+        self.timers.put_back(rest.take_due());
+        if rest.units.is_empty() || last.is_some_and(|last| last.due.is_some()) {
+            return (!rest.units.is_empty()).then_some(rest);
+        }
+        let ended = last.and_then(|last| self.turn_of(last));
+        let entries = rest.units.into_iter().map(|unit| {
+            let (turn, weight) = (self.turn_of(&unit), unit.weight());
+            Entry { turn, item: WriterJob::Unit(unit), weight, is_reserved: false }
+        });
+        self.jobs.put_back(entries.collect(), ended.as_ref());
+        None
+    }
+
+    /// Returns whose turn a unit takes; `None` for a unit of the engine itself.
+    fn turn_of(&self, unit: &Unit) -> Option<Turn> {
+        let is_own = unit.caller.id() == Caller::SYSTEM;
+        (!is_own).then(|| Turn::of(&unit.caller, &self.tenants))
+    }
+
     /// Runs a group, all or nothing.
     fn run_group(&mut self, group: &CommitGroup) -> Result<FinishedGroup, RolledBack> {
         if self.open_rows.failure().is_some() {
@@ -263,6 +287,7 @@ impl WriterThread {
         self.scheduler.at_fault_point(FaultPoint::Begun);
         let mut outcomes = Vec::with_capacity(group.units.len());
         let begun = self.executor.transaction.store.bytes_read();
+        let begun_at = self.instant();
         for unit in &group.units {
             outcomes.push(self.executor.run_unit(unit, on_savepoint, &self.watchers)?);
             let read = self.executor.transaction.store.bytes_read() - begun;
@@ -270,7 +295,8 @@ impl WriterThread {
                 Some(_) => limits::DUE_BYTES,
                 None => limits::GROUP_READ_BYTES,
             };
-            if read > max {
+            let took = self.instant().saturating_duration_since(begun_at);
+            if read > max || took > GROUP_TIME {
                 // Other callers wait, and the undo images of one group are one value for each table.
                 break;
             }
@@ -453,8 +479,8 @@ impl WriterThread {
                 UnitOutcome::Done(done) => Ok(done),
                 UnitOutcome::Refused(refusal) => Err(refusal),
                 UnitOutcome::Deferred(work) => {
-                    let tenant = self.tenants.key(&unit.caller);
-                    Deferred::start(unit, work, tenant, &self.jobs, &self.readers);
+                    let turn = Turn::of(&unit.caller, &self.tenants);
+                    Deferred::start(unit, work, turn, &self.jobs, &self.readers);
                     continue;
                 }
             };

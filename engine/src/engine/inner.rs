@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Refusal, limits};
+use abide_schema::{Code, Refusal};
 use abide_store::Store;
 use tokio::sync::oneshot;
 
 use crate::access::rate_limiter::RateLimiter;
 use crate::commit::checkpointer::CheckpointThread;
 use crate::commit::durable::{Commit, Publication};
+use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
 use crate::commit::open_rows::VisibleRows;
 use crate::commit::prepared_call::PreparedCall;
@@ -63,15 +64,14 @@ impl Inner {
         answer_at: AnswerAt,
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
-        let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.text.len();
-        let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
         let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
-        self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
+        let weight = unit.weight();
+        self.send(Some(&self.turn(caller)), WriterJob::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
@@ -93,15 +93,20 @@ impl Inner {
         SharedResults { cache, account }
     }
 
-    /// Queues a job for the writer, for a caller or for the engine itself.
+    /// Returns whose turn the calls of a caller take.
+    pub(crate) fn turn(&self, caller: &Caller) -> Turn {
+        Turn::of(caller, &self.queries.tenants)
+    }
+
+    /// Queues a job for the writer, in a turn or for the engine itself.
     pub(crate) fn send(
         &self,
-        by: Option<&str>,
+        turn: Option<&Turn>,
         job: WriterJob,
         weight: usize,
     ) -> Result<(), Refusal> {
         self.health.check()?;
-        self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
+        self.jobs.push(turn, job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => overloaded(),
             Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
         })

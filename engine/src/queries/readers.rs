@@ -14,6 +14,7 @@ use abide_schema::{Code, Refusal, SEE_LOG, limits};
 use abide_store::{InterruptHandle, Reader, Store, StoreError};
 use tokio::sync::oneshot;
 
+use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
 use crate::commit::open_rows::VisibleRows;
 use crate::commit::queue::{Queue, Rejected, closing};
@@ -83,14 +84,14 @@ impl Readers {
         (Readers { queue, interrupt_handles, visible, jobs, health }, started)
     }
 
-    /// Runs something on a reader for a caller of that id. It counts as `weight` queries in
+    /// Runs something on a reader, in a turn. It counts as `weight` queries in
     /// the queue. Its snapshots have every group that was finished before the call.
     ///
     /// If the future is dropped, the work does not start, or its running statement is interrupted: a caller that has
     /// gone occupies no reader.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        by: &str,
+        turn: &Turn,
         weight: usize,
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
@@ -104,22 +105,22 @@ impl Readers {
                 let _ = reply.send(done);
             }
         });
-        self.send(by, weight, job).await?;
+        self.send(turn, weight, job).await?;
         answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
     }
 
     /// Queues a job, after SQLite has committed what it must see.
-    async fn send(&self, by: &str, weight: usize, job: ReaderJob) -> Result<(), Refusal> {
+    async fn send(&self, turn: &Turn, weight: usize, job: ReaderJob) -> Result<(), Refusal> {
         let full = || {
             Refusal::new(Code::Overloaded, "too many queries wait for a reader")
                 .hint("try again in a moment")
         };
         // Before the commit: a query without room must not cause one.
-        if !self.queue.takes(by, weight) {
+        if !self.queue.takes(turn, weight) {
             return Err(full());
         }
         self.catch_up().await?;
-        self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
+        self.queue.push(Some(turn), job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => full(),
             Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
         })

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::access::policies::Policies;
 use crate::commit::durable;
+use crate::commit::fair_queue::Turn;
 use crate::fault_points;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -68,7 +69,7 @@ impl QueryService {
             metrics.query_steps_total.add(reader.take_steps());
             answer
         };
-        let answer = self.readers.run(&self.tenants.key(caller), weight, read).await??;
+        let answer = self.readers.run(&Turn::of(caller, &self.tenants), weight, read).await??;
         self.wait_durable(fault_points::durable_for_query(answer.seq)).await?;
         self.metrics.queries_total.add(1);
         Ok(answer)
@@ -83,7 +84,7 @@ impl QueryService {
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, None);
-        let answer = self.lookups.run(Caller::SYSTEM, 1, read).await??;
+        let answer = self.lookups.run(&Turn::of_tenant(Caller::SYSTEM), 1, read).await??;
         self.wait_durable(answer.seq).await?;
         Ok(answer)
     }
@@ -156,7 +157,7 @@ impl QueryService {
         Ok(query::answer(&binding, seq, rows))
     }
 
-    /// Runs something on a reader, in the turn of the caller's tenant.
+    /// Runs something on a reader, in the caller's turn.
     pub(crate) async fn read_for<T, E>(
         &self,
         caller: &Caller,
@@ -166,20 +167,20 @@ impl QueryService {
         T: Send + 'static,
         E: From<Refusal> + Send + 'static,
     {
-        self.read(&self.tenants.key(caller), work).await
+        self.read(&Turn::of(caller, &self.tenants), work).await
     }
 
-    /// Runs something on a reader, in the turn of this key.
+    /// Runs something on a reader, in this turn.
     pub(crate) async fn read<T, E>(
         &self,
-        by: &str,
+        turn: &Turn,
         work: impl FnOnce(&mut Reader) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<Refusal> + Send + 'static,
     {
-        self.readers.run(by, 1, work).await?
+        self.readers.run(turn, 1, work).await?
     }
 
     /// Plans a live query for a caller.

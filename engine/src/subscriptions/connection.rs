@@ -330,7 +330,7 @@ impl Connection {
             outbox: Arc::clone(&self.outbox),
             reply,
         };
-        self.engine.send(Some(self.caller.quota_key()), WriterJob::Attach(attach), 1)?;
+        self.engine.send(Some(&self.engine.turn(&self.caller)), WriterJob::Attach(attach), 1)?;
         answer.await.map_err(|_| self.engine.health.dropped())?
     }
 

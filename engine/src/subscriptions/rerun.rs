@@ -16,6 +16,7 @@ use abide_schema::{Refusal, Row, Seq, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
+use crate::commit::fair_queue::Turn;
 use crate::commit::queue::closing;
 use crate::queries::failure::QueryFailure;
 use crate::queries::planned;
@@ -142,7 +143,7 @@ impl SharedRerun {
         let (binding, before, started) =
             (self.binding.clone(), last.version.take(), Instant::now());
         let (version, delta) = queries
-            .read(&self.by, move |reader| {
+            .read(&Turn::of_tenant(&self.by), move |reader| {
                 let (seq, rows) = planned::whole_result(reader, &binding)?;
                 let delta = before.map(|(at, before)| (at, difference(&binding, &before, &rows)));
                 Ok::<_, QueryFailure>(((seq, ResultRows::new(rows)), delta))
@@ -164,7 +165,11 @@ impl SharedRerun {
     ) -> Result<Arc<SharedDelta>, Refusal> {
         let queries = queries.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
-        queries.read(&self.by, move |_| Ok(difference(&binding, &held.result, &rows))).await
+        queries
+            .read(&Turn::of_tenant(&self.by), move |_| {
+                Ok(difference(&binding, &held.result, &rows))
+            })
+            .await
     }
 }
 

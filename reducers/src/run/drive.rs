@@ -8,8 +8,8 @@ use serde_json::Value as JsonValue;
 use super::rows::add_event;
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
 use crate::pause::rows::Pause;
-use crate::session::Session;
-use crate::waiting::{self, Examined};
+use crate::session::{self, Session};
+use crate::waiting::{self, ClaimBudget, QueueScan};
 use crate::{budget, check, delegation, lease};
 
 /// The consumption of a model's answer.
@@ -113,11 +113,17 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
         let found = ctx.find::<Run>(next, &[created_at.into(), id.as_str().into()])?;
         Ok(found.into_iter().next().map(|run| run.id))
     };
+    let mut scan = QueueScan::new(waiting::RUNS.to_owned());
     // An active run has no output, so that they are small.
-    waiting::longest(ctx, waiting::RUNS, following, |ctx, id| match ctx.get::<Run>(id)? {
-        Some(run) if !delegation::is_cut_off(ctx, id)? => Ok(Examined::Claimable(run)),
-        _ => Ok(Examined::Passed),
-    })
+    let mut budget = ClaimBudget::new();
+    while let Some(id) = scan.next(ctx, &mut budget, following)? {
+        if let Some(run) = ctx.get::<Run>(&*id)?
+            && !delegation::is_cut_off(ctx, &id)?
+        {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
 }
 
 fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {
@@ -250,6 +256,32 @@ pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Resul
     let run = held_quietly(ctx, id, fencing_token)?;
     ctx.about(&run.session_id);
     Ok(run)
+}
+
+/// Loads a run that its driver may continue: the caller holds it with this token, and neither the run, nor its session, nor a
+/// run above it is being ended. Otherwise the only thing left to do is to end it as aborted.
+pub(super) fn held_and_wanted(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: i64,
+) -> Result<Run, Abort> {
+    let run = held(ctx, id, fencing_token)?;
+    let session = ctx.without_policies(|ctx| ctx.get::<Session>(&*run.session_id))?;
+    let is_closing = match &session {
+        Some(session) => session::is_closing(ctx, session)?,
+        None => false,
+    };
+    let detail = if run.abort_requested_at.is_some() {
+        format!("run {id} is being aborted")
+    } else if is_closing {
+        format!("run {id} is being aborted with its session {}", run.session_id)
+    } else if delegation::is_cut_off(ctx, id)? {
+        format!("run {id} is being aborted with the run that delegated it")
+    } else {
+        return Ok(run);
+    };
+    let hint = "end it with `abide call finish_run end=aborted`, with its id and fencing token";
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
 /// Loads a run, if the caller holds it with this token. The event does not name the session.

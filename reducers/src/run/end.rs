@@ -5,7 +5,7 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reduce
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::delegated_session::LeftCalls;
-use super::drive::{held, tell_all};
+use super::drive::{held, held_and_wanted, tell_all};
 use super::stop::{
     ABORTED, aborted_message, end_overdue, fail, stop_alone, stop_delegated_at_once,
 };
@@ -27,7 +27,8 @@ pub enum RunEnd {
     Aborted,
 }
 
-/// Ends a run. `output` is the answer; `code` and `message` say why there is none.
+/// Ends a run. `output` is the answer; `code` and `message` say why there is none. A run that is being aborted, also with its
+/// session, ends as failed or aborted: `done` is refused with `conflict`.
 #[reducer]
 pub fn finish_run(
     ctx: &mut Context<'_>,
@@ -42,7 +43,10 @@ pub fn finish_run(
     if let Some(ended) = ended_so(ctx, &id, fencing_token, end)? {
         return Ok(ReducerResult::Duplicate(ended.seq, ended));
     }
-    let mut run = held(ctx, &id, fencing_token)?;
+    let mut run = match end {
+        RunEnd::Done => held_and_wanted(ctx, &id, fencing_token)?,
+        RunEnd::Failed | RunEnd::Aborted => held(ctx, &id, fencing_token)?,
+    };
     budget::release(ctx, &run)?;
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
     match (end, code) {

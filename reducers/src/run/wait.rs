@@ -4,7 +4,7 @@ use abide_schema::{Abort, Context, Micros, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
 use super::active_agent::is_before_owners;
-use super::drive::held;
+use super::drive::held_and_wanted;
 use super::{
     PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, is_former, save, status, tell,
 };
@@ -22,7 +22,7 @@ pub fn wait_run(
     /// When the run ends if it still waits: the time limit of an agent that has taken over the turn, if it includes waits.
     ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
-    let mut run = held(ctx, &id, fencing_token)?;
+    let mut run = held_and_wanted(ctx, &id, fencing_token)?;
     let session = session::find(ctx, &run.session_id)?;
     let rests = session.status == SessionStatus::Suspended;
     let own = awaited(ctx, &session)?.or_else(|| rests.then(|| RESUME.to_owned()));

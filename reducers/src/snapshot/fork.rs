@@ -48,8 +48,9 @@ pub fn fork_session(
     /// The title of the new session; that of the other one if omitted.
     title: Option<String>,
 ) -> Result<SessionFork, Abort> {
-    let at = checked(ctx, at)?;
+    // First, so that a caller that may not read the session learns nothing of the log.
     let origin = session::find(ctx, &session_id)?;
+    let at = checked(ctx, at)?;
     let id = match id {
         Some(id) => id,
         None => ctx.new_id("s"),

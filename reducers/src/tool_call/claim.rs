@@ -7,7 +7,7 @@ use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refus
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
-use crate::waiting::{self, Examined};
+use crate::waiting::{self, ClaimBudget, QueueScan};
 use crate::{check, cleanup, delegation, exchange};
 
 /// Default lease of a claim, in milliseconds.
@@ -83,17 +83,17 @@ pub fn claim_next_tool_call(
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
+    let mut searches = Vec::with_capacity(tools.len());
+    for name in &tools {
+        searches.push(ToolSearch::new(tool::find(ctx, name)?));
+    }
+    search(ctx, &mut searches)?;
     let mut first: Option<(ToolCall, Tool, Tool)> = None;
     let mut held_up = None;
-    for name in &tools {
-        let tool = tool::find(ctx, name)?;
-        let call = match longest_waiting(ctx, name)? {
-            ClaimCandidate::Call(call) => *call,
-            ClaimCandidate::None => continue,
-            ClaimCandidate::Closing => {
-                held_up = held_up.or_else(|| Some(closing(name)));
-                continue;
-            }
+    for ToolSearch { tool, found, is_closing, .. } in searches {
+        let Some(call) = found else {
+            held_up = held_up.or_else(|| is_closing.then(|| closing(&tool.name)));
+            continue;
         };
         if first.as_ref().is_some_and(|(first, ..)| first.created_seq <= call.created_seq) {
             continue;
@@ -226,46 +226,68 @@ pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, 
     })
 }
 
-/// The waiting calls of a tool.
-enum ClaimCandidate {
+/// The search for the longest waiting call of a tool.
+struct ToolSearch {
+    tool: Tool,
+    scan: QueueScan,
+    is_over: bool,
     /// The oldest call that the caller may claim.
-    Call(Box<ToolCall>),
-    /// There are none.
-    None,
-    /// The examined calls all belong to sessions that are ending.
-    Closing,
+    found: Option<ToolCall>,
+    /// Whether a call was passed over because its session is ending.
+    is_closing: bool,
 }
 
-fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
-    // One at a time, because each can have megabytes.
-    let following = |ctx: &mut Context<'_>, behind: Option<&str>| {
-        let next = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
-            AND tool_name = ?1 AND rowid > coalesce((SELECT rowid FROM tool_calls WHERE call_id = ?2), -1)
-            ORDER BY rowid LIMIT 1";
-        let behind = behind.map_or(Value::Null, Value::from);
-        let found = ctx.find::<ToolCall>(next, &[tool.into(), behind])?;
-        Ok(found.into_iter().next().map(|call| call.call_id))
-    };
-    let max_bytes =
-        if ctx.is_before(super::rows::MODULE, 6) { usize::MAX } else { limits::CLAIM_BYTES };
-    let (mut closing, mut bytes) = (false, 0);
-    let found = waiting::longest(ctx, &waiting::calls_of(tool), following, |ctx, call_id| {
-        let call = ctx.without_policies(|ctx| ctx.get::<ToolCall>(call_id))?;
-        bytes += call.as_ref().map_or(0, ToolCall::bytes);
+impl ToolSearch {
+    fn new(tool: Tool) -> ToolSearch {
+        let scan = QueueScan::new(waiting::calls_of(&tool.name));
+        ToolSearch { tool, scan, is_over: false, found: None, is_closing: false }
+    }
+
+    /// Examines the next call. One at a time, because each can have megabytes.
+    fn step(&mut self, ctx: &mut Context<'_>, budget: &mut ClaimBudget) -> Result<(), Abort> {
+        let tool = self.tool.name.as_str();
+        let following = |ctx: &mut Context<'_>, behind: Option<&str>| {
+            let next = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
+                AND tool_name = ?1 AND rowid > coalesce((SELECT rowid FROM tool_calls WHERE call_id = ?2), -1)
+                ORDER BY rowid LIMIT 1";
+            let behind = behind.map_or(Value::Null, Value::from);
+            let found = ctx.find::<ToolCall>(next, &[tool.into(), behind])?;
+            Ok(found.into_iter().next().map(|call| call.call_id))
+        };
+        let Some(id) = self.scan.next(ctx, budget, following)? else {
+            self.is_over = true;
+            return Ok(());
+        };
+        let call = ctx.without_policies(|ctx| ctx.get::<ToolCall>(&*id))?;
+        budget.spend(call.as_ref().map_or(0, ToolCall::bytes));
         // A policy can hide it.
-        if let Some(call) = ctx.get::<ToolCall>(call_id)? {
-            if is_wanted(ctx, &call)? {
-                return Ok(Examined::Claimable(call));
-            }
-            closing = true;
+        let Some(call) = ctx.get::<ToolCall>(&*id)? else { return Ok(()) };
+        if is_wanted(ctx, &call)? {
+            (self.found, self.is_over) = (Some(call), true);
+        } else {
+            self.is_closing = true;
         }
-        Ok(if bytes < max_bytes { Examined::Passed } else { Examined::Enough })
-    })?;
-    Ok(match found {
-        Some(call) => ClaimCandidate::Call(Box::new(call)),
-        None if closing => ClaimCandidate::Closing,
-        None => ClaimCandidate::None,
-    })
+        Ok(())
+    }
+}
+
+/// Searches the queues of all tools with one budget. They take turns, so that a tool whose first calls cannot be claimed
+/// leaves some of it for the others, and each claim begins with another tool.
+fn search(ctx: &mut Context<'_>, searches: &mut [ToolSearch]) -> Result<(), Abort> {
+    let is_unbounded = ctx.is_before(super::rows::MODULE, 6);
+    let mut budget = ClaimBudget::new();
+    if is_unbounded {
+        budget = budget.without_bytes();
+    }
+    let first = ctx.seq.0.unsigned_abs() as usize % searches.len();
+    searches.rotate_left(first);
+    while searches.iter().any(|search| !search.is_over) {
+        for search in searches.iter_mut().filter(|search| !search.is_over) {
+            search.step(ctx, &mut budget)?;
+        }
+    }
+    searches.rotate_right(first);
+    Ok(())
 }
 
 fn closing(tool: &str) -> Refusal {

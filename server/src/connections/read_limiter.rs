@@ -1,7 +1,7 @@
 //! Large messages are processed in turns. Parsing, canonicalising and hashing a large call takes
 //! milliseconds of CPU time; a few hundred of them at once would delay every small call for as long as all of
-//! them take together. So one caller's large messages are processed one after the other, and all of them leave
-//! half of the processors to other work.
+//! them take together. So the large messages of one tenant are processed one after the other, of which each caller has at
+//! most one at a time, and all of them leave half of the processors to other work.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -9,6 +9,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Poll;
 
+use abide_schema::caller::Caller;
+use abide_schema::share::Tenants;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits;
@@ -20,57 +22,72 @@ pub(crate) struct ReadLimiter(Arc<State>);
 #[derive(Debug)]
 struct State {
     all: Arc<Semaphore>,
-    /// A semaphore for each caller with a large message, by id.
-    callers: Mutex<HashMap<String, Weak<Semaphore>>>,
+    tenants: Semaphores,
+    callers: Semaphores,
+    /// Names the tenant of a caller.
+    names: Tenants,
 }
+
+/// A semaphore for each caller, or each tenant, with a large message.
+#[derive(Debug, Default)]
+struct Semaphores(Mutex<HashMap<String, Weak<Semaphore>>>);
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReadPermit {
     _of_all: OwnedSemaphorePermit,
+    _of_tenant: OwnedSemaphorePermit,
     _of_caller: OwnedSemaphorePermit,
 }
 
-/// Number of tracked callers above which idle ones are removed.
+/// Number of tracked names above which idle ones are removed.
 const REMEMBERED: usize = 1_024;
 
 impl ReadLimiter {
     /// For this machine.
-    pub(crate) fn new() -> ReadLimiter {
+    pub(crate) fn new(names: &Tenants) -> ReadLimiter {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        ReadLimiter::of(processors.div_ceil(2))
+        ReadLimiter::of(processors.div_ceil(2), names)
     }
 
-    fn of(read_limiter: usize) -> ReadLimiter {
+    fn of(permits: usize, names: &Tenants) -> ReadLimiter {
         ReadLimiter(Arc::new(State {
-            all: Arc::new(Semaphore::new(read_limiter)),
-            callers: Mutex::default(),
+            all: Arc::new(Semaphore::new(permits)),
+            tenants: Semaphores::default(),
+            callers: Semaphores::default(),
+            names: names.clone(),
         }))
     }
 
     /// Waits for the turn of a message of this size. Small messages do not wait, and get no turn.
-    pub(crate) async fn permit(&self, caller: &str, bytes: usize) -> Option<ReadPermit> {
+    pub(crate) async fn permit(&self, caller: &Caller, bytes: usize) -> Option<ReadPermit> {
         if bytes < limits::LARGE_BYTES {
             return None;
         }
-        // The caller's own turn first: then only one message of each caller waits for a global turn, and these are
-        // granted in order of request.
-        let _of_caller = self.own(caller).acquire_owned().await.ok()?;
-        let _of_all = Arc::clone(&self.0.all).acquire_owned().await.ok()?;
-        Some(ReadPermit { _of_all, _of_caller })
+        // The turns of the caller and of its tenant first: then only one message of each caller waits for its tenant's turn,
+        // only one of each tenant waits for a global turn, and these are granted in order of request.
+        let state = &self.0;
+        let _of_caller = state.callers.of(caller.quota_key()).acquire_owned().await.ok()?;
+        let tenant = state.names.key(caller);
+        let _of_tenant = state.tenants.of(&tenant).acquire_owned().await.ok()?;
+        let _of_all = Arc::clone(&state.all).acquire_owned().await.ok()?;
+        Some(ReadPermit { _of_all, _of_tenant, _of_caller })
     }
+}
 
-    fn own(&self, caller: &str) -> Arc<Semaphore> {
-        let mut callers = self.0.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = callers.get(caller).and_then(Weak::upgrade) {
-            return own;
+impl Semaphores {
+    fn of(&self, name: &str) -> Arc<Semaphore> {
+        // Every change is one step, so a poisoned lock is consistent.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(name).and_then(Weak::upgrade) {
+            return known;
         }
-        if callers.len() >= REMEMBERED {
-            callers.retain(|_, own| own.strong_count() > 0);
+        if all.len() >= REMEMBERED {
+            all.retain(|_, known| known.strong_count() > 0);
         }
-        let own = Arc::new(Semaphore::new(1));
-        callers.insert(caller.to_owned(), Arc::downgrade(&own));
-        own
+        let new = Arc::new(Semaphore::new(1));
+        all.insert(name.to_owned(), Arc::downgrade(&new));
+        new
     }
 }
 
@@ -88,38 +105,61 @@ pub(crate) async fn begin<T>(permit: Option<ReadPermit>, work: impl Future<Outpu
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Mutex;
+
+    use abide_schema::caller::Scope;
 
     use super::*;
 
+    /// A caller whose name is `tenant/id`.
+    fn caller(name: &str) -> Caller {
+        let (tenant, id) = name.split_once('/').expect("it names a tenant");
+        let scope = Scope::from([("tenant".to_owned(), tenant.to_owned())]);
+        Caller::with(id, "app", BTreeSet::new(), scope)
+    }
+
+    /// Each identity had a turn of its own: a tenant with many tokens delayed the large messages of others.
     #[tokio::test]
-    async fn callers_take_turns_except_for_small_messages() {
-        let (read_limiter, order) = (ReadLimiter::of(1), Mutex::new(Vec::new()));
-        let first = read_limiter.permit("flood", limits::LARGE_BYTES).await;
+    async fn tenants_take_turns_except_for_small_messages() {
+        let limiter = ReadLimiter::of(1, &Tenants::default());
+        let order = Mutex::new(Vec::new());
+        let (flood, ann) = (caller("zeta/0"), caller("acme/ann"));
+        let first = limiter.permit(&flood, limits::LARGE_BYTES).await;
         assert!(first.is_some());
-        assert!(read_limiter.permit("ann", limits::LARGE_BYTES - 1).await.is_none(), "it is small");
+        assert!(limiter.permit(&ann, limits::LARGE_BYTES - 1).await.is_none(), "it is small");
         let wait = |who: &'static str| {
-            let (read_limiter, order) = (read_limiter.clone(), &order);
+            let (limiter, order) = (limiter.clone(), &order);
             async move {
-                let permit = read_limiter.permit(who, limits::LARGE_BYTES).await;
+                let permit = limiter.permit(&caller(who), limits::LARGE_BYTES).await;
                 order.lock().expect("no thread panics").push(who);
                 drop(permit);
             }
         };
         let free = async { drop(first) };
         // Polled in this order: all wait before the first turn ends.
-        tokio::join!(wait("flood"), wait("flood"), wait("ann"), free);
-        assert_eq!(*order.lock().expect("no thread panics"), ["ann", "flood", "flood"]);
+        tokio::join!(
+            wait("zeta/0"),
+            wait("zeta/0"),
+            wait("zeta/1"),
+            wait("zeta/2"),
+            wait("acme/ann"),
+            free
+        );
+        let order = order.into_inner().expect("no thread panics");
+        assert_eq!(order[0], "acme/ann");
+        assert_eq!(order[1..], ["zeta/1", "zeta/2", "zeta/0", "zeta/0"]);
     }
 
     #[tokio::test]
     async fn a_turn_ends_when_the_work_waits() {
-        let read_limiter = ReadLimiter::of(1);
+        let limiter = ReadLimiter::of(1, &Tenants::default());
+        let ann = caller("acme/ann");
         let (started, hear) = tokio::sync::oneshot::channel();
-        let permit = read_limiter.permit("ann", limits::LARGE_BYTES).await;
+        let permit = limiter.permit(&ann, limits::LARGE_BYTES).await;
         let waits = begin(permit, async { hear.await.expect("the sender is alive") });
         let next = async {
-            let permit = read_limiter.permit("ann", limits::LARGE_BYTES).await;
+            let permit = limiter.permit(&ann, limits::LARGE_BYTES).await;
             assert!(permit.is_some(), "the turn ends when the first waits for its answer");
             started.send(7).expect("the receiver is alive");
         };

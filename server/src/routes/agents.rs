@@ -215,7 +215,7 @@ async fn read(
     by: &Caller,
     content: &RequestBody,
 ) -> Result<Map<String, JsonValue>, Refusal> {
-    let _turn = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+    let _turn = app.read_limiter.permit(by, content.bytes()).await;
     app.engine.check_room(by, content.bytes())?;
     content.envelope(EXAMPLE_BODY)
 }

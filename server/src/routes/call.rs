@@ -29,7 +29,7 @@ pub(super) async fn call(
             .hint(Listing::Reducers.hint())
     })?;
     let request_id = idempotency_key(&headers)?;
-    let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+    let permit = app.read_limiter.permit(&by, content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
     let args = content.value()?;
     let done = begin(permit, app.engine.call(&by, &reducer, &args, request_id)).await?;
@@ -50,7 +50,7 @@ pub(super) async fn batch(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let looks = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
-    let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+    let permit = app.read_limiter.permit(&by, content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
     let BatchBody { calls } = content.envelope(looks)?;
     let request_id = idempotency_key(&headers)?;

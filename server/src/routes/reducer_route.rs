@@ -48,7 +48,7 @@ impl ReducerRoute {
         content: &RequestBody,
         args: JsonValue,
     ) -> Result<Response, Problem> {
-        let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+        let permit = app.read_limiter.permit(by, content.bytes()).await;
         app.engine.check_room(by, content.bytes())?;
         let key = idempotency_key(headers)?;
         let BatchCall { reducer, args } = call(self.reducer, args);

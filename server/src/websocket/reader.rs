@@ -124,7 +124,7 @@ impl Reader<'_> {
 
     /// Handles a message: completes or starts the work. The message is counted until its call is answered.
     async fn take(&self, text: &str, hold: Option<Reservation>) -> Result<(), WriterGone> {
-        let permit = self.read_limiter.permit(self.session.caller.quota_key(), text.len()).await;
+        let permit = self.read_limiter.permit(&self.session.caller, text.len()).await;
         let read = message::read(text);
         // The rest may wait for this client to read, and must not block others.
         drop(permit);
@@ -303,7 +303,7 @@ impl Reader<'_> {
             // If the writer has ended, the answer is dropped.
             let _ = answers.send(OutgoingMessage { text, _room: room, _hold: hold }).await;
         });
-        let permit = self.read_limiter.permit(self.session.caller.quota_key(), bytes).await;
+        let permit = self.read_limiter.permit(&self.session.caller, bytes).await;
         let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
         drop(permit);
         if begun.is_pending() {

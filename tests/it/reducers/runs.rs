@@ -1026,3 +1026,55 @@ fn the_calls_of_a_failed_run_do_not_begin() {
         .assert_eq(&answers.join("\n"));
     }
 }
+
+/// The driver could end an aborted run as done, and let it wait or spend on: after an abort was acknowledged, the run gave an answer.
+/// The class: the holder of a lease on work that is no longer wanted.
+#[test]
+fn an_aborted_run_is_not_continued_by_its_driver() {
+    check_begun(
+        r#"
+        claim_run id=r1 driver=d lease_ms=1000
+        abort_run id=r1 reason="changed my mind"
+        finish_run id=r1 fencing_token=4 end=done output={"content":"hi"}
+        wait_run id=r1 fencing_token=4 interrupt={}
+        reserve_usage id=r1 fencing_token=4 tokens=10
+        finish_run id=r1 fencing_token=4 end=aborted
+        finish_run id=r1 fencing_token=4 end=aborted
+        sql SELECT status, output FROM runs
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01, reason: changed my mind}
+            refused conflict: run r1 is being aborted (hint: end it with `abide call finish_run end=aborted`, with its id and fencing token)
+            refused conflict: run r1 is being aborted (hint: end it with `abide call finish_run end=aborted`, with its id and fencing token)
+            refused conflict: run r1 is being aborted (hint: end it with `abide call finish_run end=aborted`, with its id and fencing token)
+            seq 6 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, reason: changed my mind, error_code: aborted, error_message: changed my mind}
+            seq 6 again {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, reason: changed my mind, error_code: aborted, error_message: changed my mind}
+            ("aborted", null)
+        "#]],
+    );
+    check_begun(
+        r#"
+        claim_run id=r1 driver=d lease_ms=1000
+        cancel_session session_id=s1
+        finish_run id=r1 fencing_token=4 end=done output={"content":"hi"}
+        wait_run id=r1 fencing_token=4 interrupt={}
+        finish_run id=r1 fencing_token=4 end=failed code=conflict
+        sql SELECT status, output FROM runs
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: s1, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
+            refused conflict: run r1 is being aborted (hint: end it with `abide call finish_run end=aborted`, with its id and fencing token)
+            refused conflict: run r1 is being aborted (hint: end it with `abide call finish_run end=aborted`, with its id and fencing token)
+            seq 6 {id: r1, revision: 1, status: failed, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, error_code: conflict, error_message: conflict}
+            ("failed", null)
+        "#]],
+    );
+}

@@ -617,8 +617,8 @@ fn a_fork_is_refused_outside_of_the_log() {
         who ann app tenant=zeta
         create_session agent=support id=s1 as=tom
         append_message session_id=s1 role=user content=hello as=tom
-        fork_session session_id=s1 at=0
-        fork_session session_id=s1 at=9
+        fork_session session_id=tenant=acme/s1 at=0
+        fork_session session_id=tenant=acme/s1 at=9
         fork_session session_id=s9
         fork_session session_id=tenant=acme/s1 as=ann
         fork_session session_id=s1 at=1 id=early as=tom

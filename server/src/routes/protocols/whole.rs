@@ -34,7 +34,7 @@ pub(super) async fn permit_to_load(
 
 /// Waits for the permit to encode what has this size.
 pub(super) async fn permit(app: &AppState, by: &Caller, bytes: usize) -> Option<ReadPermit> {
-    app.run_limiter.permit(&app.engine.tenants().key(by), bytes).await
+    app.run_limiter.permit(by, bytes).await
 }
 
 /// The size of the events of a run.

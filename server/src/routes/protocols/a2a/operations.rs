@@ -170,7 +170,7 @@ impl Peer {
 
     /// Waits for the turn in which a large message is processed.
     async fn turn(&self) -> Option<ReadPermit> {
-        self.app.read_limiter.permit(self.by().quota_key(), self.bytes).await
+        self.app.read_limiter.permit(self.by(), self.bytes).await
     }
 
     /// The task of a message that was accepted before.
