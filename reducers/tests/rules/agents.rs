@@ -4,6 +4,14 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# register_agent
+register_agent {"name":"support","definition":{"subagents":["agent7"]},"mode":"all"}
+# retire_agent
+retire_agent {"name":"support"}
+"#;
+
 #[test]
 fn every_change_of_a_definition_is_a_revision() {
     check(

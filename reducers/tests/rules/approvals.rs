@@ -4,6 +4,16 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# decide_approval
+decide_approval {"call_id":"asks7","decision":"approve"}
+# expire_approval
+register_tool {"name":"soon","approval":{"expires_after_ms":5}}
+request_tool_call {"call_id":"soon","session_id":"big","tool_name":"soon","arguments":{}}
++10
+"#;
+
 const ASKED: &str = r#"
     register_tool name=pay needs_approval=true
     create_session agent=support id=s1

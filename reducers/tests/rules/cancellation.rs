@@ -5,6 +5,25 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# cancel_tool_call
+cancel_tool_call {"call_id":"asks7"}
+# acknowledge_cancel
+claim_tool_call@admin {"call_id":"pending7"}
+cancel_tool_call {"call_id":"pending7"}
+acknowledge_cancel@admin {"call_id":"pending7","fencing_token":"$first"}
+# continue_cleanup
+cancel_session {"session_id":"big"}
++1
+# continue_cleanup
+abort_run {"id":"grown"}
++1
+# continue_cleanup
+cancel_session {"session_id":"grown"}
++1
+"#;
+
 #[test]
 fn an_idle_session_ends_at_once() {
     check(

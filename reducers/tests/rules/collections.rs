@@ -4,6 +4,14 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# write_entries
+write_entries {"collection_id":"box","puts":[{"key":"new","data":1},{"key":"k","data":2}],"deletes":["k1"]}
+# delete_entries
+delete_entries {"collection_id":"box","prefix":"k"}
+"#;
+
 #[test]
 fn entries_are_written_and_deleted() {
     check(

@@ -4,6 +4,14 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# correct_run
+start_run {"session_id":"big","id":"mine"}
+abort_run {"id":"mine"}
+correct_run {"id":"mine","result":{"status":"done","answer":"x","tool_calls":1,"input_tokens":1,"output_tokens":1},"lines":[]}
+"#;
+
 /// A run that has ended, as a poor parser has read it: no calls, no tokens, the wrong answer.
 const ENDED: &str = r#"
     register_agent name=clerk definition={"prompt":"be kind"}

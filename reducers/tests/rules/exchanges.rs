@@ -4,6 +4,20 @@ use expect_test::expect;
 
 use crate::play;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# record_exchange
+claim_tool_call@admin {"call_id":"pending7"}
+record_exchange@admin {"call_id":"pending7","fencing_token":"$seq","entries":[{"kind":"task","data":{"task_id":"x"}}]}
+# suspend_tool_call
+register_tool {"name":"tool_input"}
+claim_tool_call@admin {"call_id":"pending7"}
+suspend_tool_call@admin {"call_id":"pending7","fencing_token":"$seq","entries":[{"kind":"asked","data":1}],"inputs":[{"message":"x"}]}
+# close_exchange
+claim_tool_call@admin {"call_id":"pending7"}
+close_exchange@admin {"call_id":"pending7","fencing_token":"$seq"}
+"#;
+
 const BEGUN: &str = r#"
     register_tool name=tool_input
     register_tool name=book needs_approval=false approval={"required_capability":"travel"}

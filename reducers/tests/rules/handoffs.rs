@@ -4,6 +4,41 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# request_supervisor_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+# claim_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+claim_handoff {"id":"$id"}
+# heartbeat_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+claim_handoff@admin {"id":"$id"}
+heartbeat_handoff@admin {"id":"$id"}
+# release_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+claim_handoff@admin {"id":"$id"}
+release_handoff@admin {"id":"$id"}
+# resolve_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+claim_handoff@admin {"id":"$id"}
+resolve_handoff@admin {"id":"$id","resolution":"x"}
+# reject_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+claim_handoff@admin {"id":"$id"}
+reject_handoff@admin {"id":"$id","reason":"x"}
+# lapse_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x"}
+claim_handoff {"id":"$id","lease_ms":5}
++10
+# escalate_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x","escalate_after_ms":5}
++10
+# expire_handoff
+request_supervisor_handoff {"session_id":"big","reason":"x","required_capability":"x","expires_after_ms":5}
++10
+"#;
+
 const HANDED_OFF: &str = r#"
     create_session agent=support id=s1
     append_message session_id=s1 role=user content=hello

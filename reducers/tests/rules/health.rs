@@ -6,6 +6,14 @@ use serde_json::json;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# record_health
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+record_health@admin {"id":"mine","fencing_token":"$seq","iteration":1,"health":{"tokens":9,"token_drift":9,"messages":2,"new_messages":1,"tool_messages":0,"over_tooling":0,"context_rot":0,"repeats":0,"signals":["token_drift"],"unhealthy":1},"action":"warn"}
+"#;
+
 #[test]
 fn the_first_measurement_of_an_answer_stands() {
     check(

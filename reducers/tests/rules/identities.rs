@@ -5,6 +5,40 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# set_policy
+set_role {"name":"none7","reducers":["set_timer"]}
+set_policy {"table":"timers","role":"none7","name":"q","condition":"1"}
+# drop_policy
+drop_policy {"table":"timers","role":"none7","name":"p"}
+# set_role
+set_role {"name":"clerk","reducers":["set_timer"]}
+# remove_role
+remove_role {"name":"clerk"}
+# create_identity
+create_identity {"id":"new","role":"app"}
+# change_identity
+create_identity@admin {"id":"new","role":"app"}
+change_identity@admin {"id":"new","role":"worker"}
+# disable_identity
+create_identity@admin {"id":"new","role":"app"}
+disable_identity@admin {"id":"new"}
+# enable_identity
+create_identity@admin {"id":"new","role":"app"}
+disable_identity@admin {"id":"new"}
+enable_identity@admin {"id":"new"}
+# create_token
+create_identity@admin {"id":"new","role":"app"}
+create_token@admin {"id":"bbbbbbbb","identity_id":"new","hash":"0000000000000000000000000000000000000000000000000000000000000000","last_four":"abcd"}
+# revoke_token
+create_identity@admin {"id":"new","role":"app"}
+create_token@admin {"id":"bbbbbbbb","identity_id":"new","hash":"0000000000000000000000000000000000000000000000000000000000000000","last_four":"abcd"}
+revoke_token@admin {"id":"bbbbbbbb"}
+# record_denied
+append_message@auditor {"session_id":"big","role":"user","content":"x"}
+"#;
+
 #[test]
 fn identities_are_created_changed_disabled_and_enabled() {
     check(

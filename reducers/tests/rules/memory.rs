@@ -4,6 +4,16 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# save_memories
+save_memories {"namespace":"support","scope":{"tenant":"a"},"facts":[{"key":"k","value":"new"},{"key":"new","value":"x"}]}
+# forget_memories
+forget_memories {"space":"support@tenant=a/"}
+# embed_memories
+embed_memories {"model":"m","vectors":[{"memory_id":1001,"seq":30,"vector":{"$blob":"AAAAAA=="}},{"memory_id":1002,"seq":30,"vector":{"$blob":"AAAAAA=="}}]}
+"#;
+
 #[test]
 fn a_fact_replaces_the_one_with_its_key() {
     check(

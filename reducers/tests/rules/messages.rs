@@ -4,6 +4,12 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# append_message
+append_message {"session_id":"big","role":"user","content":"x"}
+"#;
+
 #[test]
 fn messages_are_stored_exactly() {
     check(

@@ -4,6 +4,22 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# pause_run
+start_run {"session_id":"big","id":"mine"}
+pause_run {"id":"mine"}
+# record_pause
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+record_pause@admin {"id":"mine","fencing_token":"$seq","stage":"after_agent","reason":"x"}
+# resume_run
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+record_pause@admin {"id":"mine","fencing_token":"$seq","stage":"after_agent","reason":"x"}
+resume_run {"id":"mine"}
+"#;
+
 #[test]
 fn a_run_pauses_when_it_reaches_the_requested_stage() {
     check(

@@ -5,6 +5,16 @@ use expect_test::expect;
 
 use crate::{check, play};
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# put_prompt
+put_prompt {"name":"greeting","text":"new","labels":["l1","new"]}
+# label_prompt
+label_prompt {"name":"greeting","label":"new","version":1}
+# unlabel_prompt
+unlabel_prompt {"name":"greeting","label":"l"}
+"#;
+
 #[test]
 fn each_new_text_is_a_version_and_labels_move() {
     check(

@@ -4,6 +4,16 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# retry_tool_call
+claim_tool_call {"call_id":"pending7","lease_ms":5}
++10
+claim_tool_call {"call_id":"pending7","lease_ms":5}
++10
++1100
+"#;
+
 #[test]
 fn a_retry_gets_the_first_result() {
     check(

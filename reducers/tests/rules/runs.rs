@@ -6,6 +6,89 @@ use expect_test::expect;
 
 use crate::{check, play};
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# start_run
+start_run {"session_id":"big","input":"x"}
+# claim_run
+start_run {"session_id":"big"}
+claim_run {"id":"$id","driver":"d","lease_ms":5000}
+# claim_next_run
+start_run {"session_id":"big"}
+claim_next_run {"driver":"d","lease_ms":5000}
+# heartbeat_run
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+heartbeat_run@admin {"id":"mine","fencing_token":"$seq","lease_ms":5000}
+# record_run
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+record_run@admin {"id":"mine","fencing_token":"$seq","events":[{"kind":"token","data":{}}]}
+# reserve_usage
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+reserve_usage@admin {"id":"mine","fencing_token":"$seq","tokens":10}
+# withhold_answer
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+withhold_answer@admin {"id":"mine","fencing_token":"$seq","iteration":1,"original":{"text":"x"}}
+# record_trace
+start_run {"session_id":"big","id":"mine"}
+abort_run {"id":"mine"}
+record_trace {"id":"mine","trace_id":"x","spans":1,"status":"complete"}
+# wait_run
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+wait_run@admin {"id":"mine","fencing_token":"$seq","interrupt":{}}
+# finish_run
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+finish_run@admin {"id":"mine","fencing_token":"$seq","end":"done"}
+# abort_run
+start_run {"session_id":"big"}
+abort_run {"id":"$id"}
+# lapse_run
+start_run {"session_id":"big"}
+claim_run {"id":"$id","driver":"d","lease_ms":5}
++10
+# expire_run
+create_session {"agent":"support","id":"new","scope":{"tenant":"a"}}
+start_run {"session_id":"new","id":"mine","deadline_ms":5}
+suspend_session {"session_id":"new"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+wait_run@admin {"id":"mine","fencing_token":"$seq","interrupt":{}}
++10
+# expire_wait
+create_session {"agent":"support","id":"new","scope":{"tenant":"a"}}
+start_run {"session_id":"new","id":"mine"}
+suspend_session {"session_id":"new"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+wait_run@admin {"id":"mine","fencing_token":"$seq","interrupt":{},"ends_at":1}
++10
+# start_child_run
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+request_tool_call@admin {"call_id":"mine~1","session_id":"big","tool_name":"put","arguments":{},"run_id":"mine","run_fencing_token":"$seq","claim_lease_ms":5000}
+start_child_run@admin {"call_id":"mine~1","fencing_token":"$seq","agent":"support","input":"x"}
+# abort_run
+abort_run {"id":"grown"}
+# finish_run
+claim_run@local {"id":"grown","driver":"d","lease_ms":5000}
+finish_run@local {"id":"grown","fencing_token":"$seq","end":"done"}
+# start_child_run
+claim_run@local {"id":"grown","driver":"d","lease_ms":5000}
+request_tool_call@local {"call_id":"grown~2","session_id":"grown","tool_name":"put","arguments":{},"run_id":"grown","run_fencing_token":"$seq","claim_lease_ms":5000}
+start_child_run@local {"call_id":"grown~2","fencing_token":"$seq","agent":"support","input":"x"}
+# claim_run
+abort_run {"id":"grown"}
+start_run {"session_id":"big"}
+claim_run {"id":"$id","driver":"d","lease_ms":5000}
+# claim_next_run
+abort_run {"id":"grown"}
+start_run {"session_id":"big"}
+claim_next_run {"driver":"d","lease_ms":5000}
+"#;
+
 const BEGUN: &str = r#"
     register_agent name=support definition={"prompt":"be kind"}
     create_session agent=support id=s1

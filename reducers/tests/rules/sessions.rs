@@ -5,6 +5,34 @@ use expect_test::expect;
 
 use crate::{check, play};
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# create_session
+create_session {"agent":"support","id":"new","parent_id":"kid"}
+# open_session
+open_session {"agent":"support","id":"new","parent_id":"kid"}
+# open_session
+open_session@local {"agent":"support","id":"new","parent_id":"kid"}
+open_session {"agent":"support","id":"new"}
+# update_session
+update_session {"session_id":"big","title":"New","metadata":{"a":1}}
+# suspend_session
+suspend_session {"session_id":"big"}
+# resume_session
+suspend_session {"session_id":"big"}
+resume_session {"session_id":"big"}
+# complete_session
+complete_session {"session_id":"big"}
+# fail_session
+fail_session {"session_id":"big","code":"x","message":"x"}
+# cancel_session
+cancel_session {"session_id":"big"}
+# complete_session
+complete_session {"session_id":"grown"}
+# cancel_session
+cancel_session {"session_id":"grown"}
+"#;
+
 #[test]
 fn a_session_is_created() {
     check(

@@ -10,6 +10,25 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# export_run
+create_session {"agent":"support","id":"small","scope":{"tenant":"a"}}
+start_run {"session_id":"small","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+record_pause@admin {"id":"mine","fencing_token":"$seq","stage":"after_agent","reason":"x"}
+export_run {"id":"mine"}
+# import_run
+import_run {"id":"new","any_definition":true,"snapshot":{"format":"abide-run","version":1,"id":"snap","created_at":0,"is_copy":false,"tools":["put"],"agents":[{"name":"support","revision":1}],"runs":[{"id":"r","session_id":"s","agent":"support","revision":1,"scope":{"tenant":"a"},"metadata":{},"iterations":0,"tool_calls":0,"input_tokens":0,"output_tokens":0,"usage_missing":0,"budget_tokens":0,"budget_cost_micros":0,"began_at":0,"messages":[{"role":"user","kind":"message","content":"x"}],"calls":[]}]}}
+# fork_session
+create_session {"agent":"support","id":"small","scope":{"tenant":"a"}}
+append_message {"session_id":"small","role":"user","content":"x"}
+fork_session {"session_id":"small"}
+# continue_fork
+fork_session {"session_id":"big"}
++1
+"#;
+
 /// A caller of a tenant.
 pub(super) fn of_tenant(tenant: &str, role: &str) -> Caller {
     let scope = BTreeMap::from([("tenant".to_owned(), tenant.to_owned())]);

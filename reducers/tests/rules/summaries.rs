@@ -4,6 +4,18 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# record_summary
+start_run {"session_id":"big","id":"mine","input":"x"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+record_summary@admin {"id":"mine","fencing_token":"$seq","summary":{"number":1,"through_id":1,"folded_id":1,"goal_id":1,"goal_folded_id":1,"summary":{},"kept":[],"answers":0,"handoffs":[],"origin":"model","tokens_before":1},"archived":[{"entry_id":1,"call_id":"x","tool_name":"put","characters":1}]}
+# write_plan
+start_run {"session_id":"big","id":"mine"}
+claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
+write_plan@admin {"id":"mine","fencing_token":"$seq","expected_version":0,"steps":[{"title":"one","status":"in_progress"},{"title":"two","status":"not_started"}]}
+"#;
+
 /// Only the holder of the run records a summary. It covers more than the last one, and archives messages of its own
 /// session only.
 #[test]

@@ -4,6 +4,17 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# set_timer
+set_timer {"session_id":"big","in_ms":80000}
+# cancel_timer
+cancel_timer {"id":"tm7"}
+# fire_timer
+set_timer {"session_id":"big","in_ms":5,"message":"x"}
++10
+"#;
+
 #[test]
 fn a_timer_fires() {
     check(

@@ -5,6 +5,37 @@ use expect_test::{Expect, expect};
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# request_tool_call
+request_tool_call {"call_id":"new","session_id":"kid","tool_name":"paced","arguments":{}}
+# claim_tool_call
+claim_tool_call {"call_id":"pending7"}
+# claim_next_tool_call
+request_tool_call {"call_id":"last","session_id":"big","tool_name":"queued","arguments":{}}
+claim_next_tool_call {"tools":["queued"]}
+# heartbeat_tool_call
+claim_tool_call@admin {"call_id":"pending7"}
+heartbeat_tool_call@admin {"call_id":"pending7","fencing_token":"$seq"}
+# complete_tool_call
+claim_tool_call@admin {"call_id":"pending7"}
+complete_tool_call@admin {"call_id":"pending7","fencing_token":"$seq","result":1}
+# fail_tool_call
+claim_tool_call@admin {"call_id":"pending7"}
+fail_tool_call@admin {"call_id":"pending7","fencing_token":"$seq","error":"x","retryable":true}
+# settle_tool_call
+register_tool {"name":"once"}
+request_tool_call {"call_id":"once","session_id":"big","tool_name":"once","arguments":{},"claim_lease_ms":5}
++10
+settle_tool_call {"call_id":"once","outcome":"failed"}
+# lapse_tool_call
+claim_tool_call {"call_id":"pending7","lease_ms":5}
++10
+# claim_tool_call
+abort_run {"id":"grown"}
+claim_tool_call {"call_id":"pending7"}
+"#;
+
 /// Three tools with the three effects, a session, and a call of each.
 const ASKED: &str = r#"
     register_tool name=look effect=read_only

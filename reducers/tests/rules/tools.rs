@@ -4,6 +4,12 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# register_tool
+register_tool {"name":"put","description":"new"}
+"#;
+
 #[test]
 fn a_tool_is_registered_and_changed() {
     check(

@@ -4,6 +4,26 @@ use expect_test::expect;
 
 use crate::check;
 
+/// The cases of `costs.rs`.
+pub(crate) const COSTS: &str = r#"
+# put_webhook
+start_run {"session_id":"big","id":"mine"}
+put_webhook {"run_id":"mine","name":"new","url":"https://x/","token":"x"}
+# delete_webhook
+start_run {"session_id":"big","id":"mine"}
+put_webhook {"run_id":"mine","name":"new","url":"https://x/"}
+delete_webhook {"id":"$id"}
+# record_delivery
+start_run {"session_id":"big","id":"mine"}
+put_webhook {"run_id":"mine","name":"new","url":"https://x/","after":0}
+record_delivery {"id":"$id","set_seq":"$seq","delivered":1}
+# retry_webhook
+start_run {"session_id":"big","id":"mine"}
+put_webhook {"run_id":"mine","name":"new","url":"https://x/","after":0}
+record_delivery {"id":"$id","set_seq":"$seq","delivered":0,"error":"x","retry_in_ms":5}
++10
+"#;
+
 #[test]
 fn a_webhook_follows_its_run_to_the_end() {
     check(
