@@ -52,6 +52,31 @@ fn wrong_missing_and_superfluous_arguments() {
     );
 }
 
+/// `reducers/src/arguments.rs` has the arguments of each reducer that callers may call.
+#[test]
+fn the_types_of_all_arguments_are_exported() {
+    let modules = abide_reducers::modules();
+    let reducers = modules.iter().flat_map(|module| &module.reducers);
+    let mut exports: Vec<String> = reducers.map(|reducer| export(reducer.path)).collect();
+    // The order of rustfmt.
+    exports.sort_by(|one, other| one.split("::").cmp(other.split("::")));
+    let file = format!(
+        "//! The arguments of the built-in reducers, for typed calls: `abide.call(ClaimHandoff::new(\"ho_1\"))`. Reducers \
+         that only\n//! the engine calls, when a deadline has passed, are not here.\n//!\n//! `cargo xtask generate` \
+         writes this file.\n\n{}",
+        exports.concat()
+    );
+    expect_file!["../../src/arguments.rs"].assert_eq(&file);
+}
+
+/// Returns the line that exports the arguments of the reducer at a path such as `abide_reducers::timer::set_timer`.
+fn export(path: &str) -> String {
+    let (module, name) = path.rsplit_once("::").unwrap();
+    let module = module.strip_prefix("abide_reducers").expect("a built-in reducer");
+    let words = name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]);
+    format!("pub use crate{module}::{};\n", words.collect::<String>())
+}
+
 /// Every reducer documents its arguments.
 #[test]
 fn the_arguments_of_each_reducer() {

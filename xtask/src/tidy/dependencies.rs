@@ -76,10 +76,7 @@ const CRATES: [CrateRule; 22] = [
         ],
     },
     // Without the reducers: their tests use it.
-    CrateRule {
-        name: "abide-tests",
-        may_see: &["abide-schema", "abide-store", "abide-engine"],
-    },
+    CrateRule { name: "abide-tests", may_see: &["abide-schema", "abide-store", "abide-engine"] },
     CrateRule { name: "abide-sim", may_see: EVERYTHING },
     CrateRule { name: "abide-bench", may_see: EVERYTHING },
     CrateRule { name: "xtask", may_see: &[] },
