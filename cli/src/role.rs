@@ -2,7 +2,7 @@
 
 use abide_client::arguments::{RemoveRole, SetRole};
 use abide_client::{CallLimits, RateLimit};
-use abide_reducers::role::BUILT_IN;
+use abide_schema::reducer::BuiltInRole;
 use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
@@ -95,13 +95,26 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
 async fn list(options: &Options) -> Result<(), Failure> {
     if !options.json {
         let terminal = Terminal::of_stdout();
-        for (name, reducers) in BUILT_IN {
-            let may = match reducers {
-                ["*"] if name == "admin" => "everything".to_owned(),
-                ["*"] => "everything except identities, tokens, roles and policies".to_owned(),
-                [] => "nothing; it only reads".to_owned(),
-                reducers => reducers.join(", "),
+        let built_in = abide_reducers::modules();
+        for role in BuiltInRole::ALL {
+            let may = match role {
+                BuiltInRole::Admin => "everything".to_owned(),
+                BuiltInRole::App => {
+                    "everything except identities, tokens, roles and policies".to_owned()
+                }
+                role => {
+                    let modules = built_in.iter().chain(&options.modules);
+                    let reducers = modules.flat_map(|module| &module.reducers);
+                    let reducers = reducers.filter(|reducer| role.may_call(reducer.roles));
+                    let names: Vec<&str> = reducers.map(|reducer| reducer.name).collect();
+                    if names.is_empty() {
+                        "nothing; it only reads".to_owned()
+                    } else {
+                        names.join(", ")
+                    }
+                }
             };
+            let name = role.name();
             print_line(terminal.bold(format!("{name:<10}")) + "  " + &may)?;
         }
         print_line("")?;

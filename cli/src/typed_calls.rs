@@ -1,10 +1,7 @@
 //! Test of typed calls, of the reducer of `examples/own-module` and of built-in ones.
 
-use std::collections::BTreeSet;
-
 use crate::arguments::{AppendMessage, CreateSession};
-use crate::schema::reducer::Arguments;
-use crate::{Abide, Call, Config, arguments};
+use crate::{Abide, Call, Config};
 
 #[path = "../../examples/own-module/src/notes.rs"]
 #[expect(unreachable_pub, reason = "the file is as a program has it")]
@@ -44,99 +41,4 @@ async fn a_typed_call_names_its_reducer_and_returns_its_result() {
     ];
     assert_eq!(arguments, expected);
     abide.close().await;
-}
-
-/// The names of the reducers of these arguments. Each must be in the public module `arguments` of this crate.
-macro_rules! reducers_of {
-    ($($arguments:ident),* $(,)?) => {
-        [$(<arguments::$arguments as Arguments>::REDUCER),*]
-    };
-}
-
-/// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
-const EXPORTED: [&str; 76] = reducers_of![
-    AbortRun,
-    AcknowledgeCancel,
-    AppendMessage,
-    CancelSession,
-    CancelTimer,
-    CancelToolCall,
-    ChangeIdentity,
-    ClaimHandoff,
-    ClaimNextRun,
-    ClaimNextToolCall,
-    ClaimRun,
-    ClaimToolCall,
-    CloseExchange,
-    CompleteSession,
-    CompleteToolCall,
-    CorrectRun,
-    CreateIdentity,
-    CreateSession,
-    CreateToken,
-    DecideApproval,
-    DeleteEntries,
-    DeleteWebhook,
-    DisableIdentity,
-    DropPolicy,
-    EmbedMemories,
-    EnableIdentity,
-    ExportRun,
-    FailSession,
-    FailToolCall,
-    FinishRun,
-    ForgetMemories,
-    ForkSession,
-    HeartbeatHandoff,
-    HeartbeatRun,
-    HeartbeatToolCall,
-    ImportRun,
-    LabelPrompt,
-    OpenSession,
-    PauseRun,
-    PutPrompt,
-    PutWebhook,
-    RecordDelivery,
-    RecordExchange,
-    RecordHealth,
-    RecordPause,
-    RecordRun,
-    RecordSummary,
-    RecordTrace,
-    RegisterAgent,
-    RegisterTool,
-    RejectHandoff,
-    ReleaseHandoff,
-    RemoveRole,
-    RequestSupervisorHandoff,
-    RequestToolCall,
-    ReserveUsage,
-    ResolveHandoff,
-    ResumeRun,
-    ResumeSession,
-    RetireAgent,
-    RevokeToken,
-    SaveMemories,
-    SetPolicy,
-    SetRole,
-    SetTimer,
-    SettleToolCall,
-    StartChildRun,
-    StartRun,
-    SuspendSession,
-    SuspendToolCall,
-    UnlabelPrompt,
-    UpdateSession,
-    WaitRun,
-    WithholdAnswer,
-    WriteEntries,
-    WritePlan,
-];
-
-#[test]
-fn the_arguments_of_each_callable_reducer_are_exported() {
-    let modules = crate::reducers::modules();
-    let callable: BTreeSet<&str> =
-        modules.iter().flat_map(|module| &module.reducers).map(|reducer| reducer.name).collect();
-    assert_eq!(BTreeSet::from(EXPORTED), callable);
 }

@@ -143,7 +143,7 @@ pub fn module() -> Module {
 /// `approved_arguments` the call runs with these instead: they are validated against the tool's schema as well,
 /// and both are kept. A call of `tool_input` is a question: its `approved_arguments` are `{"answer": …}`, and the answer must
 /// fit the schema in its arguments. With `arguments_hash` the decision is valid only for arguments with that hash.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn decide_approval(
     ctx: &mut Context<'_>,
     /// The approval; or give `call_id`.

@@ -1,48 +1,81 @@
 //! The arguments of the built-in reducers, for typed calls: `abide.call(ClaimHandoff::new("ho_1"))`. Reducers that only
 //! the engine calls, when a deadline has passed, are not here.
+//!
+//! `cargo xtask generate` writes this file.
 
-pub use crate::access::identity::{
-    ChangeIdentity, CreateIdentity, DisableIdentity, EnableIdentity,
-};
-pub use crate::access::policy::{DropPolicy, SetPolicy};
-pub use crate::access::role::{RemoveRole, SetRole};
-pub use crate::access::token::{CreateToken, RevokeToken};
-pub use crate::agent::{RegisterAgent, RetireAgent};
+pub use crate::access::identity::ChangeIdentity;
+pub use crate::access::identity::CreateIdentity;
+pub use crate::access::identity::DisableIdentity;
+pub use crate::access::identity::EnableIdentity;
+pub use crate::access::policy::DropPolicy;
+pub use crate::access::policy::SetPolicy;
+pub use crate::access::role::RemoveRole;
+pub use crate::access::role::SetRole;
+pub use crate::access::token::CreateToken;
+pub use crate::access::token::RevokeToken;
+pub use crate::agent::RegisterAgent;
+pub use crate::agent::RetireAgent;
 pub use crate::approval::DecideApproval;
-pub use crate::collection::{DeleteEntries, WriteEntries};
+pub use crate::collection::DeleteEntries;
+pub use crate::collection::WriteEntries;
 pub use crate::correction::CorrectRun;
 pub use crate::delegation::StartChildRun;
-pub use crate::exchange::{CloseExchange, RecordExchange, SuspendToolCall};
-pub use crate::handoff::{
-    ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,
-    ResolveHandoff,
-};
+pub use crate::exchange::CloseExchange;
+pub use crate::exchange::RecordExchange;
+pub use crate::exchange::SuspendToolCall;
+pub use crate::handoff::ClaimHandoff;
+pub use crate::handoff::HeartbeatHandoff;
+pub use crate::handoff::RejectHandoff;
+pub use crate::handoff::ReleaseHandoff;
+pub use crate::handoff::RequestSupervisorHandoff;
+pub use crate::handoff::ResolveHandoff;
 pub use crate::health::RecordHealth;
-pub use crate::memory::{EmbedMemories, ForgetMemories, SaveMemories};
+pub use crate::memory::EmbedMemories;
+pub use crate::memory::ForgetMemories;
+pub use crate::memory::SaveMemories;
 pub use crate::message::AppendMessage;
-pub use crate::pause::{PauseRun, RecordPause, ResumeRun};
+pub use crate::pause::PauseRun;
+pub use crate::pause::RecordPause;
+pub use crate::pause::ResumeRun;
 pub use crate::plan::WritePlan;
-pub use crate::prompt::{LabelPrompt, PutPrompt, UnlabelPrompt};
-pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
-pub use crate::run::end::{AbortRun, FinishRun};
+pub use crate::prompt::LabelPrompt;
+pub use crate::prompt::PutPrompt;
+pub use crate::prompt::UnlabelPrompt;
+pub use crate::run::drive::ClaimNextRun;
+pub use crate::run::drive::ClaimRun;
+pub use crate::run::drive::HeartbeatRun;
+pub use crate::run::drive::RecordRun;
+pub use crate::run::end::AbortRun;
+pub use crate::run::end::FinishRun;
 pub use crate::run::reserve::ReserveUsage;
 pub use crate::run::start::StartRun;
 pub use crate::run::wait::WaitRun;
-pub use crate::session::create::{CreateSession, OpenSession};
+pub use crate::session::CancelSession;
+pub use crate::session::CompleteSession;
+pub use crate::session::FailSession;
+pub use crate::session::ResumeSession;
+pub use crate::session::SuspendSession;
+pub use crate::session::create::CreateSession;
+pub use crate::session::create::OpenSession;
 pub use crate::session::update::UpdateSession;
-pub use crate::session::{
-    CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
-};
 pub use crate::snapshot::export::ExportRun;
 pub use crate::snapshot::fork::ForkSession;
 pub use crate::snapshot::import::ImportRun;
 pub use crate::summary::RecordSummary;
-pub use crate::timer::{CancelTimer, SetTimer};
+pub use crate::timer::CancelTimer;
+pub use crate::timer::SetTimer;
 pub use crate::tool::RegisterTool;
-pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};
-pub use crate::tool_call::claim::{ClaimNextToolCall, ClaimToolCall, HeartbeatToolCall};
-pub use crate::tool_call::finish::{CompleteToolCall, FailToolCall, SettleToolCall};
+pub use crate::tool_call::cancel::AcknowledgeCancel;
+pub use crate::tool_call::cancel::CancelToolCall;
+pub use crate::tool_call::claim::ClaimNextToolCall;
+pub use crate::tool_call::claim::ClaimToolCall;
+pub use crate::tool_call::claim::HeartbeatToolCall;
+pub use crate::tool_call::finish::CompleteToolCall;
+pub use crate::tool_call::finish::FailToolCall;
+pub use crate::tool_call::finish::SettleToolCall;
 pub use crate::tool_call::request::RequestToolCall;
 pub use crate::trace::RecordTrace;
-pub use crate::webhook::{DeleteWebhook, PutWebhook, RecordDelivery};
+pub use crate::webhook::DeleteWebhook;
+pub use crate::webhook::PutWebhook;
+pub use crate::webhook::RecordDelivery;
 pub use crate::withheld::WithholdAnswer;

@@ -126,7 +126,7 @@ pub fn module() -> Module {
 /// Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of
 /// the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns
 /// the stored id of the collection.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn write_entries(
     ctx: &mut Context<'_>,
     #[id(new, Collection)] collection_id: String,
@@ -182,7 +182,7 @@ pub fn write_entries(
 /// Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200
 /// or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. A collection stays
 /// if it is fenced, because it holds the token, and if it has entries that the caller cannot see.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn delete_entries(
     ctx: &mut Context<'_>,
     #[id(Collection)] collection_id: String,

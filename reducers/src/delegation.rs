@@ -30,7 +30,7 @@ pub fn module() -> Module {
 /// Starts a run of another agent for a tool call that the caller holds and that a run requested. The child
 /// has its own session under the session of the call, with the same scope. The same call again returns the same
 /// run. Depth and number of the descendants of one run are limited.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn start_child_run(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,

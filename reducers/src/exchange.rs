@@ -59,7 +59,7 @@ pub fn module() -> Module {
 }
 
 /// Records steps of the exchange of a claimed call.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn record_exchange(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
@@ -75,7 +75,7 @@ pub fn record_exchange(
 
 /// Puts a claimed call back, because its server has asked for input, or continues it as a task. With `inputs` the call waits
 /// for a decision on each of them; with `retry_ms` it is claimed again after that time. Steps are recorded with it.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn suspend_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
@@ -118,7 +118,7 @@ pub fn suspend_tool_call(
 
 /// Records that the tasks of a call have ended, or were cancelled. The holder of the call closes them with the outcome; without
 /// a token, the call must have ended.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn close_exchange(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,

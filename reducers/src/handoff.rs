@@ -170,7 +170,7 @@ pub fn module() -> Module {
 /// after `escalate_after_ms`, it requires the capability `escalate_to` instead; if it is unclaimed after
 /// `expires_after_ms`, the session continues without an answer. With `call_id` and `call_fencing_token` the answer is the result
 /// of that tool call, which waits for it without a lease.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn request_supervisor_handoff(
     ctx: &mut Context<'_>,
     #[id(session::Session)] session_id: String,
@@ -278,7 +278,7 @@ fn wait_for_answer(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<(), Abor
 
 /// Claims a pending handoff. Exactly one supervisor wins. Requires the capability that the
 /// handoff requires.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn claim_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
@@ -301,7 +301,7 @@ pub fn claim_handoff(
 }
 
 /// Extends the lease on a claimed handoff.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn heartbeat_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
@@ -316,7 +316,7 @@ pub fn heartbeat_handoff(
 
 /// Releases a claimed handoff to other supervisors. (The `fencing_token` of the claim, here and in
 /// the answers, distinguishes supervisors that share a name.)
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn release_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
@@ -329,7 +329,7 @@ pub fn release_handoff(
 /// Resolves a claimed handoff. The resolution becomes a message of the session, or the result of the tool call that waits for it,
 /// and the session is active again. Refused while the caller that started the run of the session may not start runs of its
 /// agents.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn resolve_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
@@ -344,7 +344,7 @@ pub fn resolve_handoff(
 
 /// Rejects a claimed handoff. The reason becomes a message of the session, or the error of the tool call that waits for it, and
 /// the session is active again.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn reject_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,

@@ -155,7 +155,7 @@ pub fn module() -> Module {
 /// Records the measurements of an answer of a run, and the action of the watchdog. Recorded again with `compact`, the row of
 /// an answer without an action says that the context was compacted after it. Only the rows of the last 1,000 answers of a run
 /// are kept.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn record_health(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

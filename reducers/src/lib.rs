@@ -23,7 +23,7 @@
 //! | a plan, the labels of a prompt, the webhooks of a run, the questions of a call, the runs above one | a small limit of each | | |
 //!
 //! All other reducers handle one row and what directly belongs to it, also those that the engine calls: for timers, leases,
-//! retries, approvals, handoffs and deadlines. So the largest step is one row with megabytes. `tests/it/costs.rs` counts the
+//! retries, approvals, handoffs and deadlines. So the largest step is one row with megabytes. `reducers/tests/rules/costs.rs` counts the
 //! steps of each reducer over files of different sizes; rows of many bytes are in `tests/it/cleanup.rs`,
 //! `tests/it/claims.rs` and `tests/it/forks.rs`.
 

@@ -142,7 +142,7 @@ pub fn module() -> Module {
 
 /// Saves facts, all or nothing. They belong to the scope of the caller, or, with `session_id`, to one session. A fact
 /// replaces the one with the same key. A space has at most 1,000 facts.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn save_memories(
     ctx: &mut Context<'_>,
     /// The namespace: the name of an agent, or a name that several agents share.
@@ -199,7 +199,7 @@ pub fn save_memories(
 
 /// Deletes facts of a space: those with these keys, or all. Keys that do not exist are ignored. One call deletes at
 /// most 100 facts. The log keeps the calls that saved them.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn forget_memories(
     ctx: &mut Context<'_>,
     /// The space, as in the table `memories`.
@@ -242,7 +242,7 @@ pub fn forget_memories(
 
 /// Stores vectors of facts, for search by meaning. The vector of a fact that has changed or does not exist any more is
 /// dropped.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn embed_memories(
     ctx: &mut Context<'_>,
     /// The embedding model.

@@ -42,7 +42,7 @@ pub fn module() -> Module {
 /// the role `agent`, `app` or `admin`.
 ///
 /// With `run_id` and `run_fencing_token` it is an entry of the driver of a run. Only its `data` has an effect on the run.
-#[reducer]
+#[reducer(roles(app, agent, supervisor))]
 pub fn append_message(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,

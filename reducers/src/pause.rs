@@ -32,7 +32,7 @@ pub fn module() -> Module {
 
 /// Requests that a run pauses at a stage of its loop, or at the next one if none is named. Tools that run are not
 /// interrupted. A run that waits for a decision pauses after that decision. A repeated request replaces the former one.
-#[reducer]
+#[reducer(roles(app, agent, supervisor))]
 pub fn pause_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
@@ -71,7 +71,7 @@ pub fn pause_run(
 
 /// Pauses a run at a stage that it has reached: for its driver. With `reason` a rule or a callback demands it. Without
 /// `reason` it takes effect only while `pause_run` requests it for the stage; otherwise the run continues.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn record_pause(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
@@ -122,7 +122,7 @@ pub fn record_pause(
 
 /// Resumes a paused run: a driver continues it at the same place. For a run that has not paused yet, it withdraws the
 /// request. The caller, and the one that started the run, must be allowed to start runs of its agent.
-#[reducer]
+#[reducer(roles(app, agent, supervisor))]
 pub fn resume_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

@@ -168,7 +168,7 @@ pub fn module() -> Module {
 /// Writes the next version of the plan of a run's session: all steps, in order. Refused with `conflict` if the plan
 /// has another version than expected, and with `bad_transition` if not exactly one step is in progress while steps
 /// are left and work has begun.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn write_plan(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

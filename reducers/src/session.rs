@@ -59,7 +59,7 @@ pub fn module() -> Module {
 
 /// Suspends a session until something arrives for it. One that is suspended because a call of it waits for a decision is not
 /// continued by the decision.
-#[reducer]
+#[reducer(roles(app, agent, supervisor))]
 pub fn suspend_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
@@ -82,7 +82,7 @@ pub fn suspend_session(
 }
 
 /// Resumes a suspended session. Refused if the caller that started its run may no longer start runs of the agent.
-#[reducer]
+#[reducer(roles(app, agent, supervisor))]
 pub fn resume_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
@@ -100,7 +100,7 @@ pub fn resume_session(
 }
 
 /// Completes a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn complete_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
@@ -115,7 +115,7 @@ pub fn complete_session(
 }
 
 /// Fails a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn fail_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
@@ -138,7 +138,7 @@ pub fn fail_session(
 /// immediately: `failed`, with the code `cancelled`. Otherwise its workers are asked to stop, and it
 /// ends when the last of them has. If it has more rows than one transaction should end, the rest follows
 /// in steps; no new work starts for it or its child sessions from now on.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn cancel_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,

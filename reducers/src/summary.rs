@@ -156,7 +156,7 @@ pub fn module() -> Module {
 
 /// Records a summary of a session's messages, and the results that the model sees as markers from now on. It must
 /// cover more than the last one.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn record_summary(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

@@ -104,7 +104,7 @@ pub fn module() -> Module {
 /// Sets a timer, for a time or for a delay from now. When it fires, its row becomes `fired`; with a session
 /// and a `message`, the message is appended to the session; with `resume` a suspended session is resumed.
 /// Setting an identical timer with the same `id` changes nothing.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn set_timer(
     ctx: &mut Context<'_>,
     /// Delay in milliseconds; or give `due_at`.
@@ -164,7 +164,7 @@ pub fn set_timer(
 }
 
 /// Cancels a timer before it fires.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn cancel_timer(
     ctx: &mut Context<'_>,
     #[id(Timer)] id: String,

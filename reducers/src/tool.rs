@@ -288,7 +288,7 @@ pub fn module() -> Module {
 
 /// Registers a tool, or a new version of one. Registering an identical tool changes nothing. The approval of its calls and the
 /// capability of its workers stay unless an admin or an app registers it.
-#[reducer]
+#[reducer(roles(app, worker))]
 pub fn register_tool(
     ctx: &mut Context<'_>,
     /// Its name.

@@ -50,7 +50,7 @@ pub fn module() -> Module {
 }
 
 /// Records that the trace of a run was sent. A later record replaces it.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn record_trace(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

@@ -127,7 +127,7 @@ pub fn module() -> Module {
 
 /// Sets where the events of a run are sent, or replaces a webhook of the same name. Events that the caller cannot see are
 /// not sent.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn put_webhook(
     ctx: &mut Context<'_>,
     /// The run.
@@ -196,7 +196,7 @@ pub fn put_webhook(
 }
 
 /// Deletes a webhook: no further event is sent to it.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn delete_webhook(
     ctx: &mut Context<'_>,
     #[id(Webhook)] id: String,

@@ -39,7 +39,7 @@ pub fn module() -> Module {
 
 /// Keeps the original of an answer that a guardrail has denied, or of a part of it. The message in its place is
 /// recorded in the same batch.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn withhold_answer(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

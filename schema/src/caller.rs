@@ -58,6 +58,60 @@ impl RateLimit {
     }
 }
 
+/// A built-in role. The declaration of a reducer names those that may call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuiltInRole {
+    /// May call every reducer.
+    Admin,
+    /// An application. May call every reducer that does not declare its roles.
+    App,
+    /// An agent that drives its runs.
+    Agent,
+    /// Runs tool calls.
+    Worker,
+    /// A person who supervises sessions.
+    Supervisor,
+    /// Only reads.
+    Auditor,
+}
+
+impl BuiltInRole {
+    /// Every built-in role.
+    pub const ALL: [BuiltInRole; 6] = [
+        BuiltInRole::Admin,
+        BuiltInRole::App,
+        BuiltInRole::Agent,
+        BuiltInRole::Worker,
+        BuiltInRole::Supervisor,
+        BuiltInRole::Auditor,
+    ];
+
+    /// Returns its name, which callers have as their role.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BuiltInRole::Admin => Caller::ADMIN,
+            BuiltInRole::App => "app",
+            BuiltInRole::Agent => "agent",
+            BuiltInRole::Worker => "worker",
+            BuiltInRole::Supervisor => "supervisor",
+            BuiltInRole::Auditor => "auditor",
+        }
+    }
+
+    /// Returns the built-in role with a name.
+    #[must_use]
+    pub fn with_name(name: &str) -> Option<BuiltInRole> {
+        BuiltInRole::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// `true` if this role may call a reducer that declares these roles.
+    #[must_use]
+    pub fn may_call(self, declared: &[BuiltInRole]) -> bool {
+        self == BuiltInRole::Admin || declared.contains(&self)
+    }
+}
+
 /// The caller of a request. Clones share its data. Two callers are equal if id, role, capabilities, scope, the
 /// scope before narrowing and limits are; credentials are not compared.
 #[derive(Clone)]

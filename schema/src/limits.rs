@@ -97,7 +97,7 @@ pub const SEGMENT_BYTES: u64 = 1 << 20;
 pub const CHECKPOINT_JOURNAL_BYTES: u64 = 48 << 20;
 
 /// Steps of SQLite's virtual machine after which a batch of so many calls is refused before its next call. An ordinary
-/// call takes some hundreds, the first step of a cancellation up to 45,000 (`tests/it/costs.rs`).
+/// call takes some hundreds, the first step of a cancellation up to 45,000 (`reducers/tests/rules/costs.rs`).
 #[must_use]
 pub fn batch_steps(calls: usize) -> u64 {
     100_000 + 1_000 * calls as u64

@@ -1,5 +1,6 @@
 //! A module: tables, reducers, deadlines and row visibility, declared together.
 
+use crate::caller::BuiltInRole;
 #[cfg(doc)]
 use crate::caller::Caller;
 use crate::limits;
@@ -118,8 +119,8 @@ impl Deadline {
 }
 
 /// Checks a call of a restricted caller before it runs, and refuses it if the caller lacks permission.
-/// It can read rows like a reducer, but writes none.
-pub type Guard = fn(&mut Context<'_>, reducer: &str) -> Result<(), Abort>;
+/// It can read rows like a reducer, but writes none. `roles` are those that the reducer declares.
+pub type Guard = fn(&mut Context<'_>, reducer: &str, roles: &[BuiltInRole]) -> Result<(), Abort>;
 
 /// How the server looks up tokens: SQL over a module's tables.
 #[derive(Clone, Copy, Debug)]

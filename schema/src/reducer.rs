@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as JsonValue};
 use sha2::{Digest as _, Sha256};
 
-pub use crate::caller::Caller;
+pub use crate::caller::{BuiltInRole, Caller};
 use crate::event::{Hash, Salt};
 use crate::id::{Micros, Seq, ulid};
 pub use crate::module::{
@@ -616,8 +616,12 @@ pub type DecodeArguments = fn(&Map<String, JsonValue>) -> Result<Box<dyn Call>, 
 pub struct Definition {
     /// Its name.
     pub name: &'static str,
+    /// The path of its function, such as `abide_reducers::timer::set_timer`.
+    pub path: &'static str,
     /// Its description, from the function's doc comment.
     pub doc: &'static str,
+    /// The built-in roles that may call it; an admin may in any case.
+    pub roles: &'static [BuiltInRole],
     /// The JSON Schema of its arguments.
     pub arguments: fn() -> JsonValue,
     /// The JSON Schema of its result.

@@ -6,9 +6,8 @@
 use abide_engine::{Engine, replay};
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Code, Context, Module, Seq, reducer};
+use abide_tests::world::World;
 use serde_json::json;
-
-use crate::world::World;
 
 /// Panics if `fall` is set.
 #[reducer]
@@ -29,7 +28,7 @@ mod later {
 
 #[test]
 fn an_internal_failure_is_reported_and_affects_no_other_call() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     let path = world.path().with_file_name("stumble.db");
     let module = Module::new("stumble").reducer(stumble::definition());

@@ -6,9 +6,8 @@ use abide_reducers::modules;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Scope, limits};
+use abide_tests::world::{World, run};
 use serde_json::{Value as JsonValue, json};
-
-use crate::world::{World, run};
 
 fn worker(scope: &[(&str, &str)]) -> Caller {
     let scope: Scope = scope.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
@@ -26,7 +25,7 @@ async fn claim(world: &World, by: &Caller) -> Result<String, Code> {
 /// Sessions of two tenants with two teams each and the same names; calls and runs of each wait in
 /// turn.
 async fn tenants() -> World {
-    let world = World::new();
+    let world = World::new(modules);
     let retry = json!({"max_attempts": 9, "backoff_ms": 0});
     let tool = json!({"name": "put", "effect": "idempotent", "retry": retry});
     world.call("register_tool", tool).await.unwrap();
@@ -131,7 +130,7 @@ fn an_older_file_is_migrated() {
 fn a_claim_reads_a_bounded_number_of_bytes() {
     const BYTES: usize = 7 << 20;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         world.close();
         let mut config = world.config(modules());
         // The first step of the cancellation is the only one.
@@ -169,7 +168,7 @@ fn a_claim_reads_a_bounded_number_of_bytes() {
 fn the_tools_of_a_claim_share_one_limit() {
     const TOOLS: usize = 4;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         world.close();
         let mut config = world.config(modules());
         // The first step of the cancellation is the only one.

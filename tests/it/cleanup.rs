@@ -7,9 +7,8 @@ use abide_reducers::modules;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Refusal, limits};
+use abide_tests::world::{World, run};
 use serde_json::{Value as JsonValue, json};
-
-use crate::world::{World, run};
 
 fn to(reducer: &str, args: JsonValue) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
@@ -35,7 +34,7 @@ const CALLS: usize = 250;
 /// A session with many children, calls and timers; the last child has a child and a call of its
 /// own.
 async fn family() -> World {
-    let world = World::new();
+    let world = World::new(modules);
     let mut calls = vec![
         to("register_tool", json!({"name": "put", "effect": "idempotent"})),
         to("register_tool", json!({"name": "ask", "needs_approval": true})),
@@ -309,7 +308,7 @@ async fn delegate(world: &World, run: &str, session: &str, token: i64, nth: usiz
 /// A run with 240 descendants, each with a waiting call. Those of the first level have drivers, and delegated to
 /// the others. Returns the token of the top run, and of the last run with a driver.
 async fn tree() -> (World, i64, i64) {
-    let world = World::new();
+    let world = World::new(modules);
     let setup = vec![
         to("register_tool", json!({"name": "put", "effect": "idempotent"})),
         to("register_agent", json!({"name": "support", "definition": {}, "mode": "all"})),
@@ -453,7 +452,7 @@ fn a_cancellation_takes_few_transactions() {
 #[test]
 fn session_depth_is_limited() {
     run(async {
-        let world = World::new();
+        let world = World::new(modules);
         world.session("d0").await;
         for depth in 1..=limits::SESSION_DEPTH {
             let (id, parent) = (format!("d{depth}"), format!("d{}", depth - 1));
@@ -481,7 +480,7 @@ fn session_depth_is_limited() {
 #[test]
 fn a_batch_is_bounded_in_steps() {
     const SESSIONS: usize = 12;
-    let world = World::new();
+    let world = World::new(modules);
     run(async {
         let mut calls = Vec::new();
         for nth in 0..SESSIONS {
@@ -508,7 +507,7 @@ fn a_batch_is_bounded_in_steps() {
 /// second.
 #[test]
 fn batches_are_bounded_in_bytes_and_rows() {
-    let world = World::new();
+    let world = World::new(modules);
     run(async {
         let scope = [("tenant".to_owned(), "zeta".to_owned())];
         let zeta = Caller::with("zoe", "app", ["*".to_owned()].into(), scope.into());
@@ -551,7 +550,7 @@ fn batches_are_bounded_in_bytes_and_rows() {
 /// The rows of a batch are limited, not only the steps that they take: each of these calls changes few rows.
 #[test]
 fn a_batch_is_bounded_in_rows() {
-    let world = World::new();
+    let world = World::new(modules);
     run(async {
         let put = |nth: usize, rows: usize| {
             let puts = (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1}));
@@ -578,7 +577,7 @@ fn a_batch_is_bounded_in_rows() {
 /// Regression: 200 calls of 70 bytes that change a row of 4 MB blocked the writer for 42 s, and were answered with 780 MB.
 #[test]
 fn a_batch_is_bounded_in_bytes() {
-    let world = World::new();
+    let world = World::new(modules);
     run(async {
         let metadata = json!({"text": "x".repeat(3_000_000)});
         let args = json!({"agent": "support", "id": "large", "metadata": metadata});
@@ -599,7 +598,7 @@ fn a_batch_is_bounded_in_bytes() {
 #[test]
 fn reads_of_batches_and_groups_are_bounded() {
     const COLLECTIONS: usize = 6;
-    let world = World::new();
+    let world = World::new(modules);
     run(async {
         let value = "x".repeat(6 << 20);
         for nth in 0..COLLECTIONS {
@@ -643,7 +642,7 @@ fn reads_of_batches_and_groups_are_bounded() {
 fn large_rows_are_ended_in_steps_of_bounded_bytes() {
     const BYTES: usize = 400 << 10;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let text = "x".repeat(BYTES);
         let mut calls = vec![
             to("register_tool", json!({"name": "put", "effect": "idempotent"})),

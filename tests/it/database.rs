@@ -1,11 +1,11 @@
 //! Constraints that the database enforces itself, without our code: another program, a bug of ours
 //! or a user at a SQL prompt cannot write invalid history.
 
+use abide_tests::world::{World, run};
 use expect_test::expect_file;
 use rusqlite::Connection;
 
 use crate::traffic::{Traffic, for_seeds};
-use crate::world::{World, run};
 
 /// One row of every table, followed by raw SQL on the file.
 const ROWS: &str = r#"
@@ -23,7 +23,7 @@ const ROWS: &str = r#"
 fn check_raw(statements: &str, expected: expect_test::Expect) {
     let raw = statements.lines().map(str::trim).filter(|line| !line.is_empty());
     let raw: String = raw.map(|line| format!("{line}\n")).collect();
-    let received = crate::script::play(&format!("{ROWS}{raw}"));
+    let received = abide_tests::script::play(abide_reducers::modules, &format!("{ROWS}{raw}"));
     let after: String = received.split_inclusive('\n').skip(8).collect();
     expected.assert_eq(&after);
 }
@@ -266,7 +266,7 @@ fn tables_with_large_values_have_rowids() {
 #[test]
 fn a_long_random_run_leaves_a_sound_file() {
     for_seeds("database::a_long_random_run", 40..42, |seed| {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         run(async {
             let mut traffic = Traffic::new(seed);
             for _ in 0..1_000 {
@@ -290,7 +290,7 @@ fn a_long_random_run_leaves_a_sound_file() {
         assert_eq!(count("SELECT count(*) FROM agent_state WHERE NOT json_valid(data)"), 0);
         // Except those that are derived from other rows.
         let derived = ["waiting", "run_lists", "timer_counts"];
-        for (table, _) in crate::world::tables() {
+        for (table, _) in world.tables() {
             if derived.contains(&table) {
                 continue;
             }
@@ -307,7 +307,7 @@ fn a_long_random_run_leaves_a_sound_file() {
 /// text is frozen; a change needs a new version of a module and a migration step.
 #[test]
 fn the_schema_of_format_4() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     expect_file!["../golden/schema-v4.sql"].assert_eq(&schema_of(&world.raw()));
 }

@@ -12,12 +12,12 @@ use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq, Value};
 use abide_tests::disk::HookedDisk;
+use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::{Map, json};
 
 use crate::recordings::left_out;
 use crate::traffic::Random;
-use crate::world::{World, run};
 
 /// Runs tasks on several threads with a real clock.
 fn run_side_by_side<F: Future>(future: F) -> F::Output {
@@ -35,7 +35,7 @@ async fn say(engine: &Engine, content: &str) -> Result<Seq, abide_schema::Refusa
 #[test]
 fn no_response_before_the_sync() {
     run_side_by_side(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let callers: Vec<_> = (0..64)
             .map(|nth| {
@@ -62,7 +62,7 @@ fn no_response_before_the_sync() {
 #[test]
 fn concurrent_calls_share_a_commit() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let before = world.engine().metrics().commits_total.get();
         let foreign = hold_the_write_lock(&world.path());
@@ -93,7 +93,7 @@ fn concurrent_calls_share_a_commit() {
 #[test]
 fn refused_batches_leave_nothing_and_repeat_one_group() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let call = |session: &str| BatchCall {
             reducer: "append_message".to_owned(),
@@ -134,7 +134,7 @@ fn hold_the_write_lock(path: &Path) -> Connection {
 #[test]
 fn calls_over_the_queue_limit_are_refused_without_effect() {
     run_side_by_side(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let foreign = hold_the_write_lock(&world.path());
         let text: Arc<str> = "x".repeat(4 << 20).into();
@@ -166,7 +166,7 @@ fn calls_over_the_queue_limit_are_refused_without_effect() {
 #[test]
 fn another_programs_lock_is_waited_for_and_then_reported() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         world.close();
         let mut config = world.config(abide_reducers::modules());
@@ -189,7 +189,7 @@ fn another_programs_lock_is_waited_for_and_then_reported() {
 #[test]
 fn a_drop_without_close_loses_nothing() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         for round in 0..5 {
             for nth in 0..20 {
@@ -209,7 +209,7 @@ fn a_drop_without_close_loses_nothing() {
 
 #[test]
 fn a_close_leaves_one_complete_file() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     assert!(companion(&world.path(), "-wal").exists());
     world.close();
@@ -225,7 +225,8 @@ fn a_close_leaves_one_complete_file() {
 #[test]
 fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
     run_side_by_side(async {
-        let (mut world, fails) = (World::new(), Arc::new(AtomicBool::new(false)));
+        let (mut world, fails) =
+            (World::new(abide_reducers::modules), Arc::new(AtomicBool::new(false)));
         world.session("s1").await;
         world.close();
         let mut config = world.config(abide_reducers::modules());
@@ -262,7 +263,7 @@ fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
 #[test]
 fn waiting_for_a_future_event_ends_when_the_engine_closes() {
     run_side_by_side(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let engine = world.engine().clone();
         let waiter = tokio::spawn(async move { engine.until_durable(Seq(500)).await });
@@ -276,7 +277,7 @@ fn waiting_for_a_future_event_ends_when_the_engine_closes() {
 #[test]
 fn a_closed_engine_refuses_calls() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         world.engine().close();
         let refusal = say(world.engine(), "late").await.unwrap_err();
@@ -311,7 +312,7 @@ fn copy_cut(world: &World, into: &Path, wal_bytes: u64, journal_bytes: u64) {
 #[test]
 fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         // A clean close: the file has everything so far.
         world.reopen();
@@ -347,7 +348,7 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
 #[test]
 fn time_is_monotonic() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         world.clock.advance_ms(-60_000);
         world.say("s1", "earlier").await.unwrap();
@@ -366,7 +367,7 @@ fn time_is_monotonic() {
 #[test]
 fn other_programs_can_read_while_the_engine_writes() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         world.commit_rows().await;
         let other = Connection::open(world.path()).unwrap();
@@ -414,7 +415,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_refuses_and_recovers() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
         return left_out("a full disk: no file system can be mounted here");
     };
@@ -476,7 +477,7 @@ fn a_file_that_is_removed_or_replaced_acknowledges_nothing() {
         [("", &remove), ("", &replace), ("-redo-1", &remove), ("-redo-1", &replace)];
     for (suffix, displace) in cases {
         run_side_by_side(async {
-            let world = World::new();
+            let world = World::new(abide_reducers::modules);
             world.session("s1").await;
             let engine = world.engine();
             say(engine, "before").await.unwrap();
@@ -493,7 +494,7 @@ fn a_file_that_is_removed_or_replaced_acknowledges_nothing() {
     // Without a call, the engine looks at its files by itself.
     for suffix in ["", "-wal", "-shm", "-lock"] {
         run_side_by_side(async {
-            let world = World::new();
+            let world = World::new(abide_reducers::modules);
             world.session("s1").await;
             remove(Path::new(&format!("{}{suffix}", world.path().display())));
             let failed = world.engine().failed();

@@ -4,10 +4,10 @@
 use abide_engine::SubscribeRequest;
 use abide_schema::Code;
 use abide_schema::reducer::Caller;
+use abide_tests::world::{World, run};
 use serde_json::Map;
 
 use crate::traffic::Traffic;
-use crate::world::{World, run};
 
 /// Each query with the table and column of its missing index, if any.
 const QUERIES: [(&str, Option<(&str, &str)>); 8] = [
@@ -61,7 +61,7 @@ async fn check(world: &World, what: &str) {
 #[test]
 fn the_verdict_depends_on_the_schema_only() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         check(&world, "empty").await;
         let mut traffic = Traffic::new(7);
         for _ in 0..200 {
@@ -81,7 +81,7 @@ fn the_verdict_depends_on_the_schema_only() {
 #[test]
 fn the_snapshot_is_the_query() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let mut traffic = Traffic::new(8);
         for _ in 0..100 {
             let _ = traffic.step(&world).await;

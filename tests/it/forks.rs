@@ -10,10 +10,10 @@ use abide_engine::replay;
 use abide_reducers::modules;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal, Seq, limits};
+use abide_tests::world::{World, run};
 use serde_json::{Value as JsonValue, json};
 
 use crate::replica::Client;
-use crate::world::{World, run};
 
 fn to(reducer: &str, args: JsonValue) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
@@ -133,7 +133,7 @@ fn check_replay(world: &mut World) {
 #[test]
 fn a_long_fork_copies_in_bounded_steps() {
     run(async {
-        let (mut world, local) = (World::new(), Caller::local());
+        let (mut world, local) = (World::new(modules), Caller::local());
         history(&world, &local).await;
         let before = world.engine().durable_seq().0;
         let done = world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
@@ -167,7 +167,7 @@ fn a_long_fork_copies_in_bounded_steps() {
 #[test]
 fn a_fork_continues_after_a_crash_at_each_step() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let ann = of_tenant("acme", "app");
         history(&world, &ann).await;
         let before = world.engine().durable_seq();
@@ -177,7 +177,7 @@ fn a_fork_continues_after_a_crash_at_each_step() {
         assert_eq!(whole, contents(&world, "tenant=acme/s").await);
         world.close();
         for seq in before.0 + 1..end.0 {
-            let mut crashed = World::new_without_engine(&world.clock);
+            let mut crashed = World::new_without_engine(modules, &world.clock);
             replay(&world.path(), &crashed.path(), modules(), Some(Seq(seq)), &mut |_| {}).unwrap();
             crashed.open();
             complete(&crashed).await;
@@ -196,7 +196,7 @@ fn a_fork_continues_after_a_crash_at_each_step() {
 #[test]
 fn the_session_refuses_calls_until_the_last_step() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         history(&world, &Caller::local()).await;
         without_steps(&mut world);
         let begun =
@@ -256,7 +256,7 @@ fn the_session_refuses_calls_until_the_last_step() {
 #[test]
 fn changes_of_the_origin_between_the_steps_are_not_copied() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         history(&world, &Caller::local()).await;
         // It has not begun, so it is cancelled in the copy.
         let call =
@@ -291,7 +291,7 @@ fn changes_of_the_origin_between_the_steps_are_not_copied() {
 #[test]
 fn each_step_has_the_rights_of_its_caller() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let (local, clerk) = (Caller::local(), of_tenant("acme", "clerk"));
         let role = json!({"name": "clerk", "reducers": ["fork_session"]});
         ask(&world, &local, "set_role", role).await.unwrap();
@@ -347,7 +347,7 @@ fn a_fork_fails_when_its_caller_is_revoked() {
     ];
     for (team, reducer, args, code) in cases {
         run(async {
-            let (mut world, local) = (World::new(), Caller::local());
+            let (mut world, local) = (World::new(modules), Caller::local());
             let role = json!({"name": "clerk", "reducers": ["*"]});
             ask(&world, &local, "set_role", role).await.unwrap();
             let identity = json!({"id": "ann", "role": "clerk", "scope": {"tenant": "acme"}});
@@ -388,7 +388,7 @@ fn a_fork_fails_when_its_caller_is_revoked() {
 #[test]
 fn a_fork_that_cannot_be_completed_is_refused() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         history(&world, &Caller::local()).await;
         let calls: Vec<JsonValue> = (0..=limits::FORK_CALLS_OF_A_MESSAGE)
             .map(|nth| json!({"call_id": nth.to_string()}))
@@ -415,7 +415,7 @@ fn a_fork_that_cannot_be_completed_is_refused() {
 #[test]
 fn an_answer_with_many_messages_behind_it_is_copied() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let local = Caller::local();
         ask(&world, &local, "register_tool", json!({"name": "look", "effect": "read_only"}))
             .await
@@ -453,7 +453,7 @@ fn an_answer_with_many_messages_behind_it_is_copied() {
 #[test]
 fn tenants_take_turns() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         for tenant in ["acme", "zeta"] {
             history_of(&world, tenant).await;
         }
@@ -500,7 +500,7 @@ async fn history_of(world: &World, tenant: &str) {
 #[test]
 fn retries_and_batches_wait_for_the_end() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         history(&world, &Caller::local()).await;
         without_steps(&mut world);
         let args = json!({"session_id": "s", "id": "f"});
@@ -544,7 +544,7 @@ fn retries_and_batches_wait_for_the_end() {
 fn large_rows_are_copied_in_steps_of_bounded_bytes() {
     const BYTES: usize = 400 << 10;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let local = Caller::local();
         let text = "x".repeat(BYTES);
         ask(&world, &local, "register_tool", json!({"name": "look", "effect": "read_only"}))
@@ -595,7 +595,7 @@ fn large_rows_are_copied_in_steps_of_bounded_bytes() {
 #[test]
 fn subscribers_see_each_step() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let ann = of_tenant("acme", "app");
         history(&world, &ann).await;
         ask(&world, &Caller::local(), "register_agent", json!({"name": "clerk", "definition": {}}))

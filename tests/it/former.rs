@@ -10,10 +10,9 @@ use abide_engine::replay;
 use abide_reducers::modules;
 use abide_schema::limits;
 use abide_tests::unpacked;
+use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::json;
-
-use crate::world::{World, run};
 
 /// The file that [`play`] and [`play_on`] wrote at the last commit with these rules (aa268eb).
 const KEPT: &str = "fixtures/former/cleanup.db.zst";
@@ -100,7 +99,7 @@ async fn play_on(world: &mut World) {
 
 /// The kept file, in a world without an engine.
 fn kept() -> World {
-    let mut world = World::new();
+    let mut world = World::new(modules);
     world.close();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(KEPT);
     for entry in fs::read_dir(world.folder.path()).unwrap() {
@@ -155,7 +154,7 @@ fn a_log_of_the_first_rules_replays() {
 #[test]
 fn both_rules_end_the_same() {
     run(async {
-        let (mut old, mut new) = (kept(), World::new());
+        let (mut old, mut new) = (kept(), World::new(modules));
         old.open();
         old.pass_ms(0).await;
         play(&new).await;
@@ -175,7 +174,7 @@ fn both_rules_end_the_same() {
 /// A file that comes to these versions of modules with a later event, so that its calls follow the rules before them. No step
 /// of a cleanup or of a fork runs but the first, which is part of the call.
 fn before(versions: &[(&str, u32)]) -> World {
-    let mut world = World::new();
+    let mut world = World::new(modules);
     world.close();
     for (module, version) in versions {
         let known = format!("module.{module}.{version}");

@@ -13,12 +13,12 @@ use abide_log::{Digests, event_hash};
 use abide_schema::event::{Event, Hash};
 use abide_schema::id::ulid;
 use abide_schema::{Caller, Checksum, Micros, Row, Seq, Value};
+use abide_tests::world::{World, run};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::replica::Client;
 use crate::traffic::{Random, for_seeds};
-use crate::world::{World, run};
 
 fn tenant(name: &str) -> Caller {
     let scope = [("tenant".to_owned(), name.to_owned())];
@@ -75,7 +75,7 @@ fn derived(hash: &Hash, at: Micros) -> Vec<String> {
 #[test]
 fn the_schema_lists_the_views_that_a_caller_can_read() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let hide = json!({"table": "tool_calls", "role": "app", "hidden": ["error"]});
         let views = |caller: &Caller| {
             let schema = world.engine().describe_for(caller);
@@ -105,7 +105,7 @@ fn the_schema_lists_the_views_that_a_caller_can_read() {
 
 #[test]
 fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     let (acme, zeta) = (tenant("acme"), tenant("zeta"));
     let seen = run(async {
         let engine = world.engine();
@@ -170,7 +170,7 @@ fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
 /// salted.
 #[test]
 fn a_digest_of_hidden_arguments_confirms_no_guess() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(async {
         let args = json!({"name": "pay", "needs_approval": true});
         world.call("register_tool", args).await.unwrap();
@@ -252,7 +252,7 @@ fn step(random: &mut Random, world: u64) -> Step {
 
 /// All responses and readable data of zeta in a world.
 async fn received_by_zeta(seed: u64, version: u64) -> Vec<String> {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     let mut config = world.config(abide_reducers::modules());
     config.entropy = Arc::new(FixedEntropy::default());
@@ -306,7 +306,7 @@ fn two_worlds_that_differ_in_hidden_data_read_the_same() {
 /// `events.arguments` contained it.
 #[test]
 fn auditors_see_no_hash_of_a_token() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     let hash = "0123456789abcdef".repeat(4);
     run(async {
         let identity = json!({"id": "bot", "role": "app"});
@@ -338,7 +338,7 @@ fn auditors_see_no_hash_of_a_token() {
 /// `revoke_token` returned the stored hash of the token to a tenant's admin, and so did a retry.
 #[test]
 fn token_hashes_are_not_returned_to_a_tenants_admins() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     let hash = "0123456789abcdef".repeat(4);
     run(async {
         let scope: BTreeMap<String, String> = [("tenant".to_owned(), "acme".to_owned())].into();
@@ -374,7 +374,7 @@ fn token_hashes_are_not_returned_to_a_tenants_admins() {
 /// The log's columns that cover hidden data are visible only to auditors without restrictions.
 #[test]
 fn hashes_and_salts_are_visible_to_unrestricted_auditors_only() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(async {
         world.session("s").await;
         let caller = |role: &str, scope: &[(&str, &str)]| {

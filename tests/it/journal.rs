@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use abide_engine::{Engine, verify_file};
 use abide_schema::Seq;
 use abide_schema::reducer::Caller;
+use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use serde_json::{Map, json};
 
 use crate::durability::companion;
-use crate::world::{World, run};
 
 /// A world whose session has so many messages, after a clean close and another opening.
 fn world_with(messages: usize) -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         world.session("s1").await;
         for nth in 0..messages {
@@ -129,7 +129,7 @@ fn the_journal_of_a_database_that_was_removed() {
 /// The tables of a new file are in its WAL until the first checkpoint.
 #[test]
 fn a_new_database_without_its_wal() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     let database = copied(&world, "new.db");
     check(
@@ -237,7 +237,7 @@ fn check_wal(world: &World, database: &Path, suffixes: &[&str], expected: &str) 
 /// A young database is in its WAL, as a whole: SQLite replaced a restored file by it, and it verified.
 #[test]
 fn the_wal_of_another_database() {
-    let (world, other) = (World::new(), world_with(3));
+    let (world, other) = (World::new(abide_reducers::modules), world_with(3));
     run(world.session("s1"));
     let database = copied(&other, "other.db");
     for suffixes in [&["-wal"][..], &["-wal", "-redo-1"]] {

@@ -11,11 +11,11 @@ use abide_engine::{
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq, limits};
+use abide_tests::world::{World, run};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::replica::{Client, Replica};
 use crate::traffic::{Random, Traffic, for_seeds};
-use crate::world::{World, run};
 
 /// Every order is total: two runs of one query may order ties differently.
 const QUERIES: &[&str] = &[
@@ -172,7 +172,7 @@ impl RandomRun {
 fn a_subscription_equals_its_query() {
     for_seeds("live::a_subscription_equals", 0..12, |seed| {
         run(async {
-            let mut play = RandomRun::new(seed, World::new());
+            let mut play = RandomRun::new(seed, World::new(abide_reducers::modules));
             for _ in 0..150 {
                 play.step().await;
             }
@@ -191,7 +191,7 @@ fn a_subscription_over_budget_equals_its_query() {
     let reruns = AtomicUsize::new(0);
     for_seeds("live::a_subscription_over_budget", 0..6, |seed| {
         run(async {
-            let mut world = World::new();
+            let mut world = World::new(abide_reducers::modules);
             world.live_budget =
                 Some(Budget { average: 1, max: 100, commit: 1_000_000, ..Budget::UNLIMITED });
             world.reopen();
@@ -216,7 +216,7 @@ fn a_subscription_over_budget_equals_its_query() {
 #[test]
 fn a_large_group_is_counted_once_and_then_kept() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.live_budget =
             Some(Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED });
         world.reopen();
@@ -249,7 +249,7 @@ fn a_large_group_is_counted_once_and_then_kept() {
 #[test]
 fn a_group_that_cannot_be_counted_in_time_is_left_to_reruns() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         let budget = Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED };
         world.live_budget = Some(Budget { fill_time: Duration::ZERO, ..budget });
         world.reopen();
@@ -280,7 +280,7 @@ fn a_group_that_cannot_be_counted_in_time_is_left_to_reruns() {
 #[test]
 fn every_query_resumes_from_every_past_seq() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let (mut traffic, mut output) = (Traffic::new(99), vec![Seq::ZERO]);
         let mut kept: BTreeMap<(usize, Seq), Replica> = BTreeMap::new();
         for _ in 0..60 {
@@ -309,7 +309,7 @@ fn every_query_resumes_from_every_past_seq() {
 #[test]
 fn a_resume_from_a_forgotten_or_a_future_seq() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM agent_state", &Map::new()).await.unwrap();
@@ -344,7 +344,7 @@ fn a_resume_from_a_forgotten_or_a_future_seq() {
 #[test]
 fn one_frame_per_commit_over_all_queries() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         for (id, sql) in [
@@ -380,7 +380,7 @@ fn one_frame_per_commit_over_all_queries() {
 #[test]
 fn pending_updates_are_available_without_waiting() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let mut early = Client::new(world.engine().connect(&Caller::local()));
         let mut late = Client::new(world.engine().connect(&Caller::local()));
@@ -408,7 +408,7 @@ fn pending_updates_are_available_without_waiting() {
 #[test]
 fn an_idle_connection_receives_progress() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
         world.session("s1").await;
@@ -422,7 +422,7 @@ fn an_idle_connection_receives_progress() {
 #[test]
 fn a_client_that_does_not_read_costs_little_and_catches_up() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let mut slow = Client::new(world.engine().connect(&Caller::local()));
         let sql = "SELECT * FROM agent_state";
@@ -451,7 +451,7 @@ fn a_client_that_does_not_read_costs_little_and_catches_up() {
 #[test]
 fn a_thousand_subscriptions_on_one_connection() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         let sql = "SELECT * FROM agent_state WHERE session_id = :sid";
         for nth in 0..1_000 {
@@ -472,7 +472,7 @@ fn a_thousand_subscriptions_on_one_connection() {
 #[test]
 fn a_refused_subscription_changes_nothing() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
         let cases = [
@@ -499,7 +499,7 @@ fn a_refused_subscription_changes_nothing() {
 #[test]
 fn the_texts_of_live_queries_are_bounded() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let ann = crate::visibility::caller("ann", "worker", &[], &[("tenant", "a")]);
         let bob = crate::visibility::caller("bob", "worker", &[], &[("tenant", "b")]);
         let sql = format!("SELECT id FROM sessions WHERE id = 's' /* {} */", "x".repeat(60_000));
@@ -528,7 +528,7 @@ fn the_texts_of_live_queries_are_bounded() {
 #[test]
 fn an_ended_subscription_receives_nothing_more() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let mut connection = world.engine().connect(&Caller::local());
         for nth in 0..50 {
             let sql = "SELECT * FROM tools";
@@ -551,7 +551,7 @@ fn an_ended_subscription_receives_nothing_more() {
 #[test]
 fn a_subscription_ended_before_its_first_reply_receives_nothing() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         let mut connection = world.engine().connect(&Caller::local());
         let nothing = Map::new();
@@ -580,7 +580,7 @@ fn starting_under_load_leaves_no_gap() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {
-        let world = Arc::new(World::new());
+        let world = Arc::new(World::new(abide_reducers::modules));
         for nth in 0..4 {
             world.session(&format!("s{nth}")).await;
         }
@@ -660,7 +660,7 @@ fn no_subscription_blocks_the_writer() {
             "SELECT id, length(printf('%.*c', iif(title = 'boom', 30000000, 1), 'a') ||
                 printf('%.*c', iif(title = 'boom', 30000000, 1), 'a')) AS n FROM sessions",
         ] {
-            let world = World::new();
+            let world = World::new(abide_reducers::modules);
             let mut connection = world.engine().connect(&Caller::local());
             let params = Map::new();
             let wanted = SubscribeRequest::new("q", sql, &params);
@@ -683,7 +683,7 @@ fn no_subscription_blocks_the_writer() {
 fn one_tenant_cannot_use_all_readers() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().build().unwrap().block_on(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let long = "SELECT count(*) FROM json_each(:all) a, json_each(:all) b, json_each(:all) c";
         let all = serde_json::json!({"all": format!("[{}0]", "0,".repeat(5_000))});
         let all = all.as_object().unwrap().clone();
@@ -729,7 +729,7 @@ fn one_tenant_cannot_use_all_readers() {
 #[test]
 fn the_parameters_of_live_queries_are_bounded() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let caller = Caller::local();
         let sql = "SELECT id FROM sessions WHERE id = :id AND title = :title";
         let parameters = |bytes: usize| {
@@ -773,7 +773,7 @@ fn functions_count_the_bytes_that_they_read() {
     const BYTES: usize = 30_000;
     const PATHS: usize = 98;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         // The steps are the same on every machine; CPU time is not.
         let budget = Budget {
             average: limits::LIVE_DELTA_STEPS,
@@ -869,7 +869,7 @@ impl StepScheduler for HeldFills {
 fn a_group_is_not_counted_without_subscribers() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().build().unwrap().block_on(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.close();
         world.live_budget =
             Some(Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED });
@@ -908,7 +908,7 @@ fn a_group_is_not_counted_without_subscribers() {
 fn a_fill_waits_for_the_readers_of_its_tenant() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().build().unwrap().block_on(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.close();
         world.live_budget =
             Some(Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED });

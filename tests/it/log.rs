@@ -9,15 +9,15 @@ use abide_engine::{Config, ReplayError, VerifyError, backup, replay, verify_file
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Seq, Table};
 use abide_store::EventRow;
+use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::{Map, json};
 
 use crate::traffic::{Traffic, for_seeds};
-use crate::world::{World, run};
 
 /// A world with random traffic until its log has this many events.
 fn busy_world(seed: u64, events: i64) -> World {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(async {
         let mut traffic = Traffic::new(seed);
         while world.engine().durable_seq().0 < events {
@@ -272,7 +272,7 @@ fn removed_added_or_swapped_events_are_detected() {
 /// An event of one log is invalid in another, even as its first.
 #[test]
 fn events_cannot_be_moved_to_another_log() {
-    let mut worlds = [World::new(), World::new()];
+    let mut worlds = [World::new(abide_reducers::modules), World::new(abide_reducers::modules)];
     for world in &mut worlds {
         run(world.session("s1"));
         world.close();
@@ -327,7 +327,7 @@ fn a_replay_gives_the_same_rows() {
 /// message was stored a second time.
 #[test]
 fn a_replayed_file_answers_retries() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     let say = |text: &str| BatchCall {
         reducer: "append_message".to_owned(),
         args: json!({"session_id": "s", "role": "user", "content": text}),
@@ -386,7 +386,7 @@ fn a_replayed_file_answers_retries() {
 /// A replay that ends within a batch does not record the batch's request id.
 #[test]
 fn a_replay_that_ends_within_a_batch() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         world.session("s").await;
         let say = BatchCall {
@@ -417,7 +417,7 @@ fn a_request_id_changed_by_hand_is_found_by_replay() {
         "UPDATE request_ids SET fingerprint = zeroblob(32)",
         "UPDATE request_ids SET request_id = request_id || 'x'",
     ] {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         run(async {
             let args = json!({"agent": "a", "id": "s"});
             let engine = world.engine();
@@ -438,7 +438,7 @@ fn a_request_id_changed_by_hand_is_found_by_replay() {
 #[test]
 fn a_replay_to_a_seq_is_the_state_as_of_it() {
     for_seeds("log::a_replay_to", 30..32, |seed| {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let boundaries = run(async {
             let mut traffic = Traffic::new(seed);
             let mut boundaries = vec![0];
@@ -463,7 +463,7 @@ fn a_replay_to_a_seq_is_the_state_as_of_it() {
 
 /// Another world over another file, with a stopped clock.
 fn open_copy(world: &World, path: &Path) -> World {
-    let mut other = World::new_without_engine(&world.clock);
+    let mut other = World::new_without_engine(abide_reducers::modules, &world.clock);
     fs::copy(path, other.path()).unwrap();
     other.open_with(Config { timers: false, ..other.config(abide_reducers::modules()) });
     other

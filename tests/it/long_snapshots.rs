@@ -3,10 +3,9 @@
 use abide_engine::QueryResult;
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
+use abide_tests::world::{World, run};
 use serde_json::Map;
 use tokio::task::JoinHandle;
-
-use crate::world::{World, run};
 
 /// Runs until a limit of queries ends it.
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
@@ -17,7 +16,7 @@ const CHECKPOINT_BYTES: u64 = 64 << 10;
 
 /// With a session.
 async fn world() -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     let mut config = world.config(abide_reducers::modules());
     config.tuning.checkpoint_bytes = CHECKPOINT_BYTES;

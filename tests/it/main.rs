@@ -1,14 +1,13 @@
 //! The engine in this process, end to end, with the built-in reducers and a virtual clock.
 //!
-//! `world` one engine over one file · `script` calls and responses as lines of text · `traffic`
-//! random calls · `replica` a client's state of a subscription · then one module for each concern.
+//! `traffic` random calls · `replica` a client's state of a subscription · then one module for each concern. The rules
+//! of each reducer are tested in `reducers/tests/rules/`.
 
 #![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod broken;
 mod claims;
 mod cleanup;
-mod costs;
 mod database;
 mod durability;
 mod explain;
@@ -16,7 +15,6 @@ mod forks;
 mod former;
 mod guesses;
 mod journal;
-mod leases;
 mod live;
 mod log;
 mod long_snapshots;
@@ -26,11 +24,9 @@ mod opening;
 mod planning;
 mod queries;
 mod recordings;
-mod reducers;
 mod references;
 mod replica;
 mod retention;
-mod script;
 mod tenants;
 mod timers;
 mod traffic;
@@ -38,4 +34,3 @@ mod turn_work;
 mod turns;
 mod validation;
 mod visibility;
-mod world;

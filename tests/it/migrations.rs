@@ -6,12 +6,12 @@ use std::path::Path;
 use abide_engine::{Engine, OpenError, replay};
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Code, Context, Module, Row, Seq, Table, Value, reducer, table};
+use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::{Map, json};
 
 use crate::database::schema_of;
 use crate::replica::Client;
-use crate::world::{World, run};
 
 /// A shelf, version 1.
 #[table(name = "shelves")]
@@ -86,7 +86,7 @@ fn open(world: &World, library: Module) -> Result<(), OpenError> {
 }
 
 fn new_world() -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     world.close();
     world
@@ -263,7 +263,7 @@ fn a_file_of_the_golden_schema_opens() {
 /// the events finds the same.
 #[test]
 fn the_authors_of_older_entries_are_those_of_a_replay() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         world.session("s1").await;
         let datas = [

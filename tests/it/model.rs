@@ -9,9 +9,8 @@ mod handoffs;
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
+use abide_tests::world::World;
 use serde_json::Value as JsonValue;
-
-use crate::world::World;
 
 /// The response to a call: its result and whether it was a retry, or the code of the refusal.
 type CallAnswer = Result<(JsonValue, bool), Code>;

@@ -4,16 +4,16 @@ use std::fs;
 use std::path::Path;
 
 use abide_engine::{Engine, verify_file};
+use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
 
 use crate::durability::SmallDisk;
 use crate::recordings::left_out;
-use crate::world::{World, run};
 
 /// An empty folder, and a path in it.
 fn empty() -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     for entry in fs::read_dir(world.folder.path()).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -174,7 +174,7 @@ fn a_path_with_special_characters_opens() {
 
 #[test]
 fn two_engines_do_not_share_a_file() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     expect![[r#"
         file_locked: FOLDER/abide.db is in use by another process
@@ -195,7 +195,7 @@ fn tables_changed_by_hand() {
         "CREATE TRIGGER mine AFTER INSERT ON agent_state BEGIN DELETE FROM tools; END",
         "DROP TABLE approvals",
     ] {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         run(world.session("s1"));
         world.close();
         world.raw().execute_batch(sql).unwrap();
@@ -207,7 +207,7 @@ fn tables_changed_by_hand() {
 
 #[test]
 fn a_file_that_cannot_be_written() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     world.close();
     let mut permissions = fs::metadata(world.folder.path()).unwrap().permissions();
@@ -229,7 +229,7 @@ hint: check the permissions of the file and of its folder; to read a file that i
 
 #[test]
 fn a_read_only_file_system() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     world.close();
     let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
@@ -312,7 +312,7 @@ fn a_file_with_expressions_of_its_author_is_refused_before_they_are_evaluated() 
             "table sessions",
         ),
     ] {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         run(world.session("s1"));
         world.close();
         world.raw().execute_batch(sql).unwrap();
@@ -323,7 +323,7 @@ fn a_file_with_expressions_of_its_author_is_refused_before_they_are_evaluated() 
 /// Tables of removed modules stay in a file.
 #[test]
 fn the_expressions_of_other_tables_are_not_evaluated() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     world.close();
     let sql = "CREATE TABLE mine (id TEXT, CHECK (length(hex(zeroblob(400000000))) > length(id)));
@@ -344,7 +344,7 @@ fn a_file_that_claims_an_older_version_is_compared_after_the_steps() {
         "DELETE FROM meta WHERE name = 'module.session'",
         "PRAGMA user_version = 1",
     ] {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         run(world.session("s1"));
         world.close();
         world.raw().execute_batch(&format!("{index}; {claim}")).unwrap();
@@ -377,7 +377,7 @@ fn check_refused_by_all(world: &World, code: &str, detail: &str) {
 /// An event with a text of 900 MB cost `verify` 2.7 GB. No call can write a value that is larger than what a query returns.
 #[test]
 fn a_value_that_no_call_can_write_is_not_read() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     world.close();
     let sql = "DROP TRIGGER events_no_update;

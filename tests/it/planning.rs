@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Scope, limits};
+use abide_tests::world::{World, run};
 use expect_test::expect;
 use serde_json::json;
-
-use crate::world::{World, run};
 
 /// Conditions of at most 4 KB whose planning would take long.
 fn hostile() -> Vec<(&'static str, String)> {
@@ -52,7 +51,7 @@ const MOST: [u64; 2] = [200, 200 + 7 * MANY as u64];
 const MOST_OF_CALL: [u64; 2] = [8_000, 8_000 + 7 * MANY as u64];
 
 fn with_policies(count: i64) -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         world.session("s1").await;
         let role = json!({"name": "none", "reducers": ["set_timer"]});
@@ -127,7 +126,7 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
 #[test]
 fn a_policy_without_a_condition_is_not_deferred() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         for hidden in [json!(["title"]), json!(["nonsense"])] {
             let args = json!({"table": "sessions", "role": "app", "hidden": hidden});
             let done = world.call("set_policy", args).await;
@@ -141,7 +140,7 @@ fn a_policy_without_a_condition_is_not_deferred() {
 /// 13 s.
 #[test]
 fn an_expensive_policy_refuses_calls_and_delays_no_others() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(async {
         world.session("s1").await;
         let values = ["(VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))"; 9].join(", ");

@@ -6,14 +6,13 @@ use std::time::Duration;
 use abide_engine::QueryResult;
 use abide_schema::reducer::Caller;
 use abide_schema::{Refusal, Seq, limits};
+use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::time::timeout;
 
-use crate::script::check;
 use crate::traffic::{Traffic, for_seeds};
 use crate::visibility;
-use crate::world::{World, run, tables};
 
 async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<QueryResult, Refusal> {
     world
@@ -38,9 +37,14 @@ fn output(answer: &Result<QueryResult, Refusal>) -> String {
     }
 }
 
+/// Runs a script and compares its output.
+fn check_script(script: &str, expected: Expect) {
+    expected.assert_eq(&abide_tests::script::play(abide_reducers::modules, script));
+}
+
 /// Runs one query for each line on a small world; one result line each.
 fn check_sql(questions: &[&str], expected: Expect) {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     let answers = run(async {
         world.session("s1").await;
         let mut answers = String::new();
@@ -231,7 +235,7 @@ fn invalid_statements_are_refused() {
 
 #[test]
 fn parameters_are_bound_by_name_and_number() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     let questions = [
         ("SELECT :a, @a, $a, ?", json!({"a": 1, "4": "four"})),
         ("SELECT ?1, ?2", json!({"1": "x", "2": null})),
@@ -287,7 +291,7 @@ fn results_over_the_limits() {
         limits::QUERY_ROWS
     );
     let max = many.replace("i <= ", "i < ");
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(async {
         let mut answers = String::new();
         for sql in [
@@ -319,7 +323,7 @@ fn results_over_the_limits() {
 fn endless_queries_are_stopped() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_time().build().unwrap().block_on(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
             SELECT count(*) FROM n";
         let askers: Vec<_> = (0..limits::READERS)
@@ -349,7 +353,7 @@ fn endless_queries_are_stopped() {
 fn a_query_whose_caller_has_gone_is_interrupted() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_time().build().unwrap().block_on(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
             SELECT count(*) FROM n";
         let ask = |sql: &'static str| {
@@ -379,7 +383,7 @@ fn a_query_whose_caller_has_gone_is_interrupted() {
 
 #[test]
 fn errors_of_past_queries() {
-    check(
+    check_script(
         "
         create_session agent=support id=s1
         append_message session_id=s1 role=user content=one
@@ -447,7 +451,7 @@ async fn rows_of_views(world: &World, as_of: Option<Seq>) -> Vec<(&'static str, 
 fn every_past_state_is_unchanged() {
     for_seeds("queries::every_past", 50..52, |seed| {
         run(async {
-            let world = World::new();
+            let world = World::new(abide_reducers::modules);
             let mut traffic = Traffic::new(seed);
             let mut recorded = vec![(Seq::ZERO, world.state(None).await)];
             let mut views = vec![(Seq::ZERO, rows_of_views(&world, None).await)];
@@ -481,7 +485,7 @@ fn every_past_state_is_unchanged() {
                 rows.truncate(5);
                 assert!(past == rows, "as of {seq}");
             }
-            for (table, _) in tables() {
+            for (table, _) in world.tables() {
                 let sql = format!("SELECT count(*) FROM {table}");
                 assert_eq!(world.rows_as_of(&sql, Some(Seq(0))).await[0][0].to_json(), 0);
             }
@@ -492,7 +496,7 @@ fn every_past_state_is_unchanged() {
 /// A transaction is one step of the state: a seq within a batch has no state of its own.
 #[test]
 fn no_past_state_is_half_a_batch() {
-    check(
+    check_script(
         "
         create_session agent=support id=s1
         batch: append_message session_id=s1 role=user content=one | append_message session_id=s1 role=user content=two | append_message session_id=s1 role=user content=three

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use abide_engine::{Engine, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Code, Context, Module, Seq, reducer, table};
+use abide_tests::world::World;
 use serde_json::json;
-
-use crate::world::World;
 
 /// A note on a session.
 #[table(name = "notes")]
@@ -34,7 +33,7 @@ pub(crate) fn note_blindly(ctx: &mut Context<'_>, session_id: String) -> Result<
 fn a_broken_reference_affects_its_own_call_only() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.close();
         let notes = Module::new("notes").table::<Note>().reducer(note_blindly::definition());
         let mut modules = abide_reducers::modules();

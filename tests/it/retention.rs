@@ -6,11 +6,11 @@ use std::time::Duration;
 use abide_engine::{Retention, Start};
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Seq};
+use abide_tests::world::{World, run};
 use serde_json::Map;
 
 use crate::replica::{Client, Replica};
 use crate::traffic::{Random, Traffic, for_seeds};
-use crate::world::{World, run};
 
 const MESSAGES: &str = "SELECT id, content FROM agent_state ORDER BY id";
 
@@ -18,7 +18,7 @@ const MESSAGES: &str = "SELECT id, content FROM agent_state ORDER BY id";
 const SLICE: i64 = 2_000;
 
 fn keeping(events: u64) -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.retention = Retention { events: Some(events), age: None };
     world.reopen();
     world
@@ -132,7 +132,7 @@ fn retention_of_nothing_and_of_everything() {
             .unwrap();
         assert_eq!(left, 0);
 
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.retention = Retention { events: None, age: None };
         world.reopen();
         world.session("s1").await;
@@ -146,7 +146,7 @@ fn retention_of_nothing_and_of_everything() {
 #[test]
 fn a_long_history_is_pruned_in_slices() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         for _ in 0..5 {
             let call = abide_schema::wire::BatchCall {
@@ -178,7 +178,7 @@ fn a_long_history_is_pruned_in_slices() {
 fn large_changes_are_pruned_in_slices_of_bounded_bytes() {
     const BYTES: usize = 4 << 20;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         for nth in 0..14 {
             let data = format!("{nth}{}", "x".repeat(BYTES));
             let puts = serde_json::json!([{"key": "k", "data": data}]);
@@ -204,7 +204,7 @@ fn large_changes_are_pruned_in_slices_of_bounded_bytes() {
 #[test]
 fn old_changes_are_pruned() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         let day = 86_400_000;
         world.retention = Retention { events: None, age: Some(Duration::from_millis(7 * day)) };
         world.reopen();
@@ -235,7 +235,7 @@ fn old_changes_are_pruned() {
 #[test]
 fn the_nearer_of_two_limits() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         let age = Some(Duration::from_secs(60));
         world.retention = Retention { events: Some(4), age };
         world.reopen();

@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use abide_schema::caller::{CallLimits, RateLimit};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal};
+use abide_tests::world::{World, run};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::traffic::{Random, for_seeds};
-use crate::world::{World, run};
 
 enum Step {
     /// A call of tenant `a` or `b`.
@@ -110,7 +110,7 @@ fn of_run(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, Json
 
 /// Plays the calls of these tenants; returns the responses to `a`.
 async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     for (name, more) in [
         ("look", json!({"effect": "read_only"})),
         ("refund", json!({"effect": "at_most_once"})),
@@ -253,7 +253,7 @@ fn another_tenant_cannot_prepare_the_ids_of_a_run() {
 /// Runs zeta's preparation, and then returns the responses to acme's driver when it requests a call
 /// with approval, claims another, and delegates.
 async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     world.call("register_tool", json!({"name": "look", "effect": "idempotent"})).await.unwrap();
     let agent = json!({"name": "x", "definition": {}, "mode": "all"});
     world.call("register_agent", agent).await.unwrap();
@@ -296,7 +296,7 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
 #[test]
 fn a_fork_counts_by_the_rows_that_it_changes() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s").await;
         for nth in 0..300 {
             world.say("s", &nth.to_string()).await.unwrap();
@@ -334,7 +334,7 @@ fn a_fork_counts_by_the_rows_that_it_changes() {
 #[test]
 fn a_caller_that_does_not_wait_for_the_answer_is_charged() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.session("s").await;
         for nth in 0..300 {
             world.say("s", &nth.to_string()).await.unwrap();

@@ -6,11 +6,11 @@ use abide_schema::wire::BatchCall;
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TableSpec, limits, reducer, table,
 };
+use abide_tests::world::{START, World, run};
 use rusqlite::{Connection, params_from_iter};
 use serde_json::{Map, json};
 
 use crate::traffic::{Traffic, for_seeds};
-use crate::world::{START, World, run};
 
 /// A row of a user's module with a deadline.
 #[table(name = "eggs", index(done_at, where = "boiled = 0"))]
@@ -78,7 +78,7 @@ fn modules() -> Vec<Module> {
 }
 
 fn kitchen_world() -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     reopened(world)
 }
@@ -261,7 +261,7 @@ fn a_clock_that_runs_backwards() {
 /// With the machine's clock and without calls, subscribers receive the change.
 #[test]
 fn timers_fire_without_calls() {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     let path = world.folder.path().join("timers_fire_without_calls.db");
     let engine = Engine::open(path, Config::new(abide_reducers::modules())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -293,7 +293,7 @@ async fn next_delta(connection: &mut abide_engine::Connection) -> Update {
 /// A read-only open changes nothing in the file, even if timers are due.
 #[test]
 fn no_timers_in_a_read_only_open() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         world.session("s1").await;
         world.call("register_tool", json!({"name": "put", "effect": "idempotent"})).await.unwrap();
@@ -369,7 +369,7 @@ fn plan(raw: &Connection, sql: &str) -> String {
 #[test]
 fn nothing_waits_forever() {
     for_seeds("timers::nothing_waits_forever", 60..66, |seed| {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         run(async {
             let mut traffic = Traffic::new(seed);
             for _ in 0..400 {
@@ -456,7 +456,7 @@ fn tenants_take_turns() {
     let kinds = ["timer", "lease", "handoff", "approval", "run"];
     let cases = kinds.map(|kind| [(kind, false), (kind, true)]);
     for (kind, is_closed) in cases.into_iter().flatten() {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         let many = 2 * limits::DUE_PER_COMMIT + 100;
         run(async {
             let tool = json!({"name": "put", "effect": "at_most_once"});
@@ -511,7 +511,7 @@ fn rows_that_become_due_late_are_found() {
 /// A tenant could set any number of timers, for one moment.
 #[test]
 fn pending_timers_of_a_scope_are_limited() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     let set = |tenant: &str| ("set_timer", json!({"session_id": tenant, "in_ms": 60_000}));
     run(async {
         for tenant in ["zeta", "acme"] {
@@ -548,7 +548,7 @@ fn pending_timers_of_a_scope_are_limited() {
 fn large_timers_fire_in_transactions_of_bounded_bytes() {
     const BYTES: usize = 300 << 10;
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         for tenant in ["zeta", "acme", "beta"] {
             let session = json!({"agent": "x", "id": tenant, "scope": {"tenant": tenant}});
             world.call("create_session", session).await.unwrap();
@@ -579,7 +579,7 @@ fn large_timers_fire_in_transactions_of_bounded_bytes() {
 #[test]
 fn rows_without_room_in_memory_are_read_again() {
     let many = limits::DUE_OF_A_TENANT + 2 * limits::DUE_READ_PER_COMMIT;
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         world.call("register_agent", json!({"name": "x", "definition": {}})).await.unwrap();
         fill(&world, "timer", "zeta", 1).await;
@@ -635,7 +635,7 @@ fn rows_without_room_in_memory_are_read_again() {
 fn rows_that_were_passed_over_run_before_later_ones() {
     const OF_A_TENANT: usize = 100;
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.close();
         let mut config = world.config(modules());
         config.due_of_a_tenant = OF_A_TENANT;
@@ -681,7 +681,7 @@ fn rows_that_were_passed_over_run_before_later_ones() {
 #[test]
 fn rows_that_are_put_back_keep_their_order() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         world.call("create_session", json!({"agent": "x", "id": "s"})).await.unwrap();
         let message = "x".repeat(300 << 10);
         for nth in 0..20 {

@@ -5,9 +5,8 @@ use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Refusal, Seq};
 pub(crate) use abide_tests::random::Random;
+use abide_tests::world::World;
 use serde_json::{Value as JsonValue, json};
-
-use crate::world::World;
 
 /// The seeds of a random test: those given, or the one in `ABIDE_SEED`. A failure prints the
 /// command to reproduce it.

@@ -7,11 +7,10 @@ use std::process::Command;
 use std::{env, fs};
 
 use abide_schema::reducer::Caller;
+use abide_tests::world::{World, run};
 use expect_test::expect;
 use serde_json::json;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-
-use crate::world::{World, run};
 
 /// Counts the allocations of the process.
 #[global_allocator]
@@ -74,7 +73,7 @@ async fn turn(world: &World, nth: usize) {
 
 /// A file with a session and a tool, and the first turns.
 fn prepared() -> World {
-    let world = World::new();
+    let world = World::new(abide_reducers::modules);
     run(world.session("s1"));
     run(world.call("register_tool", json!({"name": "lookup"}))).unwrap();
     take(&world, 0..FIRST);

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use abide_engine::{CommittedCall, EngineThread, FaultPoint, StepScheduler};
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Context, Json, Module, Refusal, reducer, table};
+use abide_tests::world::{World, run};
 use serde_json::json;
 
 use crate::visibility::caller;
-use crate::world::{World, run};
 
 /// Holds the writer before its next group, until it is released.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ fn start<'a>(world: &'a World, by: &'a Caller, reducer: &'static str) -> Call<'a
 }
 
 fn held_world(writer: &Arc<HeldWriter>) -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     let mut modules = abide_reducers::modules();
     modules.push(Module::new("slow").table::<SlowCall>().reducer(take_long::definition()));

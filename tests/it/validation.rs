@@ -12,9 +12,8 @@ use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::work::{Verdict, WHOLE, Work};
 use abide_schema::{Abort, Code, Context, Module, Refusal, limits, reducer};
+use abide_tests::world::{World, run};
 use serde_json::{Value as JsonValue, json};
-
-use crate::world::{World, run};
 
 /// Each attempt at some work: its number, its allowed steps, the thread.
 static ATTEMPTS: Mutex<Vec<(i64, u64, String)>> = Mutex::new(Vec::new());
@@ -51,7 +50,7 @@ pub(crate) fn never_settled(ctx: &mut Context<'_>) -> Result<i64, Abort> {
 }
 
 fn with_long_work() -> World {
-    let mut world = World::new();
+    let mut world = World::new(modules);
     world.close();
     let mut all = modules();
     let module = Module::new("long").reducer(take_even::definition());
@@ -132,7 +131,7 @@ fn recursive(levels: usize) -> (JsonValue, JsonValue) {
 #[test]
 fn deferred_arguments_have_the_same_outcome() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         world.session("s1").await;
         let (schema, _) = recursive(0);
         let tool = json!({"name": "find", "input_schema": schema});
@@ -168,7 +167,7 @@ fn deferred_arguments_have_the_same_outcome() {
 #[test]
 fn the_writer_compiles_small_schemas_only() {
     run(async {
-        let world = World::new();
+        let world = World::new(modules);
         world.session("s1").await;
         let description = "d".repeat(limits::WRITER_SCHEMA_BYTES);
         let schemas = [

@@ -18,11 +18,11 @@ use abide_engine::{Engine, QueryResult, Start};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Refusal, Scope, Seq};
+use abide_tests::world::{World, run};
 use serde_json::{Map, json};
 
 use crate::replica::Client;
 use crate::traffic::{Random, for_seeds};
-use crate::world::{World, run};
 use copy::AllRows;
 use desk::{BODIES, CONDITIONS, MARK, QUERIES};
 
@@ -61,7 +61,7 @@ pub(crate) async fn ask(
 
 /// A world with a desk in it.
 pub(crate) fn world() -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     let mut modules = abide_reducers::modules();
     modules.push(desk::module());
@@ -487,7 +487,7 @@ fn every_visible_table_can_be_live() {
 #[test]
 fn a_hidden_row_is_refused_like_an_unknown_one() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         let scope: [(&str, &str); 1] = [("tenant", "acme")];
         let app = caller("app", "app", &[], &scope);
         for id in ["shown", "hid"] {
@@ -521,7 +521,7 @@ fn a_hidden_row_is_refused_like_an_unknown_one() {
 #[test]
 fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
     run(async {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         for id in ["open", "closed"] {
             world.session(id).await;
             world.say(id, "hello").await.unwrap();

@@ -1,6 +1,6 @@
 //! `cargo xtask <verb>`: the project's automation.
 //!
-//! Each verb is one file: `test` runs the suite, `live` tests live SQL for any time, `visibility` tests what restricted
+//! Each verb is one file: `test` runs the suite, `generate` writes generated files, `live` tests live SQL for any time, `visibility` tests what restricted
 //! callers see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`, `soak`, `overload` and `recovery` test durability,
 //! `proofs` runs all of these in full, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
 //! Nothing here is shipped.
@@ -10,6 +10,7 @@ mod book;
 mod ci;
 mod command;
 mod fuzz;
+mod generate;
 mod live;
 mod mcp_conformance;
 mod mlflow;
@@ -50,6 +51,12 @@ const VERBS: &[Subcommand] = &[
         about: "run the tests of the TypeScript and Python SDKs",
         takes: sdk::TAKES,
         run: sdk::run,
+    },
+    Subcommand {
+        name: "generate",
+        about: "write the files that follow from the reducers and their tables",
+        takes: "",
+        run: |root, _| generate::run(root),
     },
     Subcommand {
         name: "live",

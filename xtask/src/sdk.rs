@@ -100,6 +100,13 @@ const FRAMEWORKS: [Suite; 7] = [
     },
 ];
 
+/// Writes the types of the built-in tables and reducers in the TypeScript SDK.
+const TYPES: Suite = Suite {
+    language: Language::TypeScript,
+    folder: "client-sdk/typescript",
+    commands: &["npm ci", "npm run build", "npm run builtin-types"],
+};
+
 /// Runs the suites; fails if one of them fails.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let suites: Vec<&Suite> = match words {
@@ -109,6 +116,15 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     };
     let Ran { results, skipped } = run_all(root, &suites)?;
     skipped.iter().for_each(|what| println!("skipped   {what}"));
+    Ok(command::verdict(command::print_results(&results)))
+}
+
+/// Writes the types of the built-in tables and reducers. Fails without Node.
+pub(crate) fn write_types(root: &Path) -> Result<ExitCode, String> {
+    let Ran { results, skipped } = run_all(root, &[&TYPES])?;
+    if !skipped.is_empty() {
+        return Err(format!("the types of {} need {}", TYPES.folder, TYPES.language.needs()));
+    }
     Ok(command::verdict(command::print_results(&results)))
 }
 

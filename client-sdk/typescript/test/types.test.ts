@@ -23,7 +23,7 @@ test("the built-in types of the package are those of the engine", async () => {
   await run(process.execPath, [program, ...args]);
   const generated = await readFile(out, "utf8");
   const shipped = await readFile(join(root, "src/builtin.ts"), "utf8");
-  assert.equal(shipped, generated, "run  npm run builtin-types  and commit src/builtin.ts");
+  assert.equal(shipped, generated, "run  cargo xtask generate  and commit src/builtin.ts");
   await folder.remove();
 });
 

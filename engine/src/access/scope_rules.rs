@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_schema::reducer::{ColumnCopies, Guard, PolicyTables};
+use abide_schema::reducer::{Abort, BuiltInRole, ColumnCopies, Context, Guard, PolicyTables};
 use abide_schema::{Module, TableSpec};
 use serde_json::Value as JsonValue;
 
@@ -16,7 +16,9 @@ pub(crate) struct ScopeRules {
     pub(crate) owners: RowOwners,
     /// By table, the columns that name a row of another, and that table.
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
-    pub(crate) guards: Vec<Guard>,
+    guards: Vec<Guard>,
+    /// By reducer, the roles that it declares.
+    roles: BTreeMap<&'static str, &'static [BuiltInRole]>,
     /// Reducers that continue calls, and the reducers of those calls.
     continued: BTreeMap<&'static str, &'static str>,
     copies: Vec<ColumnCopies>,
@@ -34,9 +36,11 @@ impl ScopeRules {
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
         let continued = deadlines
             .filter_map(|deadline| Some((deadline.reducer.name, deadline.continuation?.reducer)));
+        let reducers = modules.iter().flat_map(|module| &module.reducers);
         ScopeRules {
             owners: RowOwners::new(&tables),
             references: tables.iter().map(references_of).collect(),
+            roles: reducers.map(|reducer| (reducer.name, reducer.roles)).collect(),
             guards: modules.iter().flat_map(|module| module.guards.iter().copied()).collect(),
             continued: continued.collect(),
             copies: modules.iter().flat_map(|module| module.copies.clone()).collect(),
@@ -51,9 +55,14 @@ impl ScopeRules {
         self.references.get(table.name).map_or(&[], Vec::as_slice)
     }
 
-    /// The reducer that a caller must be permitted to call: for a step of a call that of the call.
-    pub(crate) fn guarded_as<'a>(&self, reducer: &'a str) -> &'a str {
-        self.continued.get(reducer).copied().unwrap_or(reducer)
+    /// Asks the guards whether a caller may call a reducer; for a step of a call, the reducer of the call. The answer
+    /// does not depend on visible rows.
+    pub(crate) fn guard(&self, context: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
+        let reducer = self.continued.get(reducer).copied().unwrap_or(reducer);
+        let roles = self.roles.get(reducer).copied().unwrap_or_default();
+        context.without_policies(|context| {
+            self.guards.iter().try_for_each(|guard| guard(context, reducer, roles))
+        })
     }
 
     /// Returns the reducer that continues the calls of a reducer, if their work goes on in later transactions.

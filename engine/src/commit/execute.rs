@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_log::{Chain, Digests};
 use abide_schema::event::{Event, Salt};
-use abide_schema::reducer::{Caller, Guard, IdSource, Reply};
+use abide_schema::reducer::{Caller, IdSource, Reply};
 use abide_schema::work::WorkBudget;
 use abide_schema::{Abort, Context, Micros, Refusal, Seq};
 use abide_store::StoreError;
@@ -145,12 +145,12 @@ impl Executor {
         let seed = fault_points::id_source(seed, seq);
         let (rows, rules) = (&mut self.transaction, &self.scope_rules);
         let (reply, session_id) = if caller.is_unrestricted() {
-            let context = Context::new(seq, at, caller, seed, rows).within(work_budget);
-            run_in(context, call, call.reducer, &[])?
+            run_in(Context::new(seq, at, caller, seed, rows).within(work_budget), call)?
         } else {
             let mut rows = ScopedTransaction::new(rows, rules, caller)?;
-            let context = Context::new(seq, at, caller, seed, &mut rows).within(work_budget);
-            run_in(context, call, rules.guarded_as(call.reducer), &rules.guards)?
+            let mut context = Context::new(seq, at, caller, seed, &mut rows).within(work_budget);
+            rules.guard(&mut context, call.reducer)?;
+            run_in(context, call)?
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(
@@ -266,7 +266,7 @@ impl Executor {
         let rules = &self.scope_rules;
         let mut rows = ScopedTransaction::new(&mut self.transaction, rules, caller)?;
         let mut context = Context::new(seq, at, caller, seed, &mut rows);
-        guarded(&mut context, reducer, &rules.guards)
+        rules.guard(&mut context, reducer)
     }
 
     /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed
@@ -299,19 +299,8 @@ impl Executor {
     }
 }
 
-/// Runs a call after its guards. Returns its reply, and the session that it concerns.
-fn run_in(
-    mut context: Context<'_>,
-    call: &PreparedCall,
-    guarded_as: &str,
-    guards: &[Guard],
-) -> Result<(Reply, Option<String>), Abort> {
-    guarded(&mut context, guarded_as, guards)?;
+/// Runs a call. Returns its reply, and the session that it concerns.
+fn run_in(mut context: Context<'_>, call: &PreparedCall) -> Result<(Reply, Option<String>), Abort> {
     let reply = call.call.run(&mut context)?;
     Ok((reply, context.session_id().map(str::to_owned)))
-}
-
-/// Asks the guards whether a caller may call a reducer. The answer does not depend on visible rows.
-fn guarded(context: &mut Context<'_>, reducer: &str, guards: &[Guard]) -> Result<(), Abort> {
-    context.without_policies(|context| guards.iter().try_for_each(|guard| guard(context, reducer)))
 }

@@ -137,7 +137,7 @@ fn check_unchanged_everywhere(ctx: &mut Context<'_>) -> Result<(), Abort> {
 
 /// Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more
 /// permissions than its creator. An identical request changes nothing.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn create_identity(
     ctx: &mut Context<'_>,
     #[id(new, Identity)] id: String,
@@ -181,7 +181,7 @@ pub fn create_identity(
 
 /// Changes an identity: given attributes replace the current ones, the others stay. Connections with
 /// its credentials are closed, and can reconnect with the new attributes.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn change_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,
@@ -216,7 +216,7 @@ pub fn change_identity(
 }
 
 /// Disables an identity immediately, including open connections, until it is enabled again.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn disable_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,
@@ -233,7 +233,7 @@ pub fn disable_identity(
 }
 
 /// Enables a disabled identity again.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn enable_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,

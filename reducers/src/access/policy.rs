@@ -65,7 +65,7 @@ pub fn module() -> Module {
 
 /// Sets which rows and columns of a table the callers of a role may see. It applies from this commit on, also to
 /// subscriptions. Without a `condition`, all rows. Setting an identical policy changes nothing.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn set_policy(
     ctx: &mut Context<'_>,
     table: String,
@@ -122,7 +122,7 @@ pub(crate) fn hides(ctx: &mut Context<'_>, table: &str, column: &str) -> Result<
 }
 
 /// Deletes a policy.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn drop_policy(
     ctx: &mut Context<'_>,
     table: String,

@@ -1,10 +1,10 @@
-//! Roles: which reducers a caller may call. Built-in roles are defined here; custom roles are rows.
+//! Roles: which reducers a caller may call. Built-in roles are in the declaration of each reducer; custom roles are rows.
 //! In addition, a caller is restricted to its scope, and needs the capabilities that rows require.
 
 use std::collections::BTreeSet;
 
 use abide_schema::caller::{CallLimits, Caller};
-use abide_schema::reducer::{ReducerResult, RowVisibility};
+use abide_schema::reducer::{BuiltInRole, ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, nearest, reducer, table,
 };
@@ -13,115 +13,8 @@ use serde_json::json;
 use crate::access::call_limits;
 use crate::check;
 
-/// Every reducer except those that manage permissions.
+/// Every reducer that an application may call.
 const ALL: &str = "*";
-
-/// Reducers that manage permissions. Only admins may call them, and roles that name them explicitly.
-const ADMINISTRATION: [&str; 10] = [
-    "create_identity",
-    "change_identity",
-    "disable_identity",
-    "enable_identity",
-    "create_token",
-    "revoke_token",
-    "set_role",
-    "remove_role",
-    "set_policy",
-    "drop_policy",
-];
-
-/// The built-in roles and the reducers that each may call. (An admin may call all.)
-pub const BUILT_IN: [(&str, &[&str]); 6] = [
-    (Caller::ADMIN, &[ALL]),
-    ("app", &[ALL]),
-    (
-        "agent",
-        &[
-            "create_session",
-            "open_session",
-            "append_message",
-            "write_entries",
-            "delete_entries",
-            "suspend_session",
-            "resume_session",
-            "complete_session",
-            "fail_session",
-            "request_tool_call",
-            "cancel_tool_call",
-            "claim_tool_call",
-            "heartbeat_tool_call",
-            "complete_tool_call",
-            "fail_tool_call",
-            "acknowledge_cancel",
-            "record_exchange",
-            "suspend_tool_call",
-            "close_exchange",
-            "request_supervisor_handoff",
-            "set_timer",
-            "cancel_timer",
-            "start_run",
-            "claim_run",
-            "claim_next_run",
-            "heartbeat_run",
-            "record_run",
-            "reserve_usage",
-            "wait_run",
-            "finish_run",
-            "abort_run",
-            "start_child_run",
-            "withhold_answer",
-            "save_memories",
-            "forget_memories",
-            "embed_memories",
-            "record_health",
-            "record_summary",
-            "write_plan",
-            "pause_run",
-            "record_pause",
-            "resume_run",
-            "fork_session",
-            "record_trace",
-            "put_webhook",
-            "delete_webhook",
-        ],
-    ),
-    (
-        "worker",
-        &[
-            "register_tool",
-            "claim_tool_call",
-            "claim_next_tool_call",
-            "heartbeat_tool_call",
-            "complete_tool_call",
-            "fail_tool_call",
-            "acknowledge_cancel",
-            "record_exchange",
-            "suspend_tool_call",
-            "close_exchange",
-        ],
-    ),
-    (
-        "supervisor",
-        &[
-            "append_message",
-            "update_session",
-            "suspend_session",
-            "resume_session",
-            "cancel_session",
-            "cancel_tool_call",
-            "settle_tool_call",
-            "decide_approval",
-            "claim_handoff",
-            "heartbeat_handoff",
-            "release_handoff",
-            "resolve_handoff",
-            "reject_handoff",
-            "pause_run",
-            "resume_run",
-        ],
-    ),
-    ("auditor", &[]),
-];
 
 /// A custom role.
 #[table(name = "roles")]
@@ -153,10 +46,13 @@ impl Role {
         serde_json::from_value(self.capabilities.value()).unwrap_or_default()
     }
 
-    fn lets_call(&self, reducer: &str) -> bool {
+    /// Whether it may call a reducer that declares these roles. `*` leaves out what an application may not call; a
+    /// role has to name that.
+    fn lets_call(&self, reducer: &str, declared: &[BuiltInRole]) -> bool {
         let reducers: Vec<String> =
             serde_json::from_value(self.reducers.value()).unwrap_or_default();
-        lets_call(reducers.iter().map(String::as_str), reducer)
+        let all = BuiltInRole::App.may_call(declared);
+        reducers.iter().any(|it| it == reducer || (it == ALL && all))
     }
 }
 
@@ -172,7 +68,7 @@ pub fn module() -> Module {
 
 /// Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an
 /// admin. `reducers` are names; `*` means all except those that manage identities, tokens, roles and policies.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn set_role(
     ctx: &mut Context<'_>,
     /// Its name.
@@ -223,7 +119,7 @@ pub fn set_role(
 }
 
 /// Deletes a role. Identities with this role can no longer call any reducer. Requires an admin.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn remove_role(ctx: &mut Context<'_>, name: String) -> Result<Role, Abort> {
     only_admins(ctx.caller, "remove_role")?;
     if is_built_in(&name) {
@@ -241,8 +137,8 @@ fn built_in(name: &str) -> Refusal {
 /// The refusal of a name that no role has.
 fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
     let own = ctx.find::<Role>("ORDER BY name LIMIT 100", &[])?;
-    let names = BUILT_IN.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = names.chain(own.iter().map(|role| &*role.name)).collect();
+    let mut names: Vec<&str> = BuiltInRole::ALL.into_iter().map(BuiltInRole::name).collect();
+    names.extend(own.iter().map(|role| &*role.name));
     let hint = match nearest(name, names.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),
         None => format!("the roles are {}; `abide role set` creates others", names.join(", ")),
@@ -270,11 +166,11 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Ab
 }
 
 /// Guard: checks that the caller's role may call a reducer.
-fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
+fn may_call(ctx: &mut Context<'_>, reducer: &str, declared: &[BuiltInRole]) -> Result<(), Abort> {
     let name = ctx.caller.role();
-    let may = match built_in_may_call(name, reducer) {
-        Some(may) => may,
-        None => ctx.get::<Role>(name)?.is_some_and(|role| role.lets_call(reducer)),
+    let may = match BuiltInRole::with_name(name) {
+        Some(role) => role.may_call(declared),
+        None => ctx.get::<Role>(name)?.is_some_and(|role| role.lets_call(reducer, declared)),
     };
     if may {
         return Ok(());
@@ -284,19 +180,8 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
 }
 
-/// Whether a built-in role may call a reducer; `None` for a custom role.
-#[must_use]
-pub fn built_in_may_call(role: &str, reducer: &str) -> Option<bool> {
-    let (name, reducers) = BUILT_IN.iter().find(|(name, _)| *name == role)?;
-    Some(*name == Caller::ADMIN || lets_call(reducers.iter().copied(), reducer))
-}
-
-fn lets_call<'a>(mut reducers: impl Iterator<Item = &'a str>, reducer: &str) -> bool {
-    reducers.any(|it| it == reducer || (it == ALL && !ADMINISTRATION.contains(&reducer)))
-}
-
 fn is_built_in(name: &str) -> bool {
-    BUILT_IN.iter().any(|(built_in, _)| *built_in == name)
+    BuiltInRole::with_name(name).is_some()
 }
 
 /// A caller who could change roles could grant its own role everything.

@@ -65,7 +65,7 @@ pub fn module() -> Module {
 
 /// Registers a token by its hash: SHA-256 of `abide_<id>_<secret>`, in hexadecimal. The token itself stays
 /// with its creator. `abide token create` does all of that.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn create_token(
     ctx: &mut Context<'_>,
     /// The token's id, which is not secret.
@@ -117,7 +117,7 @@ pub fn create_token(
 }
 
 /// Revokes a token immediately, including open connections.
-#[reducer]
+#[reducer(roles(admin))]
 pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<ReducerResult<Token>, Abort> {
     let missing = || {
         Refusal::new(Code::NotFound, format!("there is no token {id}"))

@@ -40,7 +40,7 @@ impl ModelUsage {
 
 /// Claims a run without a driver, or claims it again after a restart of the same identity with the same driver name.
 /// The previous fencing token is no longer accepted.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn claim_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
@@ -77,7 +77,7 @@ pub fn claim_run(
 }
 
 /// Claims the run that has waited longest for a driver. `not_found` if there is none.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn claim_next_run(
     ctx: &mut Context<'_>,
     /// The name of the driver.
@@ -134,7 +134,7 @@ fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> R
 }
 
 /// Extends the lease on a run. The result shows whether an abort was requested.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn heartbeat_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
@@ -148,7 +148,7 @@ pub fn heartbeat_run(
 
 /// Records events of a run, and its consumption. In a batch with messages and tool calls this makes
 /// a step atomic: if the lease is lost, nothing of the batch takes effect.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn record_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

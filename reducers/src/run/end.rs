@@ -29,7 +29,7 @@ pub enum RunEnd {
 
 /// Ends a run. `output` is the answer; `code` and `message` say why there is none. A run that is being aborted, also with its
 /// session, ends as failed or aborted: `done` is refused with `conflict`.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn finish_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
@@ -127,7 +127,7 @@ fn ended_so(
 
 /// Aborts a run. Without a driver it ends immediately; otherwise its
 /// driver is asked to stop. Unclaimed tool calls are cancelled, workers of claimed ones are asked to stop.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn abort_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

@@ -18,7 +18,7 @@ pub struct ReservedUsage {
 /// Reserves an estimate of the usage of an answer in the budgets of the run and of the runs that delegated it, before
 /// the model is asked. It replaces the run's former reservation. `record_run` with `spent` settles it. Refused
 /// with `limit_exceeded` if a budget is used up, and with `rate_limited` if reservations of other runs leave too little.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn reserve_usage(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

@@ -14,7 +14,7 @@ use crate::{agent, check, lease, waiting};
 /// the last run in the session by a handoff. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its
 /// runs: `allow`.
 /// A session has one run at a time. The same `id` for the same session is the same run.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn start_run(
     ctx: &mut Context<'_>,
     /// The session.

@@ -13,7 +13,7 @@ use crate::tool_call::{self, ToolCallStatus};
 
 /// Suspends a run until a decision is made. If it was made meanwhile, the run continues
 /// immediately; otherwise it waits without a driver. `interrupt` is the event for consumers.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn wait_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,

@@ -12,7 +12,7 @@ use crate::{agent, check};
 /// Creates a session. `agent` can be any name; an agent that is registered as a `subagent` is refused, because no run of it could
 /// start in the session. The session gets the scope of the caller and of its parent session; `scope`
 /// can add keys, but not remove these.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn create_session(
     ctx: &mut Context<'_>,
     /// The agent that owns it.
@@ -47,7 +47,7 @@ pub fn create_session(
 
 /// Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and
 /// its other arguments are not compared with the session.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn open_session(
     ctx: &mut Context<'_>,
     /// The agent that owns a new session.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as JsonValue};
 use super::{Session, open};
 
 /// Changes the title and the metadata of a session that has not ended. What is omitted stays.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn update_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,

@@ -36,7 +36,7 @@ use crate::tool_call::{ToolCall, ToolCallStatus};
 /// calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call that had not begun is
 /// cancelled in the copy, and one that ran stays without an outcome. The row of `session_forks` links both. A long history is
 /// copied in several transactions; the answer waits for the last one.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn fork_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,

@@ -9,7 +9,7 @@ use crate::cleanup::rows::Room;
 use crate::{approval, exchange, lease, run};
 
 /// Cancels a call. A worker that runs it is asked to stop.
-#[reducer]
+#[reducer(roles(app, agent, supervisor))]
 pub fn cancel_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
@@ -56,7 +56,7 @@ pub fn cancel_tool_call(
 
 /// Confirms that a call was stopped as requested: the tool did not run, or its effects were
 /// undone. Otherwise the holder completes or fails the call as usual.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn acknowledge_cancel(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,

@@ -15,7 +15,7 @@ const LEASE_MS: i64 = 30_000;
 
 /// Claims a pending call to run it. Exactly one claimant wins, and only its identity can end the call. `worker` is a
 /// display name, not an identity.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn claim_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
@@ -64,7 +64,7 @@ pub fn claim_tool_call(
 /// Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found`
 /// if there is none, or if the oldest are being cancelled; with `rate_limited` if the limits hold back all of them,
 /// and with `denied` if the caller lacks the capability.
-#[reducer]
+#[reducer(roles(app, worker))]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
     /// Names of tools; the oldest pending call of any of them is claimed.
@@ -114,7 +114,7 @@ pub fn claim_next_tool_call(
 
 /// Extends the lease on a claimed call. In the result, `cancel_requested_at` shows whether the call was
 /// cancelled.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn heartbeat_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,

@@ -34,7 +34,7 @@ impl Report {
 
 /// Completes a call. Only the identity that claimed it can, with the capability that the tool requires. If the
 /// session has ended meanwhile, the result is stored but not delivered.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn complete_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
@@ -57,7 +57,7 @@ pub fn complete_tool_call(
 
 /// Fails a call; if the holder declares it retryable, the call becomes pending again. Only the identity that
 /// claimed it can, with the capability that the tool requires.
-#[reducer]
+#[reducer(roles(app, agent, worker))]
 pub fn fail_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
@@ -92,7 +92,7 @@ pub fn fail_tool_call(
 
 /// Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one
 /// changes nothing. Refused while the caller that started the run of the call may not start runs of its agents. Requires the capability that the tool requires.
-#[reducer]
+#[reducer(roles(app, supervisor))]
 pub fn settle_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,

@@ -19,7 +19,7 @@ use crate::{approval, check, lease, waiting};
 /// `needs_approval` requires an approval even if the tool does not.
 /// With `run_id` and `run_fencing_token` it is a call of the run that the caller holds: its id is `<run>~<rest>`, which
 /// no other row can have.
-#[reducer]
+#[reducer(roles(app, agent))]
 pub fn request_tool_call(
     ctx: &mut Context<'_>,
     /// Its id, which the caller derives from session and position. Do not use a model provider's id: those repeat.

@@ -50,6 +50,10 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// pub fn ship(ctx: &mut Context<'_>, id: String, express: Option<bool>) -> Result<Parcel, Abort> { … }
 /// ```
 ///
+/// `#[reducer(roles(app, agent))]` names the built-in roles that may call it: `app`, `agent`, `worker`, `supervisor`;
+/// `admin` may call every reducer. The default is `roles(app)`. `roles(admin)` is for reducers that manage permissions: a
+/// custom role may call them only if it names them.
+///
 /// Register it with `Module::reducer(ship::definition())`. The caller may omit a parameter of type `Option`
 /// and may pass null for one of type `Nullable`; all others are required. Arguments that are not parameters
 /// are refused.

@@ -1,9 +1,10 @@
 //! The expansion of `#[reducer]`.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned as _;
 use syn::{Error, FnArg, GenericArgument, Ident, ItemFn, Pat, PathArguments, Result, ReturnType};
 use syn::{Type, Visibility};
@@ -60,11 +61,36 @@ impl Parse for Id {
     }
 }
 
-pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    if !options.is_empty() {
-        let what = "#[reducer] has no options: ids are declared with #[id(…)] on a parameter";
-        return Err(Error::new_spanned(options, what));
+/// The options of `#[reducer]`: `roles(app, agent)`, the built-in roles that may call it.
+struct Options {
+    roles: Vec<Ident>,
+}
+
+impl Parse for Options {
+    fn parse(input: ParseStream<'_>) -> Result<Options> {
+        if input.is_empty() {
+            return Ok(Options { roles: vec![Ident::new("app", Span::call_site())] });
+        }
+        let option: Ident = input.parse()?;
+        if option != "roles" {
+            let what = "the only option of #[reducer] is roles(…): ids are declared with #[id(…)] on a parameter";
+            return Err(Error::new(option.span(), what));
+        }
+        let names;
+        syn::parenthesized!(names in input);
+        let roles = Punctuated::<Ident, syn::Token![,]>::parse_terminated(&names)?;
+        if roles.is_empty() {
+            return Err(Error::new(
+                option.span(),
+                "roles(…) names no role; admin may call every reducer",
+            ));
+        }
+        Ok(Options { roles: roles.into_iter().collect() })
     }
+}
+
+pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let options: Options = syn::parse2(options)?;
     let mut item: ItemFn = syn::parse2(item)?;
     let mut parameters = item.sig.inputs.iter();
     if parameters.next().is_none() {
@@ -85,7 +111,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     let text = name.to_string();
     let module_doc = format!("The registered form of the reducer [`{text}`](fn@{text}).");
     let (call, decode) = (call(name, &arguments, answer), decode(name, &arguments));
-    let definition = definition(name, &doc, answer);
+    let definition = definition(name, &doc, &options, answer);
     let typed = typed(name, visibility, &arguments);
     Ok(quote! {
         #item
@@ -172,13 +198,18 @@ fn constructors(visibility: &Visibility, arguments: &[Argument]) -> TokenStream 
 
 /// `request_tool_call` has the arguments `RequestToolCall`.
 fn arguments_name(reducer: &Ident) -> Ident {
+    camel_case(reducer)
+}
+
+/// Returns a name in snake case as that of a type or a variant.
+fn camel_case(snake_case: &Ident) -> Ident {
     let mut name = String::new();
-    for word in reducer.to_string().split('_') {
+    for word in snake_case.to_string().split('_') {
         let mut letters = word.chars();
         name.extend(letters.next().into_iter().flat_map(char::to_uppercase));
         name.extend(letters);
     }
-    Ident::new(&name, reducer.span())
+    Ident::new(&name, snake_case.span())
 }
 
 /// Generates the call of the function with decoded arguments.
@@ -253,8 +284,9 @@ fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
 }
 
 /// Generates the definition to register.
-fn definition(name: &Ident, doc: &str, answer: &Type) -> TokenStream {
+fn definition(name: &Ident, doc: &str, options: &Options, answer: &Type) -> TokenStream {
     let (text, arguments) = (name.to_string(), arguments_name(name));
+    let roles = options.roles.iter().map(camel_case);
     quote! {
         impl ::abide_schema::reducer::Arguments for #arguments {
             const REDUCER: &'static str = #text;
@@ -266,7 +298,10 @@ fn definition(name: &Ident, doc: &str, answer: &Type) -> TokenStream {
         pub fn definition() -> ::abide_schema::reducer::Definition {
             ::abide_schema::reducer::Definition {
                 name: #text,
+                // This code is in a module with the name of the function.
+                path: ::std::module_path!(),
                 doc: #doc,
+                roles: &[#(::abide_schema::reducer::BuiltInRole::#roles),*],
                 arguments: || ::abide_schema::arguments::schema(ARGUMENTS),
                 result: ::abide_schema::reducer::result_schema::<
                     <#answer as ::abide_schema::reducer::ReducerReturn>::Result,
@@ -324,6 +359,24 @@ mod tests {
     }
 
     #[test]
+    fn roles_are_those_of_the_attribute() {
+        let roles = |options: TokenStream| {
+            let item = quote!(
+                pub fn ship(ctx: &mut Context<'_>) -> Result<Parcel, Abort> {
+                    todo()
+                }
+            );
+            let expanded = expand(options, item).expect("it is accepted").to_string();
+            let (_, roles) = expanded.split_once("roles : & [").expect("there are roles");
+            let (roles, _) = roles.split_once(']').expect("the list ends");
+            roles.replace(":: abide_schema :: reducer :: BuiltInRole :: ", "").trim().to_owned()
+        };
+        assert_eq!(roles(quote!()), "App");
+        assert_eq!(roles(quote!(roles(admin))), "Admin");
+        assert_eq!(roles(quote!(roles(app, agent,))), "App , Agent");
+    }
+
+    #[test]
     fn unknown_options_are_refused() {
         let item = || {
             quote!(
@@ -334,7 +387,10 @@ mod tests {
         };
         assert!(expand(quote!(), item()).is_ok());
         let refused = refusal(quote!(id = "x"), item());
-        assert!(refused.starts_with("#[reducer] has no options"), "{refused}");
+        assert!(refused.starts_with("the only option of #[reducer] is roles(…)"), "{refused}");
+        let refused = refusal(quote!(roles()), item());
+        assert_eq!(refused, "roles(…) names no role; admin may call every reducer");
+        assert_eq!(refusal(quote!(roles(app), roles(agent)), item()), "unexpected token");
         let item = quote!(
             fn ship(ctx: &mut C, #[id(old, Parcel)] id: String) -> Result<Parcel, Abort> {
                 todo()

@@ -1,4 +1,4 @@
-//! Who may start runs of an agent, over every protocol. `tests/it/reducers/allow.rs` has the rule itself, for more callers.
+//! Who may start runs of an agent, over every protocol. `reducers/tests/rules/allow.rs` has the rule itself, for more callers.
 //!
 //! Regression: built-in agents were open to every tenant, over all protocols. The class: a way to start a run that does not
 //! check the agent. A new `POST` path has to be added to one of the lists here.

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use abide_schema::Code;
+use abide_tests::world::{World, run};
 use serde_json::json;
 
 use super::{CallAnswer, call, rows};
 use crate::traffic::{Random, for_seeds};
-use crate::world::{World, run};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
@@ -138,7 +138,7 @@ struct Model {
 
 impl Model {
     async fn new(seed: u64) -> Model {
-        let world = World::new();
+        let world = World::new(abide_reducers::modules);
         for tool in &TOOLS {
             let args = json!({"name": tool.name, "effect": tool.effect,
                 "needs_approval": tool.needs_approval,

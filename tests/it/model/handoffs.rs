@@ -1,11 +1,11 @@
 //! Handoffs: one supervisor at a time, and every session returns even if supervisors crash.
 
 use abide_schema::Code;
+use abide_tests::world::{World, run};
 use serde_json::json;
 
 use super::{call, rows};
 use crate::traffic::{Random, for_seeds};
-use crate::world::{World, run};
 
 const SUPERVISORS: [&str; 3] = ["ann", "bob", "eve"];
 
@@ -259,7 +259,7 @@ impl Handoff {
 fn sessions_return_after_each_handoff() {
     for_seeds("model::handoffs::sessions_return_after_each_handoff", 0..10, |seed| {
         run(async {
-            let (world, random) = (World::new(), Random::new(seed));
+            let (world, random) = (World::new(abide_reducers::modules), Random::new(seed));
             let (sessions, handoffs) = (vec![], vec![]);
             let mut model = Model { world, random, now: 0, sessions, handoffs, output: 0 };
             model.new_session().await;

@@ -4,13 +4,13 @@
 use abide_engine::Start;
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
+use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use serde_json::{Map, json};
 
 use super::desk::MARK;
 use super::{ask, caller, said_nothing};
 use crate::replica::Client;
-use crate::world::{World, run};
 
 /// A world where ann of tenant a may see note 1 but not note 2, and no members.
 async fn furnish(world: &World) -> Caller {

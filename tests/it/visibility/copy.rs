@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Row, Seq, Value};
+use abide_tests::world::World;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ToSql};
 use serde_json::Value as JsonValue;
-
-use crate::world::World;
 
 const TABLES: [&str; 8] =
     ["sessions", "agent_state", "events", "tools", "notes", "remarks", "members", "policies"];

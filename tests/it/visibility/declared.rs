@@ -4,10 +4,10 @@
 use abide_engine::{Engine, Start, SubscribeRequest, Update};
 use abide_schema::reducer::{Caller, PolicyTables, RowVisibility};
 use abide_schema::{Abort, Code, Context, Json, Module, Seq, Table as _, reducer, table};
+use abide_tests::world::World;
 use serde_json::{Map, json};
 
 use super::{ask, caller};
-use crate::world::World;
 
 /// The rows that members of a team may see.
 #[table(name = "rules", without_rowid)]
@@ -129,7 +129,7 @@ async fn resumes(engine: &Engine, from: Seq) -> bool {
 fn policies_are_read_from_the_declared_tables() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let mut world = World::new();
+        let mut world = World::new(abide_reducers::modules);
         world.close();
         let path = world.folder.path().join("own.db");
         let engine = Engine::open(path, world.config(vec![module()])).unwrap();

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use abide_engine::replay;
 use abide_schema::Code;
 use abide_schema::caller::{Caller, Scope};
+use abide_tests::world::{World, run};
 use serde_json::json;
 
 use super::{ask, caller, world};
-use crate::world::{World, run};
 
 async fn put(world: &World, who: &Caller, id: i64, owner: &str) -> bool {
     let note = json!({"id": id, "tenant": "a", "session_id": null, "owner": owner,
@@ -75,7 +75,7 @@ fn a_narrowed_caller_sees_no_more_by_policies() {
 /// Reducers can access what queries show, and so can a replay of the log.
 #[test]
 fn reducers_of_a_narrowed_caller_can_access_no_more() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async {
         let scope = json!({"tenant": "a", "team": "blue"});
         for id in ["blue", "ann"] {

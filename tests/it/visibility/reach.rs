@@ -6,12 +6,12 @@ use abide_reducers::Policy;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Abort, Code, Context, Module, Refusal, Value, reducer};
+use abide_tests::world::{World, run};
 use serde_json::{Value as JsonValue, json};
 
 use super::copy::AllRows;
 use super::desk::{self, MARK};
 use super::{RandomRun, caller, said_nothing, world};
-use crate::world::{World, run};
 
 /// Callers of non-built-in reducers: `app`s and an admin of a tenant.
 fn attackers() -> Vec<Caller> {
@@ -50,7 +50,7 @@ fn narrow_by_touch(ctx: &mut Context<'_>, condition: String) -> Result<(), Abort
 /// updates it.
 #[test]
 fn a_touched_policy_applies_to_the_next_call() {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     world.close();
     let mut modules = abide_reducers::modules();
     modules.push(Module::new("touch").reducer(narrow_by_touch::definition()));

@@ -199,7 +199,7 @@ fn dependencies_in_the_wrong_direction_are_found() {
              abide-store -> rusqlite
              abide -> abide-server
              abide-bench -> rusqlite
-             abide-tests -> abide-log"
+             abide-tests -> abide-engine"
         ),
         ""
     );
@@ -211,6 +211,7 @@ fn dependencies_in_the_wrong_direction_are_found() {
              abide-server -> abide
              abide-log -> abide-macros
              abide-live -> rusqlite
+             abide-tests -> abide-reducers
              abide-utils -> abide-schema"
         ),
         "abide-utils: is not in the table of xtask/src/tidy/dependencies.rs\n\
@@ -219,7 +220,8 @@ fn dependencies_in_the_wrong_direction_are_found() {
          abide-client: depends on abide-engine, which must be optional\n\
          abide-server: depends on abide, which is the wrong direction\n\
          abide-log: depends on abide-macros, which is the wrong direction\n\
-         abide-live: depends on rusqlite: only abide-store may use it"
+         abide-live: depends on rusqlite: only abide-store may use it\n\
+         abide-tests: depends on abide-reducers, which is the wrong direction"
     );
 }
 
