@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
-use super::calls::{Arguments, CallPart, OpenCalls};
+use super::calls::{Arguments, CallPart, OpenCalls, has_unread_arguments, unread_arguments};
 use super::decoder::{Decoder, PartialResponse, UNSTATED, arguments_text, id_text, index, parse};
 use super::stop::StopReasons;
 use crate::classify;
@@ -136,11 +136,12 @@ impl Decoder for Chat {
         if !is_blank(&choice["delta"]) {
             self.has_deltas = true;
             let place = Place::of(data, at, "delta");
-            self.read_delta(&choice["delta"], &place, gathered)?;
+            let is_last = !text(&choice["finish_reason"]).is_empty();
+            self.read_delta(&choice["delta"], &place, is_last, gathered)?;
         }
         self.read_message(&choice["message"], &Place::of(data, at, "message"), gathered)?;
         gathered.text(choice["text"].as_str().unwrap_or_default());
-        let reason = choice["finish_reason"].as_str().unwrap_or_default();
+        let reason = text(&choice["finish_reason"]);
         if !reason.is_empty() {
             gathered.stopped(STOP_REASONS.read(reason, choice)?);
         }
@@ -160,7 +161,7 @@ impl Chat {
             return Ok(());
         }
         let mut whole = PartialResponse::default();
-        self.read_delta(message, place, &mut whole)?;
+        self.read_delta(message, place, true, &mut whole)?;
         if gathered.reasoning.is_empty() {
             gathered.reasoning(&whole.reasoning);
         }
@@ -172,13 +173,16 @@ impl Chat {
             gathered.text(&whole.text);
         }
         let calls = whole.calls.finish(false)?;
-        gathered.calls.repeat(calls.iter().map(whole_part).collect())
+        gathered.calls.repeat(calls.iter().map(CallPart::whole).collect())?;
+        Ok(())
     }
 
+    /// Reads a delta, or a message as one. `is_last`: the event has the stop reason.
     fn read_delta(
         &self,
         delta: &Value,
         place: &Place<'_>,
+        is_last: bool,
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
         let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
@@ -192,12 +196,13 @@ impl Chat {
             gathered.refusal(piece);
         }
         let list = delta["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
-        if list.len() > 1 && !gathered.calls.is_empty() {
+        if can_repeat(list, is_last, &gathered.calls) {
             let mut listed = OpenCalls::default();
             read_calls(list, place, &mut listed)?;
             let listed = listed.finish(false).unwrap_or_default();
-            if gathered.calls.are_repeated_by(&listed) {
-                return gathered.calls.repeat(listed.iter().map(whole_part).collect());
+            if gathered.calls.are_repeated_by(&listed, is_last) {
+                gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?;
+                return Ok(());
             }
         }
         read_calls(list, place, &mut gathered.calls)?;
@@ -248,6 +253,19 @@ fn has_tool_calls(delta: &Value) -> bool {
     }
 }
 
+/// Whether a list of calls can repeat those that have arrived. A single call at another index is another call.
+fn can_repeat(list: &[Value], is_last: bool, arrived: &OpenCalls) -> bool {
+    match list {
+        [] => false,
+        [single] => is_last && index(&single["index"]).is_none_or(|index| arrived.has_index(index)),
+        _ => !arrived.is_empty(),
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
 /// Adds the parts of calls in a list of a message.
 fn read_calls(list: &[Value], place: &Place<'_>, calls: &mut OpenCalls) -> Result<(), ModelError> {
     list.iter()
@@ -266,6 +284,9 @@ fn read_call(
     let part = CallPart { id: &id, index: index(&call["index"]), ..CallPart::default() };
     match &call["function"] {
         Value::Null => read_function(call, place, path, part, calls),
+        _ if call.as_object().is_some_and(|fields| has_unread_arguments(fields, "function")) => {
+            Err(unread_arguments())
+        }
         function => read_function(function, place, &[path, &["function"]].concat(), part, calls),
     }
 }
@@ -278,6 +299,9 @@ fn read_function<'a>(
     part: CallPart<'a>,
     calls: &mut OpenCalls,
 ) -> Result<(), ModelError> {
+    if function.as_object().is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
+        return Err(unread_arguments());
+    }
     let name = function["name"].as_str().unwrap_or_default();
     let arguments = match &function["arguments"] {
         Value::Null => Arguments::None,
@@ -285,16 +309,6 @@ fn read_function<'a>(
     };
     calls.part(CallPart { name, arguments, ..part })?;
     Ok(())
-}
-
-/// Returns the part that is a whole call.
-fn whole_part(call: &ModelCall) -> CallPart<'_> {
-    CallPart {
-        id: &call.id,
-        name: &call.name,
-        arguments: Arguments::Whole(call.arguments.clone()),
-        ..CallPart::default()
-    }
 }
 
 /// Reads a content, or a part of one: a text, or an object with a type.

@@ -2,6 +2,7 @@
 
 mod odd_streams;
 mod one_call;
+mod unread_parts;
 
 use std::path::Path;
 
@@ -456,7 +457,7 @@ fn an_empty_text_is_absent() {
 
 /// The class: a part of a call was dropped because no block with its index was open.
 #[test]
-fn anthropic_input_without_its_block_belongs_to_the_call_that_began_last() {
+fn anthropic_input_after_its_block_belongs_to_the_call_of_the_block() {
     let call = |index: u64, id: &str| {
         format!(
             r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"{id}","name":"f","input":{{}}}}}}"#
@@ -477,8 +478,8 @@ fn anthropic_input_without_its_block_belongs_to_the_call_that_began_last() {
         stop(0),
         input(0, "2}"),
         call(3, "t3"),
-        input(7, "{\"n\":3}"),
         stop(3),
+        input(3, "{\"n\":3}"),
         call(4, "t4"),
         stop(4),
         call(5, "t5"),
