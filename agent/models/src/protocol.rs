@@ -10,6 +10,7 @@
 
 mod anthropic;
 mod body;
+mod call_ids;
 mod calls;
 mod chat;
 mod decoder;
@@ -100,13 +101,15 @@ impl Protocol {
 
     /// The body of a request.
     pub(crate) fn body(self, request: &ModelRequest) -> Value {
+        let messages = call_ids::with_accepted_ids(request, self);
+        let messages = messages.as_ref();
         match self {
-            Self::OpenAi => chat::body(request, chat::Dialect::OpenAi),
-            Self::OpenAiCompatible => chat::body(request, chat::Dialect::Compatible),
-            Self::OpenAiResponses => responses::body(request),
-            Self::Anthropic => anthropic::body(request),
-            Self::Gemini => gemini::body(request),
-            Self::Ollama => ollama::body(request),
+            Self::OpenAi => chat::body(request, messages, chat::Dialect::OpenAi),
+            Self::OpenAiCompatible => chat::body(request, messages, chat::Dialect::Compatible),
+            Self::OpenAiResponses => responses::body(request, messages),
+            Self::Anthropic => anthropic::body(request, messages),
+            Self::Gemini => gemini::body(request, messages),
+            Self::Ollama => ollama::body(request, messages),
         }
     }
 
@@ -114,10 +117,12 @@ impl Protocol {
         if self == Self::Ollama { Framing::Lines } else { Framing::Events }
     }
 
-    /// The decoder for the stream of an answer.
-    pub(crate) fn decoder(self) -> Box<dyn Decoder> {
+    /// The decoder for the stream of an answer. `requires_stop_reason`: see [`crate::RemoteSettings`].
+    pub(crate) fn decoder(self, requires_stop_reason: bool) -> Box<dyn Decoder> {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat::default()),
+            Self::OpenAi | Self::OpenAiCompatible => {
+                Box::new(chat::Chat::new(requires_stop_reason))
+            }
             Self::OpenAiResponses => Box::new(responses::Responses::default()),
             Self::Anthropic => Box::new(anthropic::Anthropic::default()),
             Self::Gemini => Box::new(gemini::Gemini),

@@ -20,8 +20,8 @@ const MAX_TOKENS: u32 = 8192;
 /// The field of our messages with data for this protocol: signed thinking blocks.
 const CARRY: &str = "anthropic";
 
-pub(super) fn body(request: &ModelRequest) -> Value {
-    let turns = take_turns(request.messages.iter().filter_map(written));
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
+    let turns = take_turns(messages.iter().filter_map(written));
     let messages: Vec<Value> = turns
         .into_iter()
         .map(|(role, content)| json!({ "role": role, "content": content }))
@@ -51,7 +51,8 @@ fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
         }
         ModelMessage::Assistant { text, calls, carry, .. } => {
             let thoughts = carry.as_ref().and_then(|carry| carry[CARRY].as_array());
-            let mut content: Vec<Value> = thoughts.into_iter().flatten().cloned().collect();
+            let thoughts = thoughts.into_iter().flatten();
+            let mut content: Vec<Value> = thoughts.filter(|it| is_sealed(it)).cloned().collect();
             if !text.is_empty() {
                 content.push(json!({ "type": "text", "text": text }));
             }
@@ -116,7 +117,7 @@ impl Decoder for Anthropic {
             return Ok(());
         }
         let event: Value = parse(data)?;
-        if event["type"] == "error" {
+        if event["type"] == "error" || event["type"].is_null() && classify::reports_error(&event) {
             return Err(classify::of_event(&event));
         }
         for part in [&event, &event["message"], &event["delta"]] {
@@ -333,6 +334,12 @@ fn read_stop(message: &Value, gathered: &mut PartialResponse) -> Result<(), Mode
     Ok(())
 }
 
+/// Whether a block of thoughts has what proves its origin. The provider refuses a conversation with another one.
+fn is_sealed(block: &Value) -> bool {
+    let field = if block["type"] == "redacted_thinking" { "data" } else { "signature" };
+    block[field].as_str().is_some_and(|seal| !seal.is_empty())
+}
+
 fn thinking(block: &Value) -> Block {
     let text = |field: &str| block[field].as_str().unwrap_or_default().to_owned();
     let (thinking, signature) = (text("thinking"), text("signature"));
@@ -345,6 +352,9 @@ fn ended(block: Block, gathered: &mut PartialResponse) {
             if block["type"] == "thinking" {
                 block["thinking"] = json!(thinking);
                 block["signature"] = json!(signature);
+            }
+            if !is_sealed(&block) {
+                return;
             }
             let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
             if let Some(blocks) = carry[CARRY].as_array_mut() {

@@ -225,6 +225,12 @@ pub(super) fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
     })
 }
 
+/// Checks that a frame without content is no error report.
+pub(super) fn error_report(data: &str) -> Result<(), ModelError> {
+    let event: Value = parse(data)?;
+    if classify::reports_error(&event) { Err(classify::of_event(&event)) } else { Ok(()) }
+}
+
 fn readable(data: &str) -> Cow<'_, str> {
     integers::readable(data.as_bytes())
 }

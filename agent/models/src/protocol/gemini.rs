@@ -9,7 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
 use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
-use super::decoder::{Decoder, PartialResponse, UNREADABLE, is_damaged, original_arguments, parse};
+use super::decoder::{
+    Decoder, PartialResponse, UNREADABLE, error_report, is_damaged, original_arguments, parse,
+};
 use super::partial::PathPiece;
 use super::stop::StopReasons;
 use crate::classify;
@@ -19,8 +21,8 @@ use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 /// that of the text.
 const CARRY: &str = "gemini";
 
-pub(super) fn body(request: &ModelRequest) -> Value {
-    let turns = take_turns(request.messages.iter().filter_map(written));
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
+    let turns = take_turns(messages.iter().filter_map(written));
     let contents: Vec<Value> =
         turns.into_iter().map(|(role, parts)| json!({ "role": role, "parts": parts })).collect();
     let mut body = Map::new();
@@ -168,7 +170,9 @@ impl Decoder for Gemini {
             gathered.stopped(Stop::Filtered);
         }
         let candidate = chunk.candidates.into_iter().flatten().next();
-        let Some(candidate) = candidate else { return Ok(()) };
+        let Some(candidate) = candidate else {
+            return error_report(data);
+        };
         if classify::is_error(&candidate.error) {
             return Err(classify::of_event(&json!({ "error": candidate.error })));
         }

@@ -8,14 +8,16 @@ use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object, set};
 use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
-use super::decoder::{Decoder, PartialResponse, arguments_text, original_arguments, parse};
+use super::decoder::{
+    Decoder, PartialResponse, arguments_text, error_report, original_arguments, parse,
+};
 use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 
-pub(super) fn body(request: &ModelRequest) -> Value {
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
-    let messages: Vec<Value> = system.chain(request.messages.iter().map(written)).collect();
+    let messages: Vec<Value> = system.chain(messages.iter().map(written)).collect();
     let mut body = Map::new();
     set(&mut body, "model", Some(&request.model));
     set(&mut body, "messages", Some(messages));
@@ -96,6 +98,9 @@ impl Decoder for Ollama {
         let line: Line = parse(data)?;
         if classify::is_error(&line.error) {
             return Err(classify::of_event(&json!({ "error": line.error })));
+        }
+        if line.message.is_none() {
+            error_report(data)?;
         }
         gathered.model(line.model.as_deref());
         let reason = line.done_reason.as_deref().unwrap_or_default();

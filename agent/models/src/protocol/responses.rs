@@ -15,9 +15,9 @@ use crate::{ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 /// The field of our messages with data for this protocol: encrypted reasoning items.
 const CARRY: &str = "openai_responses";
 
-pub(super) fn body(request: &ModelRequest) -> Value {
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     let mut input = Vec::new();
-    for message in &request.messages {
+    for message in messages {
         write(message, &mut input);
     }
     let mut body = Map::new();
@@ -118,6 +118,9 @@ impl Decoder for Responses {
         }
         let event: Value = parse(data)?;
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
+            return Err(classify::of_event(&event));
+        }
+        if event["type"].is_null() && classify::reports_error(&event) {
             return Err(classify::of_event(&event));
         }
         let delta = event["delta"].as_str().unwrap_or_default();

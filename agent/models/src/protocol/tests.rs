@@ -21,7 +21,7 @@ type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
 /// All events of a stream that is split into these pieces.
 fn rendered(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
     let mut frames = Frames::new(protocol.framing());
-    let mut decoder = protocol.decoder();
+    let mut decoder = protocol.decoder(true);
     let mut gathered = PartialResponse::default();
     let ended = (|| {
         let mut each = |frame: Frame<'_>| gathered.take(decoder.as_mut(), frame);
@@ -393,6 +393,65 @@ fn a_stream_of_single_bytes() {
 }
 
 /// A chat chunk with this choice.
+/// The class: what one answer lacks, or has for the provider only, made every later request of the session fail. Thoughts without
+/// their signature are not sent back, and the `extra_content` of a call is.
+#[test]
+fn opaque_data_is_sent_back_if_it_is_complete() {
+    let message_of = |protocol: Protocol, lines: &[String]| {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let events = rendered(protocol, &[framed(protocol, &lines).as_bytes()]);
+        match events.into_iter().next_back() {
+            Some(Ok(ModelEvent::Answer(answer))) => answer.to_message(),
+            event => panic!("there is no answer: {event:?}"),
+        }
+    };
+    let body_of = |protocol: Protocol, message: ModelMessage| {
+        protocol.body(&ModelRequest { messages: vec![message], ..ModelRequest::default() })
+    };
+    let thought = |index: u64, delta: Value| {
+        let begun = json!({ "type": "content_block_start", "index": index, "content_block": { "type": "thinking", "thinking": "" } });
+        let piece = json!({ "type": "content_block_delta", "index": index, "delta": delta });
+        [begun.to_string(), piece.to_string()]
+    };
+    let end = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#.to_owned();
+    let lines = [
+        &thought(0, json!({ "type": "thinking_delta", "thinking": "Unsigned." }))[..],
+        &thought(1, json!({ "type": "thinking_delta", "thinking": "Signed.", "signature": "s" })),
+        &[r#"{"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"So."}}"#.to_owned(), end],
+    ];
+    let message = message_of(Protocol::Anthropic, &lines.concat());
+    let sent = json!([
+        { "type": "thinking", "thinking": "Signed.", "signature": "s" }, { "type": "text", "text": "So." }
+    ]);
+    assert_eq!(body_of(Protocol::Anthropic, message)["messages"][0]["content"], sent);
+    let stored = ModelMessage::Assistant {
+        text: "So.".to_owned(),
+        reasoning: None,
+        calls: Vec::new(),
+        carry: Some(
+            json!({ "anthropic": [{ "type": "thinking", "thinking": "", "signature": "" }] }),
+        ),
+    };
+    let sent = json!([{ "type": "text", "text": "So." }]);
+    assert_eq!(body_of(Protocol::Anthropic, stored)["messages"][0]["content"], sent);
+
+    let extra = json!({ "google": { "thought_signature": "s" } });
+    let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let mut signed = call("b");
+    signed["extra_content"] = extra.clone();
+    for calls in [
+        json!({ "delta": { "tool_calls": [call("a"), signed] }, "finish_reason": "tool_calls" }),
+        json!({ "message": { "tool_calls": [call("a"), signed] }, "finish_reason": "tool_calls" }),
+    ] {
+        let message = message_of(Protocol::OpenAiCompatible, &[choice(calls)]);
+        let sent = body_of(Protocol::OpenAiCompatible, message.clone());
+        let sent = &sent["messages"][0]["tool_calls"];
+        assert_eq!((&sent[0], &sent[1]), (&call("a"), &signed));
+        let sent = body_of(Protocol::OpenAi, message);
+        assert_eq!(sent["messages"][0]["tool_calls"][1], call("b"), "OpenAI does not know it");
+    }
+}
+
 fn choice(choice: Value) -> String {
     json!({ "choices": [choice] }).to_string()
 }
