@@ -128,7 +128,7 @@ pub(crate) fn reports_error(event: &Value) -> bool {
         || matches!(status.as_str(), "error" | "fail" | "failed" | "failure")
         || event["status"].as_u64().is_some_and(|status| status >= 400)
         || event["success"] == false
-        || event["message"].is_string() && !has_succeeded
+        || event["message"].as_str().is_some_and(|message| !message.is_empty()) && !has_succeeded
         || is_failure(&event["base_resp"]["status_code"])
         || is_failure(&event["header"]["code"])
 }

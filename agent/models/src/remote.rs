@@ -366,6 +366,11 @@ impl Shared {
         let first = self.stall_timeouts.first;
         let response = timeout(first, sent).await.map_err(|_| stalled(first, FIRST_SETTING))?;
         let response = response.map_err(unreachable)?;
+        if response.status().is_success() && has_content_type(&response, "text/html") {
+            let why = "the provider responded with a web page instead of a stream: check its \
+                       `base_url` and whether a login is required";
+            return Err(ModelError::invalid_response(why));
+        }
         if response.status().is_success() && !speaks_json(&response, self.protocol) {
             return Ok(response);
         }
@@ -473,8 +478,12 @@ fn all_headers(
 
 /// Whether the response is a single JSON text instead of a stream of events.
 fn speaks_json(response: &Response, protocol: Protocol) -> bool {
-    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    protocol != Protocol::Ollama && kind.is_some_and(|kind| kind.starts_with("application/json"))
+    protocol != Protocol::Ollama && has_content_type(response, "application/json")
+}
+
+fn has_content_type(response: &Response, expected: &str) -> bool {
+    let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|value| value.starts_with(expected))
 }
 
 /// The first bytes of a body, as text.

@@ -127,6 +127,10 @@ mod tests {
     use crate::ModelCall;
     use expect_test::{Expect, expect};
 
+    fn shown(id: &str) -> String {
+        if id.is_empty() { "(none)".to_owned() } else { id.to_owned() }
+    }
+
     /// Returns the ids of a conversation, one line per message. Each list of ids is an answer with calls, followed by their results.
     fn sent(protocol: Protocol, answers: &[&[&str]]) -> String {
         let mut messages = Vec::new();
@@ -151,10 +155,10 @@ mod tests {
         for message in with_accepted_ids(&request, protocol).iter() {
             match message {
                 ModelMessage::Assistant { calls, .. } => {
-                    let ids: Vec<&str> = calls.iter().map(|call| call.id.as_str()).collect();
+                    let ids: Vec<String> = calls.iter().map(|call| shown(&call.id)).collect();
                     lines.push(ids.join(" "));
                 }
-                ModelMessage::Tool { call_id, .. } => results.push(call_id.clone()),
+                ModelMessage::Tool { call_id, .. } => results.push(shown(call_id)),
                 _ => {}
             }
         }
@@ -208,10 +212,10 @@ mod tests {
             Protocol::Gemini,
             expect![[r#"
             tu_1 tu_1_2
-             functions.pay:0 functions.pay.0
+            (none) functions.pay:0 functions.pay.0
             tu_1_3 tu_1_2_2 é
             cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc_2
- "#]],
+            (none) (none)"#]],
         );
     }
 }

@@ -116,9 +116,9 @@ impl PartialResponse {
         }
         self.events.extend(calls.iter().cloned().map(ModelEvent::Call));
         let reasoning = std::mem::take(&mut self.reasoning);
-        // Some servers send "stop" in these cases.
+        // Some servers send "stop" in these cases. Calls beside a refusal are not what the model wants.
         let stop = match stop {
-            Stop::End | Stop::Other(_) if self.refused => Stop::Filtered,
+            Stop::End | Stop::Other(_) | Stop::ToolUse if self.refused => Stop::Filtered,
             Stop::End if !calls.is_empty() => Stop::ToolUse,
             stop => stop,
         };

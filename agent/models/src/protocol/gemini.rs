@@ -165,7 +165,7 @@ impl Decoder for Gemini {
         gathered.model(chunk.model_version.as_deref());
         usage(&chunk.usage_metadata, gathered);
         let block_reason = chunk.prompt_feedback["blockReason"].as_str().unwrap_or_default();
-        if !block_reason.is_empty() {
+        if !matches!(block_reason, "" | "BLOCK_REASON_UNSPECIFIED") {
             tracing::debug!(block_reason, "the provider held back the whole answer");
             gathered.stopped(Stop::Filtered);
         }

@@ -165,8 +165,10 @@ impl Decoder for Responses {
                 let status = kind.trim_start_matches("response.");
                 self.ended(&event["response"], status, data, gathered)?;
             }
-            "response.failed" | "response.cancelled" | "error" => {
-                return Err(classify::of_event(&event));
+            "error" => return Err(classify::of_event(&event)),
+            kind @ ("response.failed" | "response.cancelled") => {
+                let status = kind.trim_start_matches("response.");
+                return Err(classify::of_stop(status, &event["response"]));
             }
             // It may be a piece of the arguments, without which the call would run with the others.
             kind if kind.ends_with(".delta")

@@ -242,6 +242,12 @@ fn gemini_can_withhold_the_whole_answer() {
         r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":5}}"#,
         expect!["Filtered Some(5)/None"],
     );
+    // A reason that says nothing withholds nothing.
+    check(
+        Protocol::Gemini,
+        r#"{"promptFeedback":{"blockReason":"BLOCK_REASON_UNSPECIFIED"},"candidates":[{"finishReason":"STOP"}]}"#,
+        expect!["End None/None"],
+    );
 }
 
 #[test]
@@ -682,6 +688,10 @@ fn a_reason_that_means_failure_is_an_error() {
             Protocol::OpenAiResponses,
             r#"{"type":"response.completed","response":{"status":"completed","error":{"message":"late"}}}"#,
         ),
+        (
+            Protocol::OpenAiResponses,
+            r#"{"type":"response.cancelled","response":{"status":"cancelled","error":null,"output":[]}}"#,
+        ),
         (Protocol::OpenAiCompatible, r#"{"object":"error","message":"no such model","code":404}"#),
     ] {
         shown += &format!("{}\n", ends(protocol, line));
@@ -702,6 +712,7 @@ fn a_reason_that_means_failure_is_an_error() {
         invalid_response: the provider ended the answer: failed
         invalid_response: the provider ended the answer: odd
         unavailable: the provider reported an error: late
+        invalid_response: the provider ended the answer: cancelled
         bad_request: the provider reported an error: no such model
     "#]]
     .assert_eq(&shown);

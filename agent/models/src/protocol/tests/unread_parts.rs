@@ -563,3 +563,21 @@ fn a_contradiction_about_the_name_of_a_call() {
         "#]],
     );
 }
+
+/// The class: a call ran beside a refusal of the model. With the reason `Filtered` no call runs.
+#[test]
+fn calls_beside_a_refusal() {
+    let call = json!({ "tool_calls": [tool_call(Some(0), "c1", "pay", A)] });
+    let deltas = [call, json!({ "refusal": "I will not." })];
+    let mut lines: Vec<String> =
+        deltas.iter().map(|delta| choice(json!({ "delta": delta }))).collect();
+    lines.push(reason("tool_calls").to_string());
+    check(
+        Protocol::OpenAiCompatible,
+        &lines.join("\n"),
+        expect![[r#"
+        Text("I will not.")
+        c1 pay {"order":"A-7","cents":100}
+        Filtered None/None"#]],
+    );
+}
