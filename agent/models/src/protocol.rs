@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use crate::ModelRequest;
 use crate::frames::Framing;
+use call_ids::{IdRules, with_accepted_ids};
 pub(crate) use decoder::{Decoder, PartialResponse};
 
 /// The protocol of a provider.
@@ -101,15 +102,19 @@ impl Protocol {
 
     /// The body of a request.
     pub(crate) fn body(self, request: &ModelRequest) -> Value {
-        let messages = call_ids::with_accepted_ids(request, self);
-        let messages = messages.as_ref();
+        let messages = |rules| with_accepted_ids(request, rules);
         match self {
-            Self::OpenAi => chat::body(request, messages, chat::Dialect::OpenAi),
-            Self::OpenAiCompatible => chat::body(request, messages, chat::Dialect::Compatible),
-            Self::OpenAiResponses => responses::body(request, messages),
-            Self::Anthropic => anthropic::body(request, messages),
-            Self::Gemini => gemini::body(request, messages),
-            Self::Ollama => ollama::body(request, messages),
+            Self::OpenAi => chat::body(request, &messages(&IdRules::OPENAI), chat::Dialect::OpenAi),
+            Self::OpenAiCompatible => {
+                let messages = messages(&IdRules::OPENAI_COMPATIBLE);
+                chat::body(request, &messages, chat::Dialect::Compatible)
+            }
+            Self::OpenAiResponses => {
+                responses::body(request, &messages(&IdRules::OPENAI_RESPONSES))
+            }
+            Self::Anthropic => anthropic::body(request, &messages(&IdRules::ANTHROPIC)),
+            Self::Gemini => gemini::body(request, &messages(&IdRules::GEMINI)),
+            Self::Ollama => ollama::body(request),
         }
     }
 

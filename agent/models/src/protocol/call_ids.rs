@@ -5,11 +5,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::Protocol;
 use crate::{ModelMessage, ModelRequest};
 
 /// What a provider accepts as the id of a call.
-struct IdRules {
+pub(super) struct IdRules {
     /// Maximum number of characters.
     length_max: usize,
     is_allowed: fn(char) -> bool,
@@ -17,31 +16,34 @@ struct IdRules {
     is_optional: bool,
 }
 
-impl Protocol {
-    /// The rules for ids, if the protocol has any.
-    fn id_rules(self) -> Option<IdRules> {
-        let is_visible = |char: char| !char.is_control();
-        let is_word = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '-');
-        let (length_max, is_allowed, is_optional): (usize, fn(char) -> bool, bool) = match self {
-            Self::OpenAi => (40, is_visible, false),
-            // Kimi expects its own ids like `functions.pay:0`.
-            Self::OpenAiCompatible => (256, is_visible, false),
-            Self::OpenAiResponses => (64, is_visible, false),
-            Self::Anthropic => (64, is_word, false),
-            Self::Gemini => (256, is_visible, true),
-            Self::Ollama => return None,
-        };
-        Some(IdRules { length_max, is_allowed, is_optional })
+impl IdRules {
+    pub(super) const OPENAI: Self = Self::required(40, is_visible);
+    /// Kimi expects its own ids like `functions.pay:0`.
+    pub(super) const OPENAI_COMPATIBLE: Self = Self::required(256, is_visible);
+    pub(super) const OPENAI_RESPONSES: Self = Self::required(64, is_visible);
+    pub(super) const ANTHROPIC: Self = Self::required(64, is_word);
+    pub(super) const GEMINI: Self =
+        Self { length_max: 256, is_allowed: is_visible, is_optional: true };
+
+    const fn required(length_max: usize, is_allowed: fn(char) -> bool) -> Self {
+        Self { length_max, is_allowed, is_optional: false }
     }
 }
 
+fn is_visible(char: char) -> bool {
+    !char.is_control()
+}
+
+fn is_word(char: char) -> bool {
+    char.is_ascii_alphanumeric() || matches!(char, '_' | '-')
+}
+
 /// Returns the messages of a request with ids of calls that the provider accepts.
-pub(super) fn with_accepted_ids(
-    request: &ModelRequest,
-    protocol: Protocol,
-) -> Cow<'_, [ModelMessage]> {
+pub(super) fn with_accepted_ids<'a>(
+    request: &'a ModelRequest,
+    rules: &IdRules,
+) -> Cow<'a, [ModelMessage]> {
     let mut messages = Cow::Borrowed(request.messages.as_slice());
-    let Some(rules) = protocol.id_rules() else { return messages };
     let mut used = BTreeMap::new();
     // The ids of the last message with calls that have no result yet, each with the one that is sent.
     let mut pending: Vec<(String, String)> = Vec::new();
@@ -132,7 +134,7 @@ mod tests {
     }
 
     /// Returns the ids of a conversation, one line per message. Each list of ids is an answer with calls, followed by their results.
-    fn sent(protocol: Protocol, answers: &[&[&str]]) -> String {
+    fn sent(rules: &IdRules, answers: &[&[&str]]) -> String {
         let mut messages = Vec::new();
         for ids in answers {
             let call = |id: &&str| ModelCall { id: (*id).to_owned(), ..ModelCall::default() };
@@ -152,7 +154,7 @@ mod tests {
         let request = ModelRequest { messages, ..ModelRequest::default() };
         let mut lines = Vec::new();
         let mut results = Vec::new();
-        for message in with_accepted_ids(&request, protocol).iter() {
+        for message in with_accepted_ids(&request, rules).iter() {
             match message {
                 ModelMessage::Assistant { calls, .. } => {
                     let ids: Vec<String> = calls.iter().map(|call| shown(&call.id)).collect();
@@ -166,7 +168,7 @@ mod tests {
         lines.join("\n")
     }
 
-    fn check(protocol: Protocol, expected: Expect) {
+    fn check(rules: &IdRules, expected: Expect) {
         let long = "c".repeat(70);
         let answers: [&[&str]; 5] = [
             &["tu_1", "tu_1"],
@@ -175,14 +177,14 @@ mod tests {
             &[&long, &long],
             &["", ""],
         ];
-        expected.assert_eq(&sent(protocol, &answers));
+        expected.assert_eq(&sent(rules, &answers));
     }
 
     /// The class: an id that the provider refuses ended the session, after its tools had run.
     #[test]
     fn ids_are_unique_and_accepted() {
         check(
-            Protocol::Anthropic,
+            &IdRules::ANTHROPIC,
             expect![[r#"
             tu_1 tu_1_2
             call functions_pay_0 functions_pay_0_2
@@ -191,7 +193,7 @@ mod tests {
             call_2 call_3"#]],
         );
         check(
-            Protocol::OpenAi,
+            &IdRules::OPENAI,
             expect![[r#"
             tu_1 tu_1_2
             call functions.pay:0 functions.pay.0
@@ -200,7 +202,7 @@ mod tests {
             call_2 call_3"#]],
         );
         check(
-            Protocol::OpenAiCompatible,
+            &IdRules::OPENAI_COMPATIBLE,
             expect![[r#"
             tu_1 tu_1_2
             call functions.pay:0 functions.pay.0
@@ -209,7 +211,7 @@ mod tests {
             call_2 call_3"#]],
         );
         check(
-            Protocol::Gemini,
+            &IdRules::GEMINI,
             expect![[r#"
             tu_1 tu_1_2
             (none) functions.pay:0 functions.pay.0

@@ -15,9 +15,9 @@ use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 
-pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
+pub(super) fn body(request: &ModelRequest) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
-    let messages: Vec<Value> = system.chain(messages.iter().map(written)).collect();
+    let messages: Vec<Value> = system.chain(request.messages.iter().map(written)).collect();
     let mut body = Map::new();
     set(&mut body, "model", Some(&request.model));
     set(&mut body, "messages", Some(messages));
