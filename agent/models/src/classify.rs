@@ -101,7 +101,8 @@ pub(crate) fn is_error(field: &Value) -> bool {
         Value::String(text) => !text.is_empty(),
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
-        Value::Bool(true) | Value::Number(_) => true,
+        Value::Number(code) => code.as_i64() != Some(0),
+        Value::Bool(true) => true,
     }
 }
 

@@ -312,6 +312,7 @@ fn an_error_of_a_vendor_in_a_stream_with_status_200() {
     for line in [
         r#"{"choices":[{"delta":{"content":"So."},"finish_reason":"stop"}],"base_resp":{"status_code":0,"status_msg":""},"code":0,"message":"success"}"#,
         r#"{"choices":[],"usage":{"prompt_tokens":1},"code":200,"message":"success","status":"ok"}"#,
+        r#"{"choices":[{"delta":{"content":" a"}}],"error":0}"#,
         r#"{"type":"ping"}"#,
     ] {
         let good = choice(json!({ "delta": {}, "finish_reason": "stop" }));
