@@ -46,7 +46,8 @@ const GENERAL_NAMES: [&str; 5] = [
 ];
 
 /// Lower-case phrases for a conversation that is too long, from providers without a code for it.
-const TOO_LONG: [&str; 6] = [
+const TOO_LONG: [&str; 7] = [
+    "available context size",
     "context length",
     "context window",
     "prompt is too long",
@@ -56,7 +57,8 @@ const TOO_LONG: [&str; 6] = [
 ];
 
 /// Lower-case phrases for an invalid key or account, from providers without a code for it.
-const NOT_ALLOWED: [&str; 2] = ["api key not valid", "credit balance is too low"];
+const NOT_ALLOWED: [&str; 3] =
+    ["api key not valid", "credit balance is too low", "insufficient balance"];
 
 /// The error for a response with this status.
 pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
@@ -99,8 +101,37 @@ pub(crate) fn is_error(field: &Value) -> bool {
         Value::String(text) => !text.is_empty(),
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
-        Value::Bool(true) | Value::Number(_) => true,
+        Value::Number(code) => code.as_i64() != Some(0),
+        Value::Bool(true) => true,
     }
+}
+
+/// Whether an event without content is an error without a field `error`, as gateways, web frameworks and some providers
+/// write it with the status 200.
+pub(crate) fn reports_error(event: &Value) -> bool {
+    let is_failure = |code: &Value| match code {
+        Value::Number(code) => code.as_i64().is_none_or(|code| code != 0 && code != 200),
+        Value::String(code) => {
+            !matches!(code.to_ascii_lowercase().as_str(), "" | "0" | "200" | "ok" | "success")
+        }
+        _ => false,
+    };
+    let codes =
+        ["code", "error_code", "errorCode", "errcode", "status_code", "statusCode", "StatusCode"];
+    let texts = ["error_msg", "error_message", "errmsg", "exception", "detail", "errors"];
+    let status = event["status"].as_str().unwrap_or_default().to_ascii_lowercase();
+    let has_failed = codes.iter().any(|field| is_failure(&event[*field]));
+    let has_succeeded = codes.iter().any(|field| !event[*field].is_null()) && !has_failed;
+    event["object"] == "error"
+        || event["type"] == "error"
+        || has_failed
+        || texts.iter().any(|field| is_error(&event[*field]))
+        || matches!(status.as_str(), "error" | "fail" | "failed" | "failure")
+        || event["status"].as_u64().is_some_and(|status| status >= 400)
+        || event["success"] == false
+        || event["message"].as_str().is_some_and(|message| !message.is_empty()) && !has_succeeded
+        || is_failure(&event["base_resp"]["status_code"])
+        || is_failure(&event["header"]["code"])
 }
 
 fn json_or_text(body: &str) -> Value {
@@ -122,7 +153,15 @@ fn of_status(status: u16) -> ModelErrorKind {
 
 /// The error object, which providers put in different places.
 fn core(body: &Value) -> &Value {
-    let places = ["/0/error", "/error", "/response/error"];
+    let places = [
+        "/0/error",
+        "/error",
+        "/response/error",
+        "/errors/0",
+        "/detail/0",
+        "/base_resp",
+        "/header",
+    ];
     let found = places.iter().filter_map(|place| body.pointer(place));
     found.into_iter().find(|error| is_error(error)).unwrap_or(body)
 }
@@ -140,7 +179,10 @@ fn named(body: &Value) -> Option<ModelErrorKind> {
 
 /// Classifies an event by its code or general name.
 fn of_code(event: &Value) -> ModelErrorKind {
-    let code = core(event)["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+    let error = core(event);
+    let codes = ["code", "status", "statusCode", "StatusCode"];
+    let code = codes.iter().find_map(|field| error[*field].as_u64());
+    let code = code.and_then(|code| u16::try_from(code).ok());
     match code {
         Some(code) if code >= 400 => of_status(code),
         _ if names(event).any(|name| GENERAL_NAMES.contains(&name)) => ModelErrorKind::BadRequest,
@@ -150,7 +192,7 @@ fn of_code(event: &Value) -> ModelErrorKind {
 
 /// Refines the kind by the provider's message, if there is no specific code.
 fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
-    if kind != ModelErrorKind::BadRequest {
+    if !matches!(kind, ModelErrorKind::BadRequest | ModelErrorKind::Unavailable) {
         return kind;
     }
     let words = words(body).to_lowercase();
@@ -165,8 +207,11 @@ fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
 /// The provider's message, on one line and truncated.
 fn words(body: &Value) -> String {
     let error = core(body);
-    let message = [&error["message"], error, &body["message"], &body["detail"]];
-    let message = message.into_iter().find_map(Value::as_str).map(str::to_owned);
+    let fields =
+        ["message", "msg", "status_msg", "error_msg", "error_message", "errmsg", "exception"];
+    let of_error = fields.iter().map(|field| &error[*field]);
+    let of_body = [error, &body["message"], &body["detail"]];
+    let message = of_error.chain(of_body).find_map(Value::as_str).map(str::to_owned);
     truncated_line(&message.unwrap_or_else(|| error.to_string()))
 }
 
@@ -265,9 +310,7 @@ mod tests {
         check(
             422,
             r#"{"detail":[{"loc":1}]}"#,
-            expect![[
-                r#"bad_request · the provider responded with HTTP 422: {"detail":[{"loc":1}]}"#
-            ]],
+            expect![[r#"bad_request · the provider responded with HTTP 422: {"loc":1}"#]],
         );
         let long = "é".repeat(2 * WORDS_MAX);
         let error = of_response(400, &HeaderMap::new(), &long);

@@ -94,6 +94,9 @@ pub struct ProviderConfig {
     /// Maximum time without a part of the answer, even if bytes arrive, in seconds; the default is 600.
     #[serde(default)]
     pub content_timeout_seconds: Option<u64>,
+    /// Whether an answer without a `finish_reason` is an error, for `openai` and `openai_compatible`. Default: true.
+    #[serde(default)]
+    pub requires_stop_reason: Option<bool>,
     /// The price of its tokens; without one, costs are unknown.
     #[serde(default)]
     pub price: Option<Price>,

@@ -2,7 +2,7 @@
 //!
 //! The frames do not depend on where the bytes are split, even within a character or between `\r` and `\n`. This
 //! module does not interpret frames. Of an event's name it only keeps whether it is `error`: in every supported
-//! protocol the data repeats the others.
+//! protocol the data repeats the others. Events whose data only keeps the connection open are left out.
 //!
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>, with one exception: an event that is truncated
 //! by the end of the stream is returned too, because some servers omit the last empty line. The decoder decides
@@ -32,7 +32,7 @@ pub(crate) enum Framing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) data: &'a str,
-    /// The event is named `error`.
+    /// The event, or a field of it, is named `error`.
     pub(crate) is_error: bool,
 }
 
@@ -140,14 +140,19 @@ impl Frames {
         if line.is_empty() {
             let is_error = std::mem::take(&mut self.is_error);
             return match self.data.take() {
-                Some(data) => each(Frame { data: &data, is_error }),
-                None => Ok(()),
+                Some(data) if is_error || !is_keepalive(&data) => {
+                    each(Frame { data: &data, is_error })
+                }
+                _ => Ok(()),
             };
         }
         if let Some(name) = line.strip_prefix(b"event:") {
             self.is_error = name.trim_ascii() == b"error";
         }
-        let Some(data) = line.strip_prefix(b"data:") else { return Ok(()) };
+        // llama.cpp reports an error in a field of this name.
+        let error = line.strip_prefix(b"error:");
+        self.is_error |= error.is_some();
+        let Some(data) = error.or_else(|| line.strip_prefix(b"data:")) else { return Ok(()) };
         let data = text(data.strip_prefix(b" ").unwrap_or(data));
         match &mut self.data {
             Some(begun) => {
@@ -158,6 +163,15 @@ impl Frames {
         }
         Ok(())
     }
+}
+
+/// Whether the data of an event only keeps the connection open: it is empty, a comment, or a word like `[PING]`.
+fn is_keepalive(data: &str) -> bool {
+    let data = data.trim();
+    let word = data.trim_matches(['[', ']']).to_ascii_lowercase();
+    data.is_empty()
+        || data.starts_with(':')
+        || matches!(word.as_str(), "ping" | "heartbeat" | "keepalive" | "keep-alive")
 }
 
 /// Returns bytes as text. Invalid UTF-8 becomes the escape of half a surrogate pair and has the same effect as one:
@@ -265,6 +279,16 @@ mod tests {
         let error = Some("the stream is longer than 5 MiB".to_owned());
         let comment = [b":", &half[..], b"\n"].concat();
         assert_eq!(frames_read(&[&comment, &comment, &comment, &comment, &comment]), (0, error));
+    }
+
+    /// The class: an event that only keeps the connection open was an invalid event, and a field `error` was ignored.
+    #[test]
+    fn events_without_data_and_fields_named_error() {
+        let stream = b"data:\n\ndata: \n\nevent: ping\ndata:\n\ndata: [PING]\n\ndata: : OPENROUTER PROCESSING\n\n\
+            event: heartbeat\ndata: ping\n\ndata: .\n\nevent: error\ndata:\n\nerror: {\"code\":500}\n\ndata: a\n\n";
+        let (frames, end) = frames(Framing::Events, &[stream]);
+        assert_eq!(frames, [".", "! ", "! {\"code\":500}", "a"]);
+        assert_eq!(end, Ok(()));
     }
 
     proptest! {

@@ -448,6 +448,7 @@ fn provider(
             headers: config.headers.clone(),
             extra: config.extra.clone(),
             stall_timeouts: config.stall_timeouts(),
+            requires_stop_reason: config.requires_stop_reason.unwrap_or(true),
         })?;
         return Ok(Arc::new(remote));
     }
@@ -483,6 +484,11 @@ fn fits(config: &ProviderConfig) -> Result<(), String> {
         }
         ProviderKind::Replay | ProviderKind::Script if of_network => {
             Some("it has settings that only network providers support")
+        }
+        _ if config.requires_stop_reason.is_some()
+            && !matches!(kind, ProviderKind::OpenAi | ProviderKind::OpenAiCompatible) =>
+        {
+            Some("only `openai` and `openai_compatible` providers support `requires_stop_reason`")
         }
         ProviderKind::Replay if !has_recordings => Some("it has no `recordings`"),
         ProviderKind::Script if config.script.is_none() => Some("it has no `script`"),

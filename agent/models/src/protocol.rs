@@ -10,6 +10,7 @@
 
 mod anthropic;
 mod body;
+mod call_ids;
 mod calls;
 mod chat;
 mod decoder;
@@ -26,6 +27,7 @@ use serde_json::Value;
 
 use crate::ModelRequest;
 use crate::frames::Framing;
+use call_ids::{IdRules, with_accepted_ids};
 pub(crate) use decoder::{Decoder, PartialResponse};
 
 /// The protocol of a provider.
@@ -100,12 +102,18 @@ impl Protocol {
 
     /// The body of a request.
     pub(crate) fn body(self, request: &ModelRequest) -> Value {
+        let messages = |rules| with_accepted_ids(request, rules);
         match self {
-            Self::OpenAi => chat::body(request, chat::Dialect::OpenAi),
-            Self::OpenAiCompatible => chat::body(request, chat::Dialect::Compatible),
-            Self::OpenAiResponses => responses::body(request),
-            Self::Anthropic => anthropic::body(request),
-            Self::Gemini => gemini::body(request),
+            Self::OpenAi => chat::body(request, &messages(&IdRules::OPENAI), chat::Dialect::OpenAi),
+            Self::OpenAiCompatible => {
+                let messages = messages(&IdRules::OPENAI_COMPATIBLE);
+                chat::body(request, &messages, chat::Dialect::Compatible)
+            }
+            Self::OpenAiResponses => {
+                responses::body(request, &messages(&IdRules::OPENAI_RESPONSES))
+            }
+            Self::Anthropic => anthropic::body(request, &messages(&IdRules::ANTHROPIC)),
+            Self::Gemini => gemini::body(request, &messages(&IdRules::GEMINI)),
             Self::Ollama => ollama::body(request),
         }
     }
@@ -114,10 +122,12 @@ impl Protocol {
         if self == Self::Ollama { Framing::Lines } else { Framing::Events }
     }
 
-    /// The decoder for the stream of an answer.
-    pub(crate) fn decoder(self) -> Box<dyn Decoder> {
+    /// The decoder for the stream of an answer. `requires_stop_reason`: see [`crate::RemoteSettings`].
+    pub(crate) fn decoder(self, requires_stop_reason: bool) -> Box<dyn Decoder> {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat::default()),
+            Self::OpenAi | Self::OpenAiCompatible => {
+                Box::new(chat::Chat::new(requires_stop_reason))
+            }
             Self::OpenAiResponses => Box::new(responses::Responses::default()),
             Self::Anthropic => Box::new(anthropic::Anthropic::default()),
             Self::Gemini => Box::new(gemini::Gemini),

@@ -81,6 +81,9 @@ pub struct RemoteSettings {
     pub extra: Map<String, Value>,
     /// Timeouts.
     pub stall_timeouts: StallTimeouts,
+    /// Whether an answer of Chat Completions without a `finish_reason` is an error. If not, a text is accepted that `[DONE]` ends.
+    /// Calls always need a reason.
+    pub requires_stop_reason: bool,
 }
 
 impl RemoteSettings {
@@ -94,6 +97,7 @@ impl RemoteSettings {
             headers: BTreeMap::new(),
             extra: Map::new(),
             stall_timeouts: StallTimeouts::default(),
+            requires_stop_reason: true,
         }
     }
 }
@@ -131,6 +135,7 @@ struct Shared {
     headers: HeaderMap,
     extra: Map<String, Value>,
     stall_timeouts: StallTimeouts,
+    requires_stop_reason: bool,
     client: Client,
 }
 
@@ -140,8 +145,16 @@ impl Remote {
     /// # Errors
     /// One sentence: the URL, a header or the key is invalid.
     pub fn new(settings: RemoteSettings) -> Result<Self, String> {
-        let RemoteSettings { id, protocol, base_url, key, headers, extra, stall_timeouts } =
-            settings;
+        let RemoteSettings {
+            id,
+            protocol,
+            base_url,
+            key,
+            headers,
+            extra,
+            stall_timeouts,
+            requires_stop_reason,
+        } = settings;
         let base_url = base_url.as_deref().or(protocol.default_base_url());
         let base_url = base_url.ok_or("it has no `base_url`")?;
         let base_url: Url = base_url
@@ -168,7 +181,17 @@ impl Remote {
             tracing::warn!(provider = id, "{why}");
         }
         let headers = all_headers(protocol, key.as_ref(), &headers)?;
-        let shared = Shared { id, protocol, base_url, key, headers, extra, stall_timeouts, client };
+        let shared = Shared {
+            id,
+            protocol,
+            base_url,
+            key,
+            headers,
+            extra,
+            stall_timeouts,
+            requires_stop_reason,
+            client,
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -186,7 +209,7 @@ impl ModelProvider for Remote {
             step: Step::Ask(Box::new(request)),
             frames: Frames::new(protocol.framing()),
             has_frames: false,
-            decoder: protocol.decoder(),
+            decoder: protocol.decoder(self.shared.requires_stop_reason),
             gathered: PartialResponse::default(),
             without_content: Duration::ZERO,
             content_bytes: 0,
@@ -343,6 +366,11 @@ impl Shared {
         let first = self.stall_timeouts.first;
         let response = timeout(first, sent).await.map_err(|_| stalled(first, FIRST_SETTING))?;
         let response = response.map_err(unreachable)?;
+        if response.status().is_success() && has_content_type(&response, "text/html") {
+            let why = "the provider responded with a web page instead of a stream: check its \
+                       `base_url` and whether a login is required";
+            return Err(ModelError::invalid_response(why));
+        }
         if response.status().is_success() && !speaks_json(&response, self.protocol) {
             return Ok(response);
         }
@@ -390,7 +418,12 @@ impl Shared {
             timeout(self.stall_timeouts.first, beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
-                Ok(body) if classify::is_error(&body["error"]) => classify::of_event(&body),
+                Ok(body)
+                    if classify::is_error(&body["error"])
+                        || body["choices"].is_null() && classify::reports_error(&body) =>
+                {
+                    classify::of_event(&body)
+                }
                 _ => ModelError::invalid_response(
                     "the provider responded with JSON instead of a stream",
                 ),
@@ -445,8 +478,12 @@ fn all_headers(
 
 /// Whether the response is a single JSON text instead of a stream of events.
 fn speaks_json(response: &Response, protocol: Protocol) -> bool {
-    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    protocol != Protocol::Ollama && kind.is_some_and(|kind| kind.starts_with("application/json"))
+    protocol != Protocol::Ollama && has_content_type(response, "application/json")
+}
+
+fn has_content_type(response: &Response, expected: &str) -> bool {
+    let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|value| value.starts_with(expected))
 }
 
 /// The first bytes of a body, as text.

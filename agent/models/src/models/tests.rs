@@ -184,7 +184,7 @@ fn invalid_configurations_are_refused() {
     refused(
         json!({ "id": "a", "kind": "openai", "api_key": "sk" }),
         expect![
-            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_timeout_seconds`, `idle_timeout_seconds`, `content_timeout_seconds`, `price`, `prices`, `structured_output`, `recordings`, `script`"
+            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_timeout_seconds`, `idle_timeout_seconds`, `content_timeout_seconds`, `requires_stop_reason`, `price`, `prices`, `structured_output`, `recordings`, `script`"
         ],
     );
     refused(
@@ -214,6 +214,12 @@ fn invalid_configurations_are_refused() {
     refused(
         json!({ "id": "a", "kind": "ollama", "script": "x" }),
         expect!["provider `a`: only a `script` provider supports `script`"],
+    );
+    refused(
+        json!({ "id": "a", "kind": "gemini", "requires_stop_reason": false }),
+        expect![
+            "provider `a`: only `openai` and `openai_compatible` providers support `requires_stop_reason`"
+        ],
     );
     refused(
         json!({ "id": "a", "kind": "replay", "recordings": ["nowhere.jsonl"] }),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::calls::{Arguments, CallPart};
+use super::calls::{Arguments, CallPart, unread_arguments};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
 use crate::classify;
@@ -20,8 +20,8 @@ const MAX_TOKENS: u32 = 8192;
 /// The field of our messages with data for this protocol: signed thinking blocks.
 const CARRY: &str = "anthropic";
 
-pub(super) fn body(request: &ModelRequest) -> Value {
-    let turns = take_turns(request.messages.iter().filter_map(written));
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
+    let turns = take_turns(messages.iter().filter_map(written));
     let messages: Vec<Value> = turns
         .into_iter()
         .map(|(role, content)| json!({ "role": role, "content": content }))
@@ -51,7 +51,8 @@ fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
         }
         ModelMessage::Assistant { text, calls, carry, .. } => {
             let thoughts = carry.as_ref().and_then(|carry| carry[CARRY].as_array());
-            let mut content: Vec<Value> = thoughts.into_iter().flatten().cloned().collect();
+            let thoughts = thoughts.into_iter().flatten();
+            let mut content: Vec<Value> = thoughts.filter(|it| is_sealed(it)).cloned().collect();
             if !text.is_empty() {
                 content.push(json!({ "type": "text", "text": text }));
             }
@@ -82,14 +83,17 @@ fn tool(tool: &ToolSpec) -> Value {
 #[derive(Default)]
 pub(super) struct Anthropic {
     has_started: bool,
+    /// The open blocks.
     blocks: BTreeMap<u64, Block>,
+    /// The positions of the calls whose blocks have ended, by their index.
+    ended_calls: BTreeMap<u64, usize>,
     input: Input,
 }
 
 enum Block {
-    /// A call. Its parts are in [`PartialResponse::calls`]. `is_object`: without other arguments they are `{}`, because
-    /// the block says so.
-    Call { is_object: bool },
+    /// A call, which is at this position of [`PartialResponse::calls`]. `is_object`: without other arguments they are `{}`,
+    /// because the block says so.
+    Call { at: usize, is_object: bool },
     /// The initial thinking block, and the text added to it.
     Thinking { block: Value, thinking: String, signature: String },
     /// A text.
@@ -113,7 +117,7 @@ impl Decoder for Anthropic {
             return Ok(());
         }
         let event: Value = parse(data)?;
-        if event["type"] == "error" {
+        if event["type"] == "error" || event["type"].is_null() && classify::reports_error(&event) {
             return Err(classify::of_event(&event));
         }
         for part in [&event, &event["message"], &event["delta"]] {
@@ -195,8 +199,8 @@ impl Anthropic {
                     arguments_text(&block["input"], data, path)
                 };
                 let part = CallPart { id, name, index, ..CallPart::default() };
-                gathered.calls.announce(part, initial)?;
-                Block::Call { is_object: !block["input"].is_null() }
+                let at = gathered.calls.announce(part, initial)?;
+                Block::Call { at, is_object: !block["input"].is_null() }
             }
             Some("thinking") => {
                 gathered.reasoning(text("thinking"));
@@ -205,19 +209,33 @@ impl Anthropic {
             Some("redacted_thinking") => thinking(block),
             _ => Block::Unread,
         };
-        if let Some(replaced) = self.blocks.insert(index.unwrap_or_default(), begun) {
+        let index = index.unwrap_or_default();
+        self.ended_calls.remove(&index);
+        if let Some(replaced) = self.blocks.insert(index, begun) {
             ended(replaced, gathered);
         }
         Ok(())
     }
 
     fn end(&mut self, index: Option<u64>, gathered: &mut PartialResponse) {
-        if let Some(block) = self.blocks.remove(&index.unwrap_or_default()) {
-            if matches!(block, Block::Call { is_object: true }) {
-                gathered.calls.end(index);
+        let index = self.index_of(index);
+        if let Some(block) = self.blocks.remove(&index) {
+            if let Block::Call { at, is_object } = block {
+                self.ended_calls.insert(index, at);
+                if is_object {
+                    gathered.calls.end(at);
+                }
             }
             ended(block, gathered);
         }
+    }
+
+    /// Returns the index of the block that an event names. Without an index, it is the only open block.
+    fn index_of(&self, index: Option<u64>) -> u64 {
+        index.unwrap_or_else(|| match self.blocks.len() {
+            1 => *self.blocks.keys().next().expect("there is one"),
+            _ => 0,
+        })
     }
 
     fn delta(
@@ -228,33 +246,50 @@ impl Anthropic {
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
         let piece = |field: &str| delta[field].as_str().unwrap_or_default();
-        match (delta["type"].as_str(), self.blocks.get_mut(&index.unwrap_or_default())) {
-            (Some("text_delta"), _) => gathered.text(piece("text")),
-            (Some("thinking_delta"), block) => {
+        let index = self.index_of(index);
+        let kind = delta["type"].as_str().unwrap_or_default();
+        match (kind, self.blocks.get_mut(&index)) {
+            ("text_delta", Some(Block::Call { .. })) => return Err(unread_arguments()),
+            ("text_delta", _) => gathered.text(piece("text")),
+            ("thinking_delta" | "signature_delta", block) => {
                 gathered.reasoning(piece("thinking"));
-                if let Some(Block::Thinking { thinking, .. }) = block {
+                // Some gateways send the signature with the last piece of the text.
+                if let Some(Block::Thinking { thinking, signature, .. }) = block {
                     thinking.push_str(piece("thinking"));
+                    signature.push_str(piece("signature"));
                 }
             }
-            (Some("signature_delta"), Some(Block::Thinking { signature, .. })) => {
-                signature.push_str(piece("signature"));
-            }
-            (Some("input_json_delta"), Some(Block::Unread)) => {}
-            (Some("input_json_delta"), block) => {
-                let is_open = block.is_some();
-                if let Some(Block::Call { is_object }) = block
-                    && delta["partial_json"].is_null()
-                {
-                    *is_object = false;
-                }
-                // An index that nothing has says nothing.
-                let index = index.filter(|index| is_open || gathered.calls.has_index(*index));
+            ("citations_delta", _) | (_, Some(Block::Unread)) => {}
+            ("input_json_delta", block) => {
+                let at = match block {
+                    Some(Block::Call { at, is_object }) => {
+                        *is_object &= !delta["partial_json"].is_null();
+                        Some(*at)
+                    }
+                    Some(_) => None,
+                    // A piece that follows the end of its block.
+                    None => self.ended_calls.get(&index).copied(),
+                };
                 let path = ["delta", "partial_json"];
                 let arguments = arguments_text(&delta["partial_json"], data, &path);
-                let arguments = Arguments::Piece(arguments);
-                gathered.calls.part(CallPart { index, arguments, ..CallPart::default() })?;
+                let Some(at) = at else {
+                    let why = "the stream has arguments of a call that it did not start";
+                    return Err(ModelError::invalid_response(why));
+                };
+                if delta["partial_json"].is_null() && has_content(delta) {
+                    return Err(unread_arguments());
+                }
+                gathered.calls.add_arguments(at, Arguments::Piece(arguments))?;
             }
-            _ => {}
+            // It may be a piece of the arguments, without which the call would run with the others.
+            (_, block) => {
+                let is_of_call = matches!(block, Some(Block::Call { .. }))
+                    || self.ended_calls.contains_key(&index)
+                    || !delta["partial_json"].is_null();
+                if is_of_call && has_content(delta) {
+                    return Err(unread_arguments());
+                }
+            }
         }
         Ok(())
     }
@@ -275,6 +310,12 @@ impl Anthropic {
     }
 }
 
+/// Whether a delta has anything beside its type.
+fn has_content(delta: &Value) -> bool {
+    let mut fields = delta.as_object().into_iter().flatten();
+    fields.any(|(name, value)| name != "type" && !value.is_null() && value != "")
+}
+
 /// Whether an input says nothing yet. Any other value is what the model wrote, even if it is no object.
 fn is_blank(input: &Value) -> bool {
     match input {
@@ -293,6 +334,12 @@ fn read_stop(message: &Value, gathered: &mut PartialResponse) -> Result<(), Mode
     Ok(())
 }
 
+/// Whether a block of thoughts has what proves its origin. The provider refuses a conversation with another one.
+fn is_sealed(block: &Value) -> bool {
+    let field = if block["type"] == "redacted_thinking" { "data" } else { "signature" };
+    block[field].as_str().is_some_and(|seal| !seal.is_empty())
+}
+
 fn thinking(block: &Value) -> Block {
     let text = |field: &str| block[field].as_str().unwrap_or_default().to_owned();
     let (thinking, signature) = (text("thinking"), text("signature"));
@@ -305,6 +352,9 @@ fn ended(block: Block, gathered: &mut PartialResponse) {
             if block["type"] == "thinking" {
                 block["thinking"] = json!(thinking);
                 block["signature"] = json!(signature);
+            }
+            if !is_sealed(&block) {
+                return;
             }
             let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
             if let Some(blocks) = carry[CARRY].as_array_mut() {

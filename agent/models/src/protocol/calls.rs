@@ -68,7 +68,7 @@ struct OpenCall {
     name: String,
     /// The text so far.
     arguments: String,
-    /// The canonical form of the text, once it was compared: an answer can have a thousand calls.
+    /// The canonical form of the text or value, once it was compared: an answer can have a thousand calls.
     canonical: OnceCell<String>,
     progress: ObjectProgress,
     /// The value so far, if it arrives by paths.
@@ -77,6 +77,10 @@ struct OpenCall {
     value_bytes: usize,
     /// What counts if nothing else arrives.
     initial: String,
+    /// Whether the provider has announced more arguments.
+    continues: bool,
+    /// The paths of the texts of which the provider has announced more.
+    open_texts: BTreeSet<String>,
     /// Whether the event that ends its item has arrived.
     is_done: bool,
 }
@@ -122,7 +126,10 @@ impl OpenCalls {
     ) -> Result<usize, ModelError> {
         let announced = self.calls.iter().position(|call| call.is_announced_by(&part));
         let at = match announced {
-            Some(at) => at,
+            Some(at) => {
+                self.calls[at].check_name(&part)?;
+                at
+            }
             None => {
                 self.begin(part)?;
                 self.calls.len() - 1
@@ -161,6 +168,13 @@ impl OpenCalls {
         let completed = with_id.or_else(|| {
             self.calls.iter().position(|call| call.can_be_completed_by(&part, &stated))
         });
+        if completed.is_none()
+            && part.index.is_some()
+            && let Some(call) =
+                self.calls.iter().find(|call| !call.is_done && call.index == part.index)
+        {
+            call.check_name(&part)?;
+        }
         match completed {
             Some(at) => {
                 self.calls[at].is_done |= ends_item;
@@ -210,43 +224,82 @@ impl OpenCalls {
 
     /// Adds the calls of an event that repeats the whole answer. A call that has arrived before is not added again, even
     /// if its id is another one now: only calls beyond the number of those that arrived are new. If the repetition says
-    /// something else, the call keeps both texts, and does not run.
-    pub(super) fn repeat(&mut self, parts: Vec<CallPart<'_>>) -> Result<(), ModelError> {
-        let arrived: Vec<String> =
-            self.calls.iter().map(|call| canonical(&call.arguments)).collect();
+    /// something else, the call keeps both texts, and does not run. Returns the position of each part's call.
+    pub(super) fn repeat(&mut self, parts: Vec<CallPart<'_>>) -> Result<Vec<usize>, ModelError> {
+        for part in parts.iter().filter(|part| part.has_id()) {
+            let mut with_id = self.calls.iter().filter(|call| call.has_id(part.id, part.item));
+            if let Some(call) = with_id.next()
+                && !with_id.any(|other| other.can_have_name_of(part))
+            {
+                call.check_name(part)?;
+            }
+        }
+        let arrived: Vec<String> = self.calls.iter().map(OpenCall::stated).collect();
         let mut unmatched: Vec<usize> = (0..self.calls.len()).collect();
-        let mut parts: Vec<(String, CallPart<'_>)> =
-            parts.into_iter().map(|part| (canonical(part.text()), part)).collect();
+        let mut places = vec![0; parts.len()];
+        let mut parts: Vec<(usize, String, CallPart<'_>)> = parts
+            .into_iter()
+            .enumerate()
+            .map(|(listed, part)| (listed, canonical(part.text()), part))
+            .collect();
         for criterion in
             [Match::IdAndArguments, Match::Id, Match::Index, Match::Arguments, Match::Order]
         {
             let mut others = Vec::new();
-            for (arguments, part) in parts {
+            for (listed, arguments, part) in parts {
                 let adds_nothing = is_placeholder(&arguments);
                 let found = unmatched.iter().position(|at| {
                     let is_same = adds_nothing || arrived[*at] == arguments;
                     self.calls[*at].is_repeated_by(&part, criterion, is_same)
                 });
                 match found {
-                    Some(found) => self.calls[unmatched.remove(found)].add(part)?,
-                    None => others.push((arguments, part)),
+                    Some(found) => {
+                        places[listed] = unmatched.remove(found);
+                        self.calls[places[listed]].add(part)?;
+                    }
+                    None => others.push((listed, arguments, part)),
                 }
             }
             parts = others;
         }
-        parts.into_iter().try_for_each(|(_, part)| self.begin(part))
+        for (listed, _, part) in parts {
+            self.begin(part)?;
+            places[listed] = self.calls.len() - 1;
+        }
+        Ok(places)
     }
 
-    /// Whether a list begins with all calls that have arrived, in their order. A single call can be followed by an equal
-    /// one with another id, but several calls are not all made again.
-    pub(super) fn are_repeated_by(&self, list: &[ModelCall]) -> bool {
-        self.calls.len() > 1
-            && self.calls.len() <= list.len()
-            && self.calls.iter().zip(list).all(|(call, listed)| {
-                call.progress.is_complete()
-                    && call.name == listed.name
-                    && canonical(&call.arguments) == canonical(&listed.arguments)
+    /// Whether a list has all calls that have arrived, each with its arguments. Several calls are not all made again, so
+    /// their ids and their order do not matter. A single call can be followed by an equal one: it is repeated by a longer
+    /// list or in the last event, unless the list gives it another id.
+    pub(super) fn are_repeated_by(&self, list: &[ModelCall], is_last: bool) -> bool {
+        if self.calls.is_empty() || list.len() < self.calls.len() {
+            return false;
+        }
+        if let [single] = self.calls.as_slice() {
+            let is_enough = is_last || list.len() > 1;
+            let is_other = |listed: &ModelCall| {
+                !single.id.is_empty() && !listed.id.is_empty() && single.id != listed.id
+            };
+            return is_enough
+                && single.is_whole()
+                && list.iter().any(|listed| {
+                    !is_other(listed)
+                        && single.name == listed.name
+                        && single.stated() == canonical(&listed.arguments)
+                });
+        }
+        let mut counts: BTreeMap<(&str, String), usize> = BTreeMap::new();
+        for listed in list {
+            *counts.entry((&listed.name, canonical(&listed.arguments))).or_default() += 1;
+        }
+        self.calls.iter().all(|call| {
+            let count = counts.get_mut(&(call.name.as_str(), call.stated()));
+            count.filter(|count| call.is_whole() && **count > 0).is_some_and(|count| {
+                *count -= 1;
+                true
             })
+        })
     }
 
     /// Removes the calls of an item.
@@ -254,15 +307,43 @@ impl OpenCalls {
         self.calls.retain(|call| call.item != item);
     }
 
+    /// Whether an item is one of the calls.
+    pub(super) fn has_item(&self, item: &str) -> bool {
+        self.calls.iter().any(|call| call.has_id("", item))
+    }
+
+    /// Whether a call has this index.
     pub(super) fn has_index(&self, index: u64) -> bool {
         self.calls.iter().any(|call| call.index == Some(index))
     }
 
-    /// The provider states that the call with this index, or the one that began last, is complete. If no arguments
-    /// came, there are none.
-    pub(super) fn end(&mut self, index: Option<u64>) {
-        let ended = self.calls.iter_mut().rfind(|call| index.is_none() || call.index == index);
-        if let Some(call) = ended.filter(|call| call.initial.is_empty()) {
+    /// Returns the position of the call with an id, or of the call that began last if the id is empty or new to it.
+    pub(super) fn with_id_or_last(&self, id: &str) -> Option<usize> {
+        let with_id = self.calls.iter().rposition(|call| call.has_id(id, ""));
+        with_id.or_else(|| {
+            let last = self.calls.last()?;
+            (id.is_empty() || last.id.is_empty()).then(|| self.calls.len() - 1)
+        })
+    }
+
+    /// Adds arguments to the call at a position.
+    pub(super) fn add_arguments(
+        &mut self,
+        at: usize,
+        arguments: Arguments,
+    ) -> Result<(), ModelError> {
+        self.calls[at].add(CallPart { arguments, ..CallPart::default() })
+    }
+
+    /// The provider states whether the arguments of the call at a position continue in a later part.
+    pub(super) fn set_continues(&mut self, at: usize, continues: bool) {
+        self.calls[at].continues = continues;
+    }
+
+    /// The provider states that the call at a position is complete. If no arguments came, there are none.
+    pub(super) fn end(&mut self, at: usize) {
+        let call = &mut self.calls[at];
+        if call.initial.is_empty() {
             call.initial = "{}".to_owned();
         }
     }
@@ -270,7 +351,7 @@ impl OpenCalls {
     /// Returns the calls. `is_cut`: the answer ends in the middle, so the last call may be a fragment.
     ///
     /// # Errors
-    /// A call has no name, so it is unknown what the model wants.
+    /// A call has no name, or the provider has announced more of its arguments: it is unknown what the model wants.
     pub(super) fn finish(&mut self, is_cut: bool) -> Result<Vec<ModelCall>, ModelError> {
         let mut calls = std::mem::take(&mut self.calls);
         if is_cut {
@@ -278,6 +359,10 @@ impl OpenCalls {
         }
         if calls.iter().any(|call| call.name.is_empty()) {
             let why = "the stream has a tool call without a name";
+            return Err(ModelError::invalid_response(why));
+        }
+        if !is_cut && let Some(call) = calls.iter().find(|call| call.is_open()) {
+            let why = format!("the stream ended in the middle of a call of `{}`", call.name);
             return Err(ModelError::invalid_response(why));
         }
         Ok(without_repetitions(calls))
@@ -415,6 +500,18 @@ enum Place {
     New,
 }
 
+impl<'a> CallPart<'a> {
+    /// Returns the part that is a whole call.
+    pub(super) fn whole(call: &'a ModelCall) -> Self {
+        Self {
+            id: &call.id,
+            name: &call.name,
+            arguments: Arguments::Whole(call.arguments.clone()),
+            ..Self::default()
+        }
+    }
+}
+
 impl CallPart<'_> {
     fn has_id(&self) -> bool {
         !(self.id.is_empty() && self.item.is_empty())
@@ -471,12 +568,20 @@ impl OpenCall {
         part.name.is_empty() || self.name.is_empty() || part.name == self.name
     }
 
-    /// Whether a part with the id of this call belongs to another call with the same id: it names another tool, or it is
-    /// the head of a call at another index.
+    /// Checks that a part does not contradict the name of this call: it is unknown which tool the model wants.
+    fn check_name(&self, part: &CallPart<'_>) -> Result<(), ModelError> {
+        if self.can_have_name_of(part) {
+            return Ok(());
+        }
+        let why = format!("the stream names one call `{}` and `{}`", self.name, part.name);
+        Err(ModelError::invalid_response(why))
+    }
+
+    /// Whether a part with the id of this call is the head of a call at another index, which has the same id.
     fn is_beside(&self, part: &CallPart<'_>) -> bool {
         let is_growing = !self.is_bare() && !self.progress.is_complete();
-        let is_other_head = !part.name.is_empty() && self.is_at_another_index(part) && !is_growing;
-        is_other_head || !self.can_have_name_of(part)
+        let is_head = !part.name.is_empty() && self.is_at_another_index(part);
+        is_head && (!is_growing || !self.can_have_name_of(part))
     }
 
     /// Whether a complete call is this one once more: it has the same id and name, and the same arguments if both have
@@ -507,10 +612,12 @@ impl OpenCall {
 
     /// Whether a part of an event that repeats the whole answer is this call. `is_same`: it has no other arguments.
     fn is_repeated_by(&self, part: &CallPart<'_>, criterion: Match, is_same: bool) -> bool {
-        let is_alike = self.can_have_name_of(part) && (is_same || !self.progress.is_complete());
+        let can_be = self.can_have_name_of(part);
+        let has_id = can_be && self.has_id(part.id, part.item);
+        let is_alike = can_be && (is_same || !self.progress.is_complete());
         match criterion {
-            Match::IdAndArguments => self.has_id(part.id, part.item) && is_same,
-            Match::Id => self.has_id(part.id, part.item),
+            Match::IdAndArguments => has_id && is_same,
+            Match::Id => has_id,
             Match::Index => is_alike && part.index.is_some() && self.index == part.index,
             Match::Arguments => is_alike,
             Match::Order => true,
@@ -557,6 +664,7 @@ impl OpenCall {
     }
 
     fn add(&mut self, part: CallPart<'_>) -> Result<(), ModelError> {
+        self.check_name(&part)?;
         for (own, stated) in
             [(&mut self.id, part.id), (&mut self.item, part.item), (&mut self.name, part.name)]
         {
@@ -580,6 +688,12 @@ impl OpenCall {
                 self.append(&text);
             }
             Arguments::At(piece) => {
+                self.canonical.take();
+                if piece.continues() {
+                    self.open_texts.insert(piece.path().to_owned());
+                } else {
+                    self.open_texts.remove(piece.path());
+                }
                 let value = self.value.get_or_insert_with(|| Value::Object(Map::new()));
                 self.value_bytes += partial::insert(value, piece)?;
             }
@@ -592,9 +706,36 @@ impl OpenCall {
         size_of::<OpenCall>() + self.name.len() + self.arguments.len() + self.value_bytes
     }
 
-    /// The canonical form of the text so far.
+    /// The canonical form of the text or value so far.
     fn canonical(&self) -> &str {
-        self.canonical.get_or_init(|| canonical(&self.arguments))
+        self.canonical.get_or_init(|| match &self.value {
+            Some(value) => canonical(&value.to_string()),
+            None => canonical(&self.arguments),
+        })
+    }
+
+    /// The canonical form of the arguments, also of those that the beginning of the call has.
+    fn stated(&self) -> String {
+        if self.arguments.is_empty() && self.value.is_none() {
+            canonical(&self.initial)
+        } else {
+            self.canonical().to_owned()
+        }
+    }
+
+    /// Whether no arguments are missing.
+    fn is_whole(&self) -> bool {
+        let has_arguments = if self.arguments.is_empty() {
+            self.value.is_some() || !self.initial.is_empty()
+        } else {
+            self.progress.is_complete()
+        };
+        has_arguments && !self.is_open()
+    }
+
+    /// Whether the provider has announced more arguments.
+    fn is_open(&self) -> bool {
+        self.continues || !self.open_texts.is_empty()
     }
 
     fn append(&mut self, text: &str) {
@@ -623,6 +764,29 @@ impl OpenCall {
         };
         ModelCall { id: self.id, name: self.name, arguments }
     }
+}
+
+/// The error for arguments that cannot be read, without which the call must not run.
+pub(super) fn unread_arguments() -> ModelError {
+    ModelError::invalid_response("the stream has arguments of a call in an unknown format")
+}
+
+/// Whether fields of a call, other than `known`, look like arguments in a format that we do not read: without them, the call
+/// would run with a part of what the model wrote.
+pub(super) fn has_unread_arguments(fields: &Map<String, Value>, known: &str) -> bool {
+    fields.iter().any(|(name, value)| {
+        let is_known = name == known || name == "parsed_arguments";
+        let name = name.to_ascii_lowercase();
+        let has_word = ["arg", "param", "input", "partial"].iter().any(|word| name.contains(word));
+        let has_value = match value {
+            Value::Null | Value::Bool(_) => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Object(members) => !members.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            Value::Number(_) => true,
+        };
+        !is_known && has_word && has_value
+    })
 }
 
 /// Whether a text is `{}`. It stops at the first other character.

@@ -5,11 +5,15 @@
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
-use super::calls::{Arguments, CallPart, OpenCalls};
+use super::calls::{Arguments, CallPart, OpenCalls, has_unread_arguments, unread_arguments};
 use super::decoder::{Decoder, PartialResponse, UNSTATED, arguments_text, id_text, index, parse};
 use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
+
+/// The field of our messages with data for this protocol: the `extra_content` of each call, or null. Gemini's endpoint for
+/// this protocol puts the signatures of thoughts there, and rejects a conversation without them.
+const CARRY: &str = "chat_completions";
 
 /// The dialects.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,9 +24,9 @@ pub(super) enum Dialect {
     Compatible,
 }
 
-pub(super) fn body(request: &ModelRequest, dialect: Dialect) -> Value {
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage], dialect: Dialect) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
-    let messages = request.messages.iter().map(|message| written(message, dialect));
+    let messages = messages.iter().map(|message| written(message, dialect));
     let messages: Vec<Value> = system.chain(messages).collect();
     let mut body = Map::new();
     set(&mut body, "model", Some(&request.model));
@@ -53,9 +57,18 @@ fn written(message: &ModelMessage, dialect: Dialect) -> Value {
         ModelMessage::Assistant { text, calls, .. } if calls.is_empty() => {
             json!({ "role": "assistant", "content": text })
         }
-        ModelMessage::Assistant { text, reasoning, calls, .. } => {
+        ModelMessage::Assistant { text, reasoning, calls, carry } => {
             let content = (!text.is_empty()).then_some(text);
-            let calls: Vec<Value> = calls.iter().map(call).collect();
+            let mut calls: Vec<Value> = calls.iter().map(call).collect();
+            if dialect == Dialect::Compatible
+                && let Some(carried) = carry.as_ref().and_then(|carry| carry[CARRY].as_array())
+            {
+                for (call, extra) in calls.iter_mut().zip(carried) {
+                    if !extra.is_null() {
+                        call["extra_content"] = extra.clone();
+                    }
+                }
+            }
             let mut message =
                 json!({ "role": "assistant", "content": content, "tool_calls": calls });
             // DeepSeek and Kimi expect the reasoning that preceded a call.
@@ -81,8 +94,9 @@ fn tool(tool: &ToolSpec) -> Value {
 }
 
 /// Decodes the stream. Nothing marks the end of a single call.
-#[derive(Default)]
 pub(super) struct Chat {
+    /// Whether an answer without a stop reason is an error.
+    requires_stop_reason: bool,
     /// Whether anything has arrived in pieces.
     has_deltas: bool,
     /// Whether any `tool_calls` have arrived. Then `function_call`, the older form, repeats one of them.
@@ -105,14 +119,26 @@ impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data.trim() == "[DONE]" {
             gathered.over = true;
-            // A text is accepted from a server that ends the stream correctly but without a stop reason.
-            if gathered.has_begun() {
-                gathered.stop.get_or_insert(Stop::Other(UNSTATED.to_owned()));
+            if !gathered.has_begun() || gathered.is_complete() {
+                return Ok(());
             }
+            // It may be a text that an error has ended.
+            if self.requires_stop_reason && gathered.calls.is_empty() {
+                let why = "the provider ended the answer without a `finish_reason`: if it never \
+                           sends one, set `requires_stop_reason: false`";
+                return Err(ModelError::invalid_response(why));
+            }
+            gathered.stopped(Stop::Other(UNSTATED.to_owned()));
             return Ok(());
         }
         let chunk: Value = parse(data)?;
-        if classify::is_error(&chunk["error"]) || is_error_report(&chunk) {
+        let has_choices = chunk["choices"].as_array().is_some_and(|choices| !choices.is_empty());
+        let is_report = if has_choices {
+            classify::reports_error(&json!({ "base_resp": chunk["base_resp"] }))
+        } else {
+            classify::reports_error(&chunk)
+        };
+        if classify::is_error(&chunk["error"]) || is_report {
             return Err(classify::of_event(&chunk));
         }
         gathered.model(chunk["model"].as_str());
@@ -136,11 +162,12 @@ impl Decoder for Chat {
         if !is_blank(&choice["delta"]) {
             self.has_deltas = true;
             let place = Place::of(data, at, "delta");
-            self.read_delta(&choice["delta"], &place, gathered)?;
+            let is_last = !text(&choice["finish_reason"]).is_empty();
+            self.read_delta(&choice["delta"], &place, is_last, gathered)?;
         }
         self.read_message(&choice["message"], &Place::of(data, at, "message"), gathered)?;
         gathered.text(choice["text"].as_str().unwrap_or_default());
-        let reason = choice["finish_reason"].as_str().unwrap_or_default();
+        let reason = text(&choice["finish_reason"]);
         if !reason.is_empty() {
             gathered.stopped(STOP_REASONS.read(reason, choice)?);
         }
@@ -149,6 +176,10 @@ impl Decoder for Chat {
 }
 
 impl Chat {
+    pub(super) fn new(requires_stop_reason: bool) -> Self {
+        Self { requires_stop_reason, has_deltas: false, has_tool_calls: false }
+    }
+
     /// Reads a whole message. Some servers send it in place of the pieces, after them, or as it grows.
     fn read_message(
         &self,
@@ -160,7 +191,7 @@ impl Chat {
             return Ok(());
         }
         let mut whole = PartialResponse::default();
-        self.read_delta(message, place, &mut whole)?;
+        self.read_delta(message, place, true, &mut whole)?;
         if gathered.reasoning.is_empty() {
             gathered.reasoning(&whole.reasoning);
         }
@@ -172,13 +203,22 @@ impl Chat {
             gathered.text(&whole.text);
         }
         let calls = whole.calls.finish(false)?;
-        gathered.calls.repeat(calls.iter().map(whole_part).collect())
+        let places = gathered.calls.repeat(calls.iter().map(CallPart::whole).collect())?;
+        let listed = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        if listed.len() == places.len() {
+            for (call, at) in listed.iter().zip(places) {
+                carry(call, at, gathered);
+            }
+        }
+        Ok(())
     }
 
+    /// Reads a delta, or a message as one. `is_last`: the event has the stop reason.
     fn read_delta(
         &self,
         delta: &Value,
         place: &Place<'_>,
+        is_last: bool,
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
         let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
@@ -192,25 +232,31 @@ impl Chat {
             gathered.refusal(piece);
         }
         let list = delta["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
-        if list.len() > 1 && !gathered.calls.is_empty() {
+        if can_repeat(list, is_last, &gathered.calls) {
             let mut listed = OpenCalls::default();
             read_calls(list, place, &mut listed)?;
             let listed = listed.finish(false).unwrap_or_default();
-            if gathered.calls.are_repeated_by(&listed) {
-                return gathered.calls.repeat(listed.iter().map(whole_part).collect());
+            if gathered.calls.are_repeated_by(&listed, is_last) {
+                gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?;
+                return Ok(());
             }
         }
-        read_calls(list, place, &mut gathered.calls)?;
+        for (call, at) in list.iter().zip(read_calls(list, place, &mut gathered.calls)?) {
+            carry(call, at, gathered);
+        }
         // Servers that call a single tool: an object, or the field before `tool_calls` existed.
         if delta["tool_calls"].is_object() {
-            read_call(&delta["tool_calls"], place, &["tool_calls"], &mut gathered.calls)?;
+            let call = &delta["tool_calls"];
+            let at = read_call(call, place, &["tool_calls"], &mut gathered.calls)?;
+            carry(call, at, gathered);
         }
         let function = &delta["function_call"];
         if self.has_tool_calls || is_blank(function) {
             return Ok(());
         }
         let part = CallPart { item: FUNCTION_CALL, ..CallPart::default() };
-        read_function(function, place, &["function_call"], part, &mut gathered.calls)
+        read_function(function, place, &["function_call"], part, &mut gathered.calls)?;
+        Ok(())
     }
 }
 
@@ -224,13 +270,6 @@ impl<'a> Place<'a> {
         let path = [&["choices", &self.choice, self.field], path].concat();
         arguments_text(arguments, self.data, &path)
     }
-}
-
-/// Whether a frame is an error without a field `error`, as web frameworks write them.
-fn is_error_report(chunk: &Value) -> bool {
-    let is_marked = chunk["object"] == "error" || chunk["type"] == "error";
-    let has_code = classify::is_error(&chunk["code"]) && chunk["message"].is_string();
-    is_marked || chunk["choices"].is_null() && (has_code || chunk["detail"].is_string())
 }
 
 /// Whether a delta, or a function in it, adds nothing.
@@ -248,24 +287,58 @@ fn has_tool_calls(delta: &Value) -> bool {
     }
 }
 
-/// Adds the parts of calls in a list of a message.
-fn read_calls(list: &[Value], place: &Place<'_>, calls: &mut OpenCalls) -> Result<(), ModelError> {
-    list.iter()
-        .enumerate()
-        .try_for_each(|(at, call)| read_call(call, place, &["tool_calls", &at.to_string()], calls))
+/// Whether a list of calls can repeat those that have arrived. A single call at another index is another call.
+fn can_repeat(list: &[Value], is_last: bool, arrived: &OpenCalls) -> bool {
+    match list {
+        [] => false,
+        [single] => is_last && index(&single["index"]).is_none_or(|index| arrived.has_index(index)),
+        _ => !arrived.is_empty(),
+    }
 }
 
-/// Adds a part of a call, which is at a path of the message.
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Adds the parts of calls in a list of a message. Returns the positions of the calls.
+fn read_calls(
+    list: &[Value],
+    place: &Place<'_>,
+    calls: &mut OpenCalls,
+) -> Result<Vec<usize>, ModelError> {
+    list.iter()
+        .enumerate()
+        .map(|(at, call)| read_call(call, place, &["tool_calls", &at.to_string()], calls))
+        .collect()
+}
+
+/// Stores what a call has for the next request, opaque to us. The call is at a position of the answer.
+fn carry(call: &Value, at: usize, gathered: &mut PartialResponse) {
+    let extra = &call["extra_content"];
+    if extra.as_object().is_none_or(Map::is_empty) {
+        return;
+    }
+    let carried = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
+    if let Some(carried) = carried[CARRY].as_array_mut() {
+        carried.resize(carried.len().max(at + 1), Value::Null);
+        carried[at] = extra.clone();
+    }
+}
+
+/// Adds a part of a call, which is at a path of the message. Returns the position of the call.
 fn read_call(
     call: &Value,
     place: &Place<'_>,
     path: &[&str],
     calls: &mut OpenCalls,
-) -> Result<(), ModelError> {
+) -> Result<usize, ModelError> {
     let id = id_text(&call["id"]);
     let part = CallPart { id: &id, index: index(&call["index"]), ..CallPart::default() };
     match &call["function"] {
         Value::Null => read_function(call, place, path, part, calls),
+        _ if call.as_object().is_some_and(|fields| has_unread_arguments(fields, "function")) => {
+            Err(unread_arguments())
+        }
         function => read_function(function, place, &[path, &["function"]].concat(), part, calls),
     }
 }
@@ -277,24 +350,16 @@ fn read_function<'a>(
     path: &[&str],
     part: CallPart<'a>,
     calls: &mut OpenCalls,
-) -> Result<(), ModelError> {
+) -> Result<usize, ModelError> {
+    if function.as_object().is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
+        return Err(unread_arguments());
+    }
     let name = function["name"].as_str().unwrap_or_default();
     let arguments = match &function["arguments"] {
         Value::Null => Arguments::None,
         value => Arguments::Piece(place.arguments(value, &[path, &["arguments"]].concat())),
     };
-    calls.part(CallPart { name, arguments, ..part })?;
-    Ok(())
-}
-
-/// Returns the part that is a whole call.
-fn whole_part(call: &ModelCall) -> CallPart<'_> {
-    CallPart {
-        id: &call.id,
-        name: &call.name,
-        arguments: Arguments::Whole(call.arguments.clone()),
-        ..CallPart::default()
-    }
+    calls.part(CallPart { name, arguments, ..part })
 }
 
 /// Reads a content, or a part of one: a text, or an object with a type.

@@ -116,9 +116,9 @@ impl PartialResponse {
         }
         self.events.extend(calls.iter().cloned().map(ModelEvent::Call));
         let reasoning = std::mem::take(&mut self.reasoning);
-        // Some servers send "stop" in these cases.
+        // Some servers send "stop" in these cases. Calls beside a refusal are not what the model wants.
         let stop = match stop {
-            Stop::End | Stop::Other(_) if self.refused => Stop::Filtered,
+            Stop::End | Stop::Other(_) | Stop::ToolUse if self.refused => Stop::Filtered,
             Stop::End if !calls.is_empty() => Stop::ToolUse,
             stop => stop,
         };
@@ -223,6 +223,12 @@ pub(super) fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
         let why = truncated_line(&error.to_string());
         ModelError::invalid_response(format!("the stream has an invalid event: {why}"))
     })
+}
+
+/// Checks that a frame without content is no error report.
+pub(super) fn error_report(data: &str) -> Result<(), ModelError> {
+    let event: Value = parse(data)?;
+    if classify::reports_error(&event) { Err(classify::of_event(&event)) } else { Ok(()) }
 }
 
 fn readable(data: &str) -> Cow<'_, str> {

@@ -8,19 +8,21 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::calls::{Arguments, CallPart};
-use super::decoder::{Decoder, PartialResponse, UNREADABLE, is_damaged, original_arguments, parse};
+use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
+use super::decoder::{
+    Decoder, PartialResponse, UNREADABLE, error_report, is_damaged, original_arguments, parse,
+};
 use super::partial::PathPiece;
 use super::stop::StopReasons;
 use crate::classify;
-use crate::{ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
+use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The field of our messages with data for this protocol: `calls`, the signature of each call or null, and `text`,
 /// that of the text.
 const CARRY: &str = "gemini";
 
-pub(super) fn body(request: &ModelRequest) -> Value {
-    let turns = take_turns(request.messages.iter().filter_map(written));
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
+    let turns = take_turns(messages.iter().filter_map(written));
     let contents: Vec<Value> =
         turns.into_iter().map(|(role, parts)| json!({ "role": role, "parts": parts })).collect();
     let mut body = Map::new();
@@ -145,6 +147,9 @@ struct FunctionCall {
     partial_args: Option<Vec<PathPiece>>,
     #[serde(alias = "will_continue")]
     will_continue: Option<bool>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 impl Decoder for Gemini {
@@ -160,20 +165,35 @@ impl Decoder for Gemini {
         gathered.model(chunk.model_version.as_deref());
         usage(&chunk.usage_metadata, gathered);
         let block_reason = chunk.prompt_feedback["blockReason"].as_str().unwrap_or_default();
-        if !block_reason.is_empty() {
+        if !matches!(block_reason, "" | "BLOCK_REASON_UNSPECIFIED") {
             tracing::debug!(block_reason, "the provider held back the whole answer");
             gathered.stopped(Stop::Filtered);
         }
         let candidate = chunk.candidates.into_iter().flatten().next();
-        let Some(candidate) = candidate else { return Ok(()) };
+        let Some(candidate) = candidate else {
+            return error_report(data);
+        };
         if classify::is_error(&candidate.error) {
             return Err(classify::of_event(&json!({ "error": candidate.error })));
         }
-        let parts = candidate.content.and_then(|content| content.parts);
-        for (at, part) in parts.into_iter().flatten().enumerate() {
-            read_part(part, data, at, gathered)?;
-        }
         let reason = candidate.finish_reason.as_deref().unwrap_or_default();
+        let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
+        let listed: Vec<ModelCall> = parts.iter().filter_map(whole_call).collect();
+        let mut repeated = if gathered.calls.are_repeated_by(&listed, !reason.is_empty()) {
+            gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?
+        } else {
+            Vec::new()
+        }
+        .into_iter();
+        for (at, part) in parts.into_iter().enumerate() {
+            if whole_call(&part).is_some()
+                && let Some(place) = repeated.next()
+            {
+                sign(place, part.thought_signature, gathered);
+            } else {
+                read_part(part, data, at, gathered)?;
+            }
+        }
         if !reason.is_empty() {
             let details = json!({ "message": candidate.finish_message });
             gathered.stopped(STOP_REASONS.read(reason, &details)?);
@@ -189,10 +209,10 @@ fn read_part(
     at: usize,
     gathered: &mut PartialResponse,
 ) -> Result<(), ModelError> {
-    let signature = part.thought_signature.filter(|signature| !signature.is_empty());
     if let Some(call) = part.function_call {
-        return read_call(call, data, at, signature, gathered);
+        return read_call(call, data, at, part.thought_signature, gathered);
     }
+    let signature = part.thought_signature.filter(|signature| !signature.is_empty());
     let text = part.text.unwrap_or_default();
     if part.thought == Some(true) {
         gathered.reasoning(&text);
@@ -213,6 +233,9 @@ fn read_call(
     signature: Option<String>,
     gathered: &mut PartialResponse,
 ) -> Result<(), ModelError> {
+    if has_unread_arguments(&call.others, "args") {
+        return Err(unread_arguments());
+    }
     let (id, name) = (call.id.unwrap_or_default(), call.name.unwrap_or_default());
     let pieces = call.partial_args.unwrap_or_default();
     let continues = call.will_continue == Some(true);
@@ -223,38 +246,54 @@ fn read_call(
         Some(args) => Arguments::Piece(original_arguments(&args, data, &path)),
         None => Arguments::None,
     };
-    if name.is_empty() && gathered.calls.is_empty() {
-        return Err(ModelError::invalid_response(
-            "the stream continues a call that it did not start",
-        ));
-    }
-    let part = CallPart { id: &id, name: &name, arguments, ..CallPart::default() };
     let place = if name.is_empty() {
-        gathered.calls.part(part)?
+        let why = "the stream continues a call that it did not start";
+        let place = gathered.calls.with_id_or_last(&id);
+        let place = place.ok_or_else(|| ModelError::invalid_response(why))?;
+        gathered.calls.add_arguments(place, arguments)?;
+        place
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
-        gathered.calls.whole(part)?
+        gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })?
     } else {
-        gathered.calls.announce(part, String::new())?
+        gathered.calls.announce(
+            CallPart { id: &id, name: &name, arguments, ..CallPart::default() },
+            String::new(),
+        )?
     };
-    if let Some(signature) = signature
+    sign(place, signature, gathered);
+    if !pieces.is_empty() && is_damaged(data) {
+        gathered.calls.add_arguments(place, Arguments::Piece(UNREADABLE.to_owned()))?;
+    }
+    for piece in pieces {
+        gathered.calls.add_arguments(place, Arguments::At(piece))?;
+    }
+    gathered.calls.set_continues(place, continues);
+    if !continues {
+        // Without arguments, the field is absent.
+        gathered.calls.end(place);
+    }
+    Ok(())
+}
+
+/// Returns the call of a part that has all of it.
+fn whole_call(part: &Part) -> Option<ModelCall> {
+    let call = part.function_call.as_ref()?;
+    let is_whole = call.partial_args.is_none()
+        && call.will_continue != Some(true)
+        && !has_unread_arguments(&call.others, "args");
+    let name = call.name.clone().filter(|name| is_whole && !name.is_empty())?;
+    let arguments = call.args.as_ref().map_or("{}", |args| args.get()).to_owned();
+    Some(ModelCall { id: call.id.clone().unwrap_or_default(), name, arguments })
+}
+
+/// Stores the signature of the call at this place.
+fn sign(place: usize, signature: Option<String>, gathered: &mut PartialResponse) {
+    if let Some(signature) = signature.filter(|signature| !signature.is_empty())
         && let Some(signatures) = carry(gathered)["calls"].as_array_mut()
     {
         signatures.resize(signatures.len().max(place + 1), Value::Null);
         signatures[place] = json!(signature);
     }
-    if !pieces.is_empty() && is_damaged(data) {
-        let arguments = Arguments::Piece(UNREADABLE.to_owned());
-        gathered.calls.part(CallPart { id: &id, arguments, ..CallPart::default() })?;
-    }
-    for piece in pieces {
-        let arguments = Arguments::At(piece);
-        gathered.calls.part(CallPart { id: &id, arguments, ..CallPart::default() })?;
-    }
-    if !continues {
-        // Without arguments, the field is absent.
-        gathered.calls.end(None);
-    }
-    Ok(())
 }
 
 fn is_empty_object(arguments: &RawValue) -> bool {

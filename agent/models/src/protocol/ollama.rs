@@ -7,11 +7,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object, set};
-use super::calls::{Arguments, CallPart};
-use super::decoder::{Decoder, PartialResponse, arguments_text, original_arguments, parse};
+use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
+use super::decoder::{
+    Decoder, PartialResponse, arguments_text, error_report, original_arguments, parse,
+};
 use super::stop::StopReasons;
 use crate::classify;
-use crate::{ModelError, ModelMessage, ModelRequest, Stop};
+use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 
 pub(super) fn body(request: &ModelRequest) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
@@ -86,6 +88,9 @@ struct Function {
     name: Option<String>,
     /// The original text, so that the arguments are exactly the model's.
     arguments: Option<Box<RawValue>>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 impl Decoder for Ollama {
@@ -94,16 +99,37 @@ impl Decoder for Ollama {
         if classify::is_error(&line.error) {
             return Err(classify::of_event(&json!({ "error": line.error })));
         }
+        if line.message.is_none() {
+            error_report(data)?;
+        }
         gathered.model(line.model.as_deref());
+        let reason = line.done_reason.as_deref().unwrap_or_default();
+        let is_last = line.done == Some(true) || !reason.is_empty();
         if let Some(message) = line.message {
             gathered.reasoning(message.thinking.as_deref().unwrap_or_default());
             gathered.text(message.content.as_deref().unwrap_or_default());
-            for (at, call) in message.tool_calls.into_iter().flatten().enumerate() {
-                read_call(call, data, at, gathered)?;
+            let calls = message.tool_calls.unwrap_or_default();
+            if calls.iter().any(|call| has_unread_arguments(&call.function.others, "arguments")) {
+                return Err(unread_arguments());
+            }
+            let calls = calls.into_iter().enumerate();
+            let calls: Vec<ModelCall> = calls.map(|(at, call)| read_call(call, data, at)).collect();
+            if gathered.calls.are_repeated_by(&calls, is_last) {
+                gathered.calls.repeat(calls.iter().map(CallPart::whole).collect())?;
+            } else {
+                for call in calls {
+                    let arguments = Arguments::Piece(call.arguments);
+                    let (id, name) = (call.id.as_str(), call.name.as_str());
+                    gathered.calls.whole(CallPart {
+                        id,
+                        name,
+                        arguments,
+                        ..CallPart::default()
+                    })?;
+                }
             }
         }
-        let reason = line.done_reason.as_deref().unwrap_or_default();
-        if line.done == Some(true) || !reason.is_empty() {
+        if is_last {
             gathered.over = true;
             gathered.usage.input_tokens = line.prompt_eval_count;
             gathered.usage.output_tokens = line.eval_count;
@@ -116,26 +142,23 @@ impl Decoder for Ollama {
     }
 }
 
-/// Adds the call at this place of a frame. Calls are complete, but some servers with this protocol send the
+/// Returns the call at this place of a frame. Calls are complete, but some servers with this protocol send the
 /// arguments as a JSON string.
-fn read_call(
-    call: Call,
-    data: &str,
-    at: usize,
-    gathered: &mut PartialResponse,
-) -> Result<(), ModelError> {
+fn read_call(call: Call, data: &str, at: usize) -> ModelCall {
     let at = at.to_string();
     let path = ["message", "tool_calls", &at, "function", "arguments"];
     let arguments = match &call.function.arguments {
-        None => Arguments::None,
-        Some(raw) => Arguments::Piece(match serde_json::from_str(raw.get()) {
+        None => String::new(),
+        Some(raw) => match serde_json::from_str(raw.get()) {
             Ok(text @ Value::String(_)) => arguments_text(&text, data, &path),
             _ => original_arguments(raw, data, &path),
-        }),
+        },
     };
-    let (id, name) = (call.id.unwrap_or_default(), call.function.name.unwrap_or_default());
-    gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })?;
-    Ok(())
+    ModelCall {
+        id: call.id.unwrap_or_default(),
+        name: call.function.name.unwrap_or_default(),
+        arguments,
+    }
 }
 
 /// A model that is loaded or unloaded gives no answer.

@@ -2,6 +2,8 @@
 //!
 //! We do not request this (`streamFunctionCallArguments`), but some gateways do.
 
+use std::collections::BTreeMap;
+
 use abide_json_integers as integers;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,10 +15,31 @@ use crate::ModelError;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PathPiece {
+    #[serde(alias = "json_path")]
     json_path: String,
+    #[serde(alias = "string_value")]
     string_value: Option<String>,
+    #[serde(alias = "number_value")]
     number_value: Option<Box<RawValue>>,
+    #[serde(alias = "bool_value")]
     bool_value: Option<bool>,
+    /// Whether a later piece continues this text.
+    #[serde(alias = "will_continue")]
+    will_continue: Option<bool>,
+    /// All other fields. `null_value` is among them, because its value is null.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
+impl PathPiece {
+    pub(super) fn path(&self) -> &str {
+        &self.json_path
+    }
+
+    /// Whether the provider has announced more of this text.
+    pub(super) fn continues(&self) -> bool {
+        self.will_continue == Some(true)
+    }
 }
 
 /// A step of a path.
@@ -30,6 +53,7 @@ enum Step<'a> {
 pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<usize, ModelError> {
     let wrong =
         || ModelError::invalid_response("a piece of a call's arguments has an invalid path");
+    let is_announced = piece.continues();
     let mut place = arguments;
     for step in steps(&piece.json_path).ok_or_else(wrong)? {
         place = down(place, step).ok_or_else(wrong)?;
@@ -50,7 +74,15 @@ pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<usize, M
             Err(_) => json!(number.get()),
         },
         (_, _, Some(truth)) => json!(truth),
-        _ => Value::Null,
+        _ if ["nullValue", "null_value"].iter().any(|field| piece.others.contains_key(*field)) => {
+            Value::Null
+        }
+        // The beginning or the end of a text, without a part of it.
+        _ if piece.others.is_empty() && (place.is_string() || is_announced) => return Ok(0),
+        _ => {
+            let why = "a piece of a call's arguments has no value of a known type";
+            return Err(ModelError::invalid_response(why));
+        }
     };
     let added = if *place == value { 0 } else { value.to_string().len() };
     *place = value;
@@ -150,6 +182,28 @@ mod tests {
             insert(&mut arguments, piece).expect("the path is valid")
         });
         assert_eq!(added, [2, 0, 1, 3, 0, 4, 0]);
+    }
+
+    /// The class: a value of an unknown type was null, and the call ran with it.
+    #[test]
+    fn values_of_unknown_types_are_errors() {
+        let value_of = |piece: Value| assembled(&[piece]).map_err(|error| error.message);
+        let unread = "a piece of a call's arguments has no value of a known type".to_owned();
+        for piece in [
+            json!({ "jsonPath": "$.a", "newValue": "one" }),
+            json!({ "jsonPath": "$.a", "stringValue": null }),
+            json!({ "jsonPath": "$.a" }),
+        ] {
+            assert_eq!(value_of(piece.clone()), Err(unread.clone()), "{piece}");
+        }
+        let null = json!({ "json_path": "$.a", "null_value": "NULL_VALUE" });
+        assert_eq!(value_of(null), Ok(r#"{"a":null}"#.to_owned()));
+        let text = [
+            json!({ "jsonPath": "$.a", "willContinue": true }),
+            json!({ "jsonPath": "$.a", "stringValue": "one", "willContinue": true }),
+            json!({ "jsonPath": "$.a" }),
+        ];
+        assert_eq!(assembled(&text).expect("it is a text"), r#"{"a":"one"}"#);
     }
 
     #[test]

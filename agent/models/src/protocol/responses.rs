@@ -6,18 +6,18 @@
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
-use super::calls::{Arguments, CallPart};
+use super::calls::{Arguments, CallPart, unread_arguments};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
-use crate::classify;
+use crate::classify::{self, truncated_line};
 use crate::{ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The field of our messages with data for this protocol: encrypted reasoning items.
 const CARRY: &str = "openai_responses";
 
-pub(super) fn body(request: &ModelRequest) -> Value {
+pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     let mut input = Vec::new();
-    for message in &request.messages {
+    for message in messages {
         write(message, &mut input);
     }
     let mut body = Map::new();
@@ -88,6 +88,8 @@ pub(super) struct Responses {
     items: MessageTexts,
     /// The type of the last item that is neither text, reasoning nor a call of our tools.
     unread: Option<String>,
+    /// The type and the status of a message or a call that is not complete.
+    unfinished: Option<(String, String)>,
     /// The type of the last item that waits for a result which no tool of ours can give.
     unanswerable: Option<String>,
 }
@@ -118,6 +120,9 @@ impl Decoder for Responses {
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
             return Err(classify::of_event(&event));
         }
+        if event["type"].is_null() && classify::reports_error(&event) {
+            return Err(classify::of_event(&event));
+        }
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "response.output_text.delta" => gathered.text(delta),
@@ -146,6 +151,7 @@ impl Decoder for Responses {
             }
             "response.output_item.done" => {
                 let item = &event["item"];
+                self.read_status(item);
                 if item["type"] == "function_call" {
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.complete(part(&event, item, Arguments::Whole(whole)), true)?;
@@ -159,8 +165,16 @@ impl Decoder for Responses {
                 let status = kind.trim_start_matches("response.");
                 self.ended(&event["response"], status, data, gathered)?;
             }
-            "response.failed" | "response.cancelled" | "error" => {
-                return Err(classify::of_event(&event));
+            "error" => return Err(classify::of_event(&event)),
+            kind @ ("response.failed" | "response.cancelled") => {
+                let status = kind.trim_start_matches("response.");
+                return Err(classify::of_stop(status, &event["response"]));
+            }
+            // It may be a piece of the arguments, without which the call would run with the others.
+            kind if kind.ends_with(".delta")
+                && gathered.calls.has_item(text(&event["item_id"])) =>
+            {
+                return Err(unread_arguments());
             }
             _ => {}
         }
@@ -212,6 +226,18 @@ impl MessageTexts {
 }
 
 impl Responses {
+    /// Reads the status of an item in an event that ends it. An item without a status is complete.
+    fn read_status(&mut self, item: &Value) {
+        let kind = text(&item["type"]);
+        let status = text(&item["status"]);
+        // OpenAI leaves a call of a program that runs there in progress until it has the result.
+        let waits = status == "in_progress" && item["caller"]["type"] == "program";
+        let is_complete = matches!(status, "" | "completed") || waits;
+        if !is_complete && matches!(kind, "message" | "function_call") {
+            self.unfinished = Some((kind.to_owned(), truncated_line(status)));
+        }
+    }
+
     /// Reads an item that is not a call.
     fn item(&mut self, item: &Value, gathered: &mut PartialResponse) {
         match item["type"].as_str() {
@@ -251,6 +277,7 @@ impl Responses {
         let mut calls = Vec::new();
         for (at, item) in response["output"].as_array().into_iter().flatten().enumerate() {
             texts.add(item);
+            self.read_status(item);
             self.item(item, gathered);
             if item["type"] == "function_call" {
                 let path = ["response", "output", &at.to_string(), "arguments"];
@@ -264,6 +291,12 @@ impl Responses {
             gathered.complete_text(&whole.text, whole.has_refusal);
         }
         let stop = stop(response, status)?;
+        if stop == Stop::End
+            && let Some((kind, status)) = self.unfinished.take()
+        {
+            let why = format!("the provider ended the answer, but its {kind} is `{status}`");
+            return Err(ModelError::invalid_response(why));
+        }
         gathered.stopped(match (self.unanswerable.take(), self.unread.take()) {
             (Some(kind), _) if stop == Stop::End => Stop::UnknownTool(kind),
             // The model called a server-side tool, which cannot be answered here.

@@ -2,6 +2,7 @@
 
 mod odd_streams;
 mod one_call;
+mod unread_parts;
 
 use std::path::Path;
 
@@ -20,7 +21,7 @@ type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
 /// All events of a stream that is split into these pieces.
 fn rendered(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
     let mut frames = Frames::new(protocol.framing());
-    let mut decoder = protocol.decoder();
+    let mut decoder = protocol.decoder(true);
     let mut gathered = PartialResponse::default();
     let ended = (|| {
         let mut each = |frame: Frame<'_>| gathered.take(decoder.as_mut(), frame);
@@ -241,6 +242,12 @@ fn gemini_can_withhold_the_whole_answer() {
         r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":5}}"#,
         expect!["Filtered Some(5)/None"],
     );
+    // A reason that says nothing withholds nothing.
+    check(
+        Protocol::Gemini,
+        r#"{"promptFeedback":{"blockReason":"BLOCK_REASON_UNSPECIFIED"},"candidates":[{"finishReason":"STOP"}]}"#,
+        expect!["End None/None"],
+    );
 }
 
 #[test]
@@ -392,6 +399,65 @@ fn a_stream_of_single_bytes() {
 }
 
 /// A chat chunk with this choice.
+/// The class: what one answer lacks, or has for the provider only, made every later request of the session fail. Thoughts without
+/// their signature are not sent back, and the `extra_content` of a call is.
+#[test]
+fn opaque_data_is_sent_back_if_it_is_complete() {
+    let message_of = |protocol: Protocol, lines: &[String]| {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let events = rendered(protocol, &[framed(protocol, &lines).as_bytes()]);
+        match events.into_iter().next_back() {
+            Some(Ok(ModelEvent::Answer(answer))) => answer.to_message(),
+            event => panic!("there is no answer: {event:?}"),
+        }
+    };
+    let body_of = |protocol: Protocol, message: ModelMessage| {
+        protocol.body(&ModelRequest { messages: vec![message], ..ModelRequest::default() })
+    };
+    let thought = |index: u64, delta: Value| {
+        let begun = json!({ "type": "content_block_start", "index": index, "content_block": { "type": "thinking", "thinking": "" } });
+        let piece = json!({ "type": "content_block_delta", "index": index, "delta": delta });
+        [begun.to_string(), piece.to_string()]
+    };
+    let end = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#.to_owned();
+    let lines = [
+        &thought(0, json!({ "type": "thinking_delta", "thinking": "Unsigned." }))[..],
+        &thought(1, json!({ "type": "thinking_delta", "thinking": "Signed.", "signature": "s" })),
+        &[r#"{"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"So."}}"#.to_owned(), end],
+    ];
+    let message = message_of(Protocol::Anthropic, &lines.concat());
+    let sent = json!([
+        { "type": "thinking", "thinking": "Signed.", "signature": "s" }, { "type": "text", "text": "So." }
+    ]);
+    assert_eq!(body_of(Protocol::Anthropic, message)["messages"][0]["content"], sent);
+    let stored = ModelMessage::Assistant {
+        text: "So.".to_owned(),
+        reasoning: None,
+        calls: Vec::new(),
+        carry: Some(
+            json!({ "anthropic": [{ "type": "thinking", "thinking": "", "signature": "" }] }),
+        ),
+    };
+    let sent = json!([{ "type": "text", "text": "So." }]);
+    assert_eq!(body_of(Protocol::Anthropic, stored)["messages"][0]["content"], sent);
+
+    let extra = json!({ "google": { "thought_signature": "s" } });
+    let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let mut signed = call("b");
+    signed["extra_content"] = extra.clone();
+    for calls in [
+        json!({ "delta": { "tool_calls": [call("a"), signed] }, "finish_reason": "tool_calls" }),
+        json!({ "message": { "tool_calls": [call("a"), signed] }, "finish_reason": "tool_calls" }),
+    ] {
+        let message = message_of(Protocol::OpenAiCompatible, &[choice(calls)]);
+        let sent = body_of(Protocol::OpenAiCompatible, message.clone());
+        let sent = &sent["messages"][0]["tool_calls"];
+        assert_eq!((&sent[0], &sent[1]), (&call("a"), &signed));
+        let sent = body_of(Protocol::OpenAi, message);
+        assert_eq!(sent["messages"][0]["tool_calls"][1], call("b"), "OpenAI does not know it");
+    }
+}
+
 fn choice(choice: Value) -> String {
     json!({ "choices": [choice] }).to_string()
 }
@@ -456,7 +522,7 @@ fn an_empty_text_is_absent() {
 
 /// The class: a part of a call was dropped because no block with its index was open.
 #[test]
-fn anthropic_input_without_its_block_belongs_to_the_call_that_began_last() {
+fn anthropic_input_after_its_block_belongs_to_the_call_of_the_block() {
     let call = |index: u64, id: &str| {
         format!(
             r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"{id}","name":"f","input":{{}}}}}}"#
@@ -477,8 +543,8 @@ fn anthropic_input_without_its_block_belongs_to_the_call_that_began_last() {
         stop(0),
         input(0, "2}"),
         call(3, "t3"),
-        input(7, "{\"n\":3}"),
         stop(3),
+        input(3, "{\"n\":3}"),
         call(4, "t4"),
         stop(4),
         call(5, "t5"),
@@ -622,6 +688,10 @@ fn a_reason_that_means_failure_is_an_error() {
             Protocol::OpenAiResponses,
             r#"{"type":"response.completed","response":{"status":"completed","error":{"message":"late"}}}"#,
         ),
+        (
+            Protocol::OpenAiResponses,
+            r#"{"type":"response.cancelled","response":{"status":"cancelled","error":null,"output":[]}}"#,
+        ),
         (Protocol::OpenAiCompatible, r#"{"object":"error","message":"no such model","code":404}"#),
     ] {
         shown += &format!("{}\n", ends(protocol, line));
@@ -642,6 +712,7 @@ fn a_reason_that_means_failure_is_an_error() {
         invalid_response: the provider ended the answer: failed
         invalid_response: the provider ended the answer: odd
         unavailable: the provider reported an error: late
+        invalid_response: the provider ended the answer: cancelled
         bad_request: the provider reported an error: no such model
     "#]]
     .assert_eq(&shown);

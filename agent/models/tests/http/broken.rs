@@ -1,10 +1,12 @@
 //! Streams that end early, are invalid, or report an error.
 
-use abide_models::{ModelErrorKind, Protocol};
+use abide_models::{
+    ModelErrorKind, ModelProvider as _, Protocol, Remote, RemoteSettings, Stop, answer_of,
+};
 use expect_test::{Expect, expect};
 
-use super::server::Reply;
-use super::{received, shown};
+use super::server::{Reply, Server};
+use super::{question, received, shown};
 
 const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Sön\"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
@@ -177,10 +179,23 @@ async fn lenient_ends_are_accepted() {
         text Sön
         answer End -/-/-/-/unavailable asked"#]];
     check(Protocol::OpenAi, format!("{TOKEN}{}", STOP.trim_end()), expected).await;
+}
+
+/// The class: a text that an unread error had ended was a complete answer. A server that never sends a reason needs a setting.
+#[tokio::test]
+async fn a_text_without_a_stop_reason() {
+    let body = format!("{TOKEN}data: [DONE]");
     let expected = expect![[r#"
         text Sön
-        answer Other(\"unstated\") -/-/-/-/unavailable asked"#]];
-    check(Protocol::OpenAi, format!("{TOKEN}data: [DONE]"), expected).await;
+        error invalid_response: the provider ended the answer without a `finish_reason`: if it never sends one, set `requires_stop_reason: false`"#]];
+    check(Protocol::OpenAi, body.clone(), expected).await;
+    let server = Server::start(vec![Reply::events(body)]).await;
+    let mut settings = RemoteSettings::new("tested", Protocol::OpenAi);
+    settings.base_url = Some(server.url.clone());
+    settings.requires_stop_reason = false;
+    let remote = Remote::new(settings).expect("the settings are valid");
+    let answer = answer_of(remote.stream(question())).await.expect("it is accepted");
+    assert_eq!((answer.text.as_str(), answer.stop), ("Sön", Stop::Other("unstated".to_owned())));
 }
 
 /// The token limit may truncate the arguments of a call. They are returned as far as they were received.
@@ -195,4 +210,14 @@ async fn a_call_truncated_by_the_token_limit() {
         call c f {\"a
         answer Length -/-/-/-/unavailable asked"#]];
     check(Protocol::OpenAi, body, expected).await;
+}
+
+/// A proxy that wants a login, or a wrong `base_url`: the error said that the stream ended early.
+#[tokio::test]
+async fn a_web_page_instead_of_a_stream() {
+    let page = Reply::of(200, "content-type: text/html; charset=utf-8\r\n", "<html>Sign in</html>");
+    let expected = expect![
+        "error invalid_response: the provider responded with a web page instead of a stream: check its `base_url` and whether a login is required"
+    ];
+    expected.assert_eq(&shown(&received(Protocol::OpenAi, page).await));
 }

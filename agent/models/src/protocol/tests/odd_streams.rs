@@ -129,7 +129,7 @@ fn a_stream_without_its_end() {
         &(text.clone() + "\n[DONE] "),
         expect![[r#"
             Text("So.")
-            Other("unstated") None/None"#]],
+            invalid_response: the provider ended the answer without a `finish_reason`: if it never sends one, set `requires_stop_reason: false`"#]],
     );
     check(
         Protocol::OpenAiCompatible,
@@ -249,6 +249,77 @@ fn an_error_in_a_stream_with_status_200() {
         unavailable: the provider reported an error: out of memory
     "#]]
     .assert_eq(&shown.concat());
+}
+
+/// The class: half a text was a complete answer, because an error in the stream was not recognized, and `[DONE]` followed.
+#[test]
+fn an_error_of_a_vendor_in_a_stream_with_status_200() {
+    let half = choice(json!({ "delta": { "content": "Half" } }));
+    let call = choice(
+        json!({ "delta": { "tool_calls": [{ "id": "c", "function": { "name": "pay", "arguments": "{}" } }] } }),
+    );
+    let end = choice(json!({ "delta": {}, "finish_reason": "tool_calls" }));
+    let mut shown = String::new();
+    for error in [
+        r#"{"choices":null,"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}"#,
+        r#"{"choices":[{"delta":{}}],"base_resp":{"status_code":1027,"status_msg":"output sensitive"}}"#,
+        r#"{"error_code":336003,"error_msg":"token exceeded"}"#,
+        r#"{"success":false,"errors":[{"code":7009,"message":"upstream error"}],"result":null}"#,
+        r#"{"error_code":"REQUEST_LIMIT_EXCEEDED","message":"quota"}"#,
+        r#"{"header":{"code":10013,"message":"audit failed"},"payload":{}}"#,
+        r#"{"status":"error","message":"GPU lost"}"#,
+        r#"{"statusCode":503,"message":"backend down"}"#,
+        r#"{"errmsg":"bad","errcode":5}"#,
+        r#"{"exception":"CUDA out of memory"}"#,
+        r#"{"detail":[{"msg":"field required"}]}"#,
+        r#"{"message":"Internal Server Error"}"#,
+    ] {
+        for lines in
+            [&[half.as_str(), error, "[DONE]"][..], &[&call, error, &end, "[DONE]"], &[error]]
+        {
+            let stream = framed(Protocol::OpenAiCompatible, lines);
+            let events = rendered(Protocol::OpenAiCompatible, &[stream.as_bytes()]);
+            let error =
+                events.last().expect("the stream ends").as_ref().expect_err("it has failed");
+            let line = format!("{}: {error}\n", error.kind);
+            if !shown.ends_with(&line) {
+                shown += &line;
+            }
+        }
+    }
+    expect![[r#"
+        unauthorized: the provider reported an error: insufficient balance
+        unavailable: the provider reported an error: output sensitive
+        unavailable: the provider reported an error: token exceeded
+        unavailable: the provider reported an error: upstream error
+        unavailable: the provider reported an error: quota
+        unavailable: the provider reported an error: audit failed
+        unavailable: the provider reported an error: GPU lost
+        overloaded: the provider reported an error: backend down
+        unavailable: the provider reported an error: bad
+        unavailable: the provider reported an error: CUDA out of memory
+        unavailable: the provider reported an error: field required
+        unavailable: the provider reported an error: Internal Server Error
+    "#]]
+    .assert_eq(&shown);
+    let llama = format!(
+        "{}error: {{\"code\":500,\"message\":\"the request exceeds the available context size\"}}\n\ndata: [DONE]\n\n",
+        framed(Protocol::OpenAiCompatible, &[half.as_str()]),
+    );
+    let events = rendered(Protocol::OpenAiCompatible, &[llama.as_bytes()]);
+    let error = events.last().expect("the stream ends").as_ref().expect_err("it has failed");
+    expect!["context_too_long: the provider reported an error: the request exceeds the available context size"].assert_eq(&format!("{}: {error}", error.kind));
+    for line in [
+        r#"{"choices":[{"delta":{"content":"So."},"finish_reason":"stop"}],"base_resp":{"status_code":0,"status_msg":""},"code":0,"message":"success"}"#,
+        r#"{"choices":[],"usage":{"prompt_tokens":1},"code":200,"message":"success","status":"ok"}"#,
+        r#"{"choices":[{"delta":{"content":" a"}}],"error":0}"#,
+        r#"{"type":"ping"}"#,
+    ] {
+        let good = choice(json!({ "delta": {}, "finish_reason": "stop" }));
+        let stream = framed(Protocol::OpenAiCompatible, &[half.as_str(), line, good.as_str()]);
+        let events = rendered(Protocol::OpenAiCompatible, &[stream.as_bytes()]);
+        assert!(matches!(events.last(), Some(Ok(ModelEvent::Answer(_)))), "{line}: {events:?}");
+    }
 }
 
 /// Content as a list of texts and typed parts, and a refusal among them.
