@@ -252,6 +252,10 @@ impl Driver {
     fn request_of(&self, run: &Run, call: &ToolCall) -> Value {
         let mut request = json!({"tool_call_id": call.call_id, "tool_name": call.tool_name,
             "args": call.arguments.value(), "status": call.status.as_str()});
+        if let Some(why) = call.error.as_deref().filter(|_| call.status == ToolCallStatus::Unknown)
+        {
+            request["error"] = json!(&why[..why.floor_char_boundary(REASON_BYTES)]);
+        }
         if run.id != self.run.id {
             request["run_id"] = json!(run.id);
             request["session_id"] = json!(run.session_id);
@@ -336,6 +340,9 @@ impl Driver {
 const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
      AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
 
+/// Maximum size of the reason of an unknown outcome in an interrupt. The row of the call has all of it.
+const REASON_BYTES: usize = 4096;
+
 /// Whether a refused step ends its run, because it would be refused again. After other refusals, such as that of a full disk,
 /// the run is driven again later, as after a lost connection.
 fn ends_run(code: Code) -> bool {
@@ -371,6 +378,7 @@ fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Val
         _ => Map::new(),
     };
     fields.remove("status");
+    fields.remove("error");
     fields.remove("run_id");
     fields.remove("agent");
     fields.remove("files");
