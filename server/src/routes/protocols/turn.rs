@@ -115,9 +115,10 @@ impl Wait {
         if self.unsettled.is_empty() {
             return format!("the run waits for {}", self.reason);
         }
-        let calls = self.unsettled.iter().map(|call| {
-            format!("{} ({}: {})", call.name, call.call_id, call.why_unknown())
-        });
+        let calls = self
+            .unsettled
+            .iter()
+            .map(|call| format!("{} ({}: {})", call.name, call.call_id, call.why_unknown()));
         format!(
             "the run waits until the outcome of {} is settled: whether it had an effect is unknown",
             calls.collect::<Vec<_>>().join(", ")
