@@ -42,7 +42,7 @@ pub(crate) use rows::{RequestedCall, any, find, pinned, save};
 
 /// Calls with an unknown outcome, with all available information: they must be settled.
 const UNKNOWN_CALLS: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
-  c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
+  c.claimed_by, c.claimed_at, c.error, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
   l.error AS late_error, l.reported_at, c.seq
 FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
@@ -115,6 +115,16 @@ const RUNS_STOP: &str = "SELECT 1";
 /// requested. The tables do not change.
 const BOUNDED_CLAIMS: &str = "SELECT 1";
 
+/// Version 7: a holder can report that the outcome of a call is unknown, and the view has its reason. A lapsed lease does not leave the error
+/// of an earlier attempt as the reason.
+const WITH_REASON: &str = "DROP VIEW unknown_tool_calls;
+CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
+  c.claimed_by, c.claimed_at, c.error, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
+  l.error AS late_error, l.reported_at, c.seq
+FROM tool_calls c
+LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
+WHERE c.status = 'unknown'";
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -129,6 +139,7 @@ pub fn module() -> Module {
         .step(waiting::FILL_CALLS)
         .step(RUNS_STOP)
         .step(BOUNDED_CLAIMS)
+        .step(WITH_REASON)
         .table::<ToolClaim>()
         .table::<WaitingEntry>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)

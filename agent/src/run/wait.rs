@@ -14,6 +14,9 @@ use crate::tools::registry;
 const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
      AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
 
+/// Maximum size of the reason of an unknown outcome in an interrupt. The row of the call has all of it.
+const REASON_BYTES: usize = 4096;
+
 impl Driver {
     /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
     /// meantime.
@@ -52,6 +55,10 @@ impl Driver {
     fn request_of(&self, run: &Run, call: &ToolCall) -> Value {
         let mut request = json!({"tool_call_id": call.call_id, "tool_name": call.tool_name,
             "args": call.arguments.value(), "status": call.status.as_str()});
+        if let Some(why) = call.error.as_deref().filter(|_| call.status == ToolCallStatus::Unknown)
+        {
+            request["error"] = json!(&why[..why.floor_char_boundary(REASON_BYTES)]);
+        }
         if run.id != self.state.run.id {
             request["run_id"] = json!(run.id);
             request["session_id"] = json!(run.session_id);
@@ -112,6 +119,7 @@ fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Val
         _ => Map::new(),
     };
     fields.remove("status");
+    fields.remove("error");
     fields.remove("run_id");
     fields.remove("agent");
     fields.remove("files");

@@ -22,7 +22,9 @@ const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
 /// Maximum size of a stored error, in bytes.
 const ERROR_BYTES: usize = 256 << 10;
 
-const MAY_HAVE_TAKEN_EFFECT: &str = "It may have taken effect: find out before you repeat it.";
+/// What the model is told about a call that may have run.
+pub(crate) const MAY_HAVE_TAKEN_EFFECT: &str =
+    "It may have taken effect: find out before you repeat it.";
 
 /// A call that this process has claimed.
 #[derive(Clone, Copy)]
@@ -75,14 +77,12 @@ impl ClaimedCall<'_> {
             None if !outcome.is_error => self.complete(result_of(outcome), delivery).await,
             // It has no outcome yet.
             Some(Failure::Suspended) => return Ok(None),
-            // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
-            // the call becomes `unknown`.
-            Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => {
-                // A task that cannot be followed does not keep the call from becoming unknown.
-                match self.closing(outcome.failure) {
-                    Some(closing) => self.abide.batch([closing]).await.map(|_| None),
-                    None => return Ok(None),
-                }
+            // The task of a call that this process no longer follows goes on: the lease expires, and another worker continues with it.
+            Some(failure)
+                if effect == Effect::AtMostOnce
+                    && self.exchange.is_some_and(|exchange| exchange.goes_on(failure)) =>
+            {
+                return Ok(None);
             }
             // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
             Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
@@ -94,6 +94,11 @@ impl ClaimedCall<'_> {
             failure => {
                 let text = failed_text(outcome, effect);
                 let failed = FailToolCall::new(call_id, token, beginning(&text));
+                // A call that must not run twice becomes unknown with this reason, for the person who settles it.
+                let failed = match failure {
+                    Some(failure) if failure.leaves_open() => failed.may_have_run(true),
+                    _ => failed,
+                };
                 // Without one, a failure counts as exit code 1.
                 let failed = match i64::from(outcome.exit_code) {
                     1 => failed,

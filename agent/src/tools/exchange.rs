@@ -67,10 +67,15 @@ impl CallLog {
     /// The call that closes the exchange together with the outcome; `None` if there was no exchange. The task of a cancelled
     /// call may go on.
     pub(crate) fn closing(&self, failure: Option<Failure>) -> Option<Call> {
-        let goes_on = failure == Some(Failure::Cancelled);
+        let goes_on = failure.is_some_and(|failure| self.goes_on(failure));
         let closes = self.is_used.load(Ordering::Relaxed) && !goes_on;
         let close = CloseExchange::new(&self.call_id).fencing_token(self.fencing_token);
         closes.then(|| close.into())
+    }
+
+    /// Whether the exchange goes on after this failure: the server still works on the task of a call that was only cancelled here.
+    pub(crate) fn goes_on(&self, failure: Failure) -> bool {
+        failure == Failure::Cancelled && self.is_used.load(Ordering::Relaxed)
     }
 
     /// The exchange so far. A first attempt has none.

@@ -11,6 +11,7 @@ use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::calls;
+use crate::tools::claimed::MAY_HAVE_TAKEN_EFFECT;
 use crate::tools::registry;
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
@@ -22,8 +23,7 @@ const NOT_BEGUN: &str = "There is no result yet: the run ended before the call b
 const RUNNING: &str = "There is no result yet: the run ended while the call ran, and it has not stopped. \
     It may take effect: find out before you repeat it.";
 
-const UNKNOWN: &str = "The outcome is unknown: the worker of the call disappeared while it ran. \
-    It may have taken effect: find out before you repeat it.";
+const DISAPPEARED: &str = "the worker of the call disappeared while it ran";
 
 const NOT_HANDED_OVER: &str = "No other agent has taken over: the run ended first.";
 
@@ -78,7 +78,12 @@ async fn ended_runs(
 async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     let id = row.call_id.as_str();
     Ok(match row.status {
-        ToolCallStatus::Unknown => error(id, UNKNOWN, false),
+        ToolCallStatus::Unknown => {
+            let why = row.error.as_deref().unwrap_or(DISAPPEARED);
+            let why = why.trim_end_matches(MAY_HAVE_TAKEN_EFFECT).trim_end().trim_end_matches('.');
+            let text = format!("The outcome is unknown: {why}. {MAY_HAVE_TAKEN_EFFECT}");
+            error(id, &text, false)
+        }
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval if row.attempt == 0 => {
             error(id, NOT_BEGUN, false)
         }

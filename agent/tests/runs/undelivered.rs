@@ -93,30 +93,29 @@ async fn the_next_run_reads_the_stored_outcomes() {
     fixture.until(hang).await;
     fixture.abide.call(AbortRun::new("r1")).await.expect("it is active");
     fixture.until("SELECT 1 FROM runs WHERE ended_at IS NOT NULL").await;
-    // The calls that have no result may take effect later.
-    next_turn(&fixture, &model, "s1", expect![[r#"
-        look ok: look A is done
-        fail failed: no such order
-        hang failed: There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
-        hang failed: There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
-        hang failed: There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
-        pay failed: The call did not run: its run ended before it began.
-    "#]]).await;
-    let folder = mem::replace(&mut fixture.folder, temporary_folder());
-    fixture.close().await;
-    // Their worker is gone, and their leases have expired.
-    let fixture = open(folder, &model, true).await;
+    // The calls that do not stop may have taken effect.
     for id in ["r1~1.3", "r1~1.4", "r1~1.5"] {
-        let lapsed =
+        let reported =
             format!("SELECT 1 FROM tool_calls WHERE call_id = '{id}' AND status = 'unknown'");
-        fixture.until(&lapsed).await;
+        fixture.until(&reported).await;
     }
     next_turn(&fixture, &model, "s1", expect![[r#"
         look ok: look A is done
         fail failed: no such order
-        hang failed: The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
-        hang failed: The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
-        hang failed: The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        pay failed: The call did not run: its run ended before it began.
+    "#]]).await;
+    let folder = mem::replace(&mut fixture.folder, temporary_folder());
+    fixture.close().await;
+    let fixture = open(folder, &model, true).await;
+    next_turn(&fixture, &model, "s1", expect![[r#"
+        look ok: look A is done
+        fail failed: no such order
+        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
         pay failed: The call did not run: its run ended before it began.
     "#]]).await;
     let fork = ForkSession::new("s1").id("s2");

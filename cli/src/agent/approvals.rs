@@ -389,7 +389,13 @@ async fn decide_all(
         }
         let files =
             changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
-        open.push(format!("{status} {}{}", asked(request), files.unwrap_or_default()));
+        let why = why_unknown(request).map(|why| format!("\nwhy: {why}"));
+        open.push(format!(
+            "{status} {}{}{}",
+            asked(request),
+            why.unwrap_or_default(),
+            files.unwrap_or_default()
+        ));
         hints.push(match is_question {
             true => hint.of_question(call_id, &request["args"]["schema"]),
             false => hint.of_call(call_id, status),
@@ -496,10 +502,12 @@ async fn settlement(
         return Ok(Verdict::Open);
     }
     let changed = changed(request).map(|files| format!(" after it changed {files}"));
+    let why = why_unknown(request).map(|why| format!(": {}", why.trim_end_matches('.')));
     let question = format!(
-        "{}  — it was interrupted{}. Did it take effect? [y/n, Enter leaves it open] ",
+        "{}  — it was interrupted{}{}. Did it take effect? [y/n, Enter leaves it open] ",
         asked(request),
-        changed.unwrap_or_default()
+        changed.unwrap_or_default(),
+        why.unwrap_or_default()
     );
     let settle = |outcome| {
         SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
@@ -513,6 +521,12 @@ async fn settlement(
         UserDecision::Elsewhere => Verdict::Elsewhere,
         UserDecision::Open | UserDecision::None => Verdict::Open,
     })
+}
+
+/// Why the outcome of a call is unknown, on one line, if its worker has reported a reason.
+fn why_unknown(request: &Value) -> Option<String> {
+    let why = request["error"].as_str().filter(|why| !why.trim().is_empty())?;
+    Some(Printable::line(why.trim()).as_str().to_owned())
 }
 
 /// How many changed files a question names.

@@ -250,9 +250,11 @@ fn reply(call: &ToolCall) -> Option<McpReply> {
         }
         ToolCallStatus::Succeeded => succeeded(call),
         ToolCallStatus::Unknown => {
-            let text = "The process that ran the call disappeared. Whether the call had an effect \
-                        is unknown, so it does not run again.";
-            result(call, text, true)
+            let why = call.error.as_deref().unwrap_or("the process that ran it disappeared");
+            let text = format!(
+                "Whether the call had an effect is unknown, so it does not run again: {why}"
+            );
+            result(call, &text, true)
         }
         status => {
             let error = call.error.clone().unwrap_or_else(|| format!("the call is {status}"));

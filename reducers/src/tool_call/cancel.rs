@@ -39,9 +39,7 @@ pub fn cancel_tool_call(
             Ok(ReducerResult::Duplicate(call.seq, call))
         }
         ToolCallStatus::Unknown => {
-            let detail = format!(
-                "call {call_id} cannot be cancelled: its worker disappeared, and it may have run"
-            );
+            let detail = format!("call {call_id} cannot be cancelled: it may have run");
             let hint = "find out whether it ran, then record the outcome with \
                         `abide call settle_tool_call`";
             Err(Refusal::new(Code::Conflict, detail).hint(hint).into())

@@ -309,8 +309,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
     let holder = call.claimed_by.as_deref().unwrap_or("an unknown worker");
     if call.status == ToolCallStatus::Unknown {
         let detail = format!(
-            "call {id} was claimed by {holder}, whose lease has run out; whether it ran is \
-             unknown, and {} must not run twice",
+            "call {id} was claimed by {holder}; whether it ran is unknown, and {} must not run twice",
             call.tool_name
         );
         return Refusal::new(Code::Conflict, detail).hint(

@@ -15,7 +15,8 @@ use crate::{check, lease, run, session};
 
 /// A holder's report on a call.
 struct Report {
-    outcome: Outcome,
+    /// `None`: the holder does not know it.
+    outcome: Option<Outcome>,
     result: Option<Json>,
     error: Option<String>,
 }
@@ -23,12 +24,15 @@ struct Report {
 impl Report {
     /// Whether the call has ended with exactly this report, or was put back with it.
     fn is_told_by(&self, call: &ToolCall) -> bool {
-        let recorded = match call.status {
-            ToolCallStatus::Succeeded => self.outcome == Outcome::Succeeded,
-            ToolCallStatus::Failed | ToolCallStatus::Pending => self.outcome == Outcome::Failed,
+        let is_recorded = match call.status {
+            ToolCallStatus::Succeeded => self.outcome == Some(Outcome::Succeeded),
+            ToolCallStatus::Failed | ToolCallStatus::Pending => {
+                self.outcome != Some(Outcome::Succeeded)
+            }
+            ToolCallStatus::Unknown => self.outcome.is_none(),
             _ => false,
         };
-        recorded && call.result == self.result && call.error == self.error
+        is_recorded && call.result == self.result && call.error == self.error
     }
 }
 
@@ -45,7 +49,7 @@ pub fn complete_tool_call(
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     let report =
-        Report { outcome: Outcome::Succeeded, result: Some(Json::from(result)), error: None };
+        Report { outcome: Some(Outcome::Succeeded), result: Some(Json::from(result)), error: None };
     if !is_held(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
@@ -55,8 +59,9 @@ pub fn complete_tool_call(
     end(ctx, call).map(ReducerResult::Fresh)
 }
 
-/// Fails a call; if the holder declares it retryable, the call becomes pending again. Only the identity that
-/// claimed it can, with the capability that the tool requires.
+/// Fails a call; if the holder declares it retryable, the call becomes pending again. If its tool may have had its effect and must not
+/// run twice, the call becomes unknown, and waits for its settlement. Only the identity that claimed it can, with the capability that
+/// the tool requires.
 #[reducer(roles(app, agent, worker))]
 pub fn fail_tool_call(
     ctx: &mut Context<'_>,
@@ -69,17 +74,23 @@ pub fn fail_tool_call(
     retryable: Option<bool>,
     /// The exit code of the tool's program, or 128 plus its signal: the result is `{exit_code}`.
     exit_code: Option<i64>,
+    /// Whether the tool may have had its effect: then the call becomes unknown, unless its tool may run again.
+    may_have_run: Option<bool>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
+    let tool = pinned(ctx, &call)?;
+    let is_unknown = may_have_run == Some(true) && !tool.effect.may_run_again();
     let result = exit_code.map(|code| Json::from(json!({ "exit_code": code })));
-    let report = Report { outcome: Outcome::Failed, result, error: Some(error) };
+    let outcome = (!is_unknown).then_some(Outcome::Failed);
+    let report = Report { outcome, result, error: Some(error) };
     if !is_held(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
-    let retry = pinned(ctx, &call)?.retry();
+    let retry = tool.retry();
     call.result = report.result;
     call.error = report.error;
     call.status = match retryable {
+        _ if is_unknown => ToolCallStatus::Unknown,
         Some(true) if call.cancel_requested_at.is_some() => ToolCallStatus::Cancelled,
         Some(true) if attempts(ctx, &call)? < retry.max_attempts() => {
             call = put_back(call, &retry, ctx.now);
@@ -90,7 +101,7 @@ pub fn fail_tool_call(
     end(ctx, call).map(ReducerResult::Fresh)
 }
 
-/// Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one
+/// Settles the unknown outcome of a call. The first settlement counts; an identical one
 /// changes nothing. Refused while the caller that started the run of the call may not start runs of its agents. Requires the capability that the tool requires.
 #[reducer(roles(app, supervisor))]
 pub fn settle_tool_call(
@@ -120,7 +131,7 @@ pub fn settle_tool_call(
             let hint = "give error, or outcome=succeeded";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
-        _ => Report { outcome, result: result.map(Json::from), error },
+        _ => Report { outcome: Some(outcome), result: result.map(Json::from), error },
     };
     let evidence = evidence.map(Json::from);
     if call.status != ToolCallStatus::Unknown {
@@ -147,7 +158,7 @@ pub fn settle_tool_call(
         };
     }
     run::starter::check_continues(ctx, &call.session_id)?;
-    call.status = match report.outcome {
+    call.status = match outcome {
         Outcome::Succeeded => ToolCallStatus::Succeeded,
         Outcome::Failed => ToolCallStatus::Failed,
     };
@@ -175,7 +186,12 @@ pub fn lapse_tool_call(
     note_lost(ctx, &call)?;
     let tool = pinned(ctx, &call)?;
     let progress = rows::progress(ctx, &call.call_id)?;
-    let after = after_lapse(&tool, &call, &progress, ctx.now);
+    let mut after = after_lapse(&tool, &call, &progress, ctx.now);
+    // The error of an earlier attempt, which did not run, is not the reason.
+    let is_unknown = after.status == ToolCallStatus::Unknown;
+    if is_unknown && call.cancel_requested_at.is_none() && !ctx.is_before(super::rows::MODULE, 7) {
+        after.error = None;
+    }
     end(ctx, after)
 }
 
@@ -274,7 +290,7 @@ fn after_the_end(
     if lost.reported_at.is_some() {
         return Err(refusal.into());
     }
-    lost.outcome = Some(report.outcome);
+    lost.outcome = report.outcome;
     lost.result = report.result;
     lost.error = report.error;
     lost.reported_at = Some(ctx.now);

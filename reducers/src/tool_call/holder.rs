@@ -86,7 +86,7 @@ fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
             lease_lost(format!("call {id} is {status} and not claimed"))
         }
         (ToolCallStatus::Unknown, _) => {
-            lease_lost(format!("the lease of {holder} on call {id} has run out"))
+            lease_lost(format!("the lease of {holder} on call {id} has ended"))
         }
         (_, true) => Refusal::new(Code::Conflict, format!("call {id} is {status} already")),
         (_, false) => lease_lost(format!("call {id} is {status} under another token")),

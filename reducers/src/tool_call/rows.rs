@@ -25,7 +25,8 @@ pub enum ToolCallStatus {
     Rejected,
     /// Cancelled before it ran.
     Cancelled,
-    /// Its worker vanished and it must not run twice: its outcome must be settled.
+    /// It may have had its effect, and it must not run twice: its outcome must be settled. Its error is the reason, if a worker has
+    /// reported one; otherwise its worker vanished.
     Unknown,
 }
 
@@ -118,7 +119,7 @@ pub struct ToolCall {
     pub cancel_requested_at: Option<Micros>,
     /// Its result.
     pub result: Option<Json>,
-    /// Its error.
+    /// Its error, or why its outcome is unknown.
     pub error: Option<String>,
     /// The evidence of a settlement.
     pub evidence: Option<Json>,

@@ -320,8 +320,8 @@ fn an_expired_at_most_once_call_does_not_run_again() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call pay1 is claimed; only an unknown call can be settled
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
             refused bad_arguments: settle_tool_call: argument outcome: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
@@ -330,6 +330,77 @@ fn an_expired_at_most_once_call_does_not_run_again() {
             ("succeeded", "{\"paid\":true}", "{\"receipt\":\"r-7\"}", 1)
             seq 12 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02}
             seq 14 {call_id: pay2, status: failed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house, settled_by: ann}
+        "#]],
+    );
+}
+
+/// Class: the reason of an unknown outcome is thrown away. A worker whose server had answered "bank is down, refund 77 queued" could only
+/// let its lease expire, and the person who settled the call was told that the worker had disappeared.
+#[test]
+fn a_holder_reports_that_the_outcome_is_unknown() {
+    check_asked(
+        r#"
+        claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=8 error="HTTP 503: refund 77 queued" may_have_run=true retryable=true exit_code=3 as=worker-2
+        fail_tool_call call_id=pay1 fencing_token=8 error="HTTP 503: refund 77 queued" may_have_run=true retryable=true exit_code=3 as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=8 error="HTTP 503: refund 77 queued" may_have_run=true retryable=true exit_code=3 as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=8 error="HTTP 503: refund 77 queued" as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=8 result={"paid":true} as=worker-1
+        claim_tool_call call_id=pay1 as=worker-2
+        +1h
+        sql SELECT call_id, error, lost_at, late_error FROM unknown_tool_calls
+        settle_tool_call call_id=pay1 outcome=succeeded result={"paid":true} evidence="the bank's list" as=ann
+        sql SELECT status, result, error FROM tool_calls WHERE call_id = 'pay1'
+        sql SELECT count(*) FROM lost_leases
+        claim_tool_call call_id=put1 as=worker-1
+        fail_tool_call call_id=put1 fencing_token=12 error="HTTP 503" may_have_run=true retryable=true as=worker-1
+        claim_tool_call call_id=look1 as=worker-1
+        fail_tool_call call_id=look1 fencing_token=14 error="HTTP 503" may_have_run=true as=worker-1
+        request_tool_call call_id=pay2 session_id=s1 tool_name=pay arguments={} claim_lease_ms=1000
+        +1s
+        fail_tool_call call_id=pay2 fencing_token=16 error="HTTP 503" may_have_run=true
+        sql SELECT call_id, error, late_outcome, late_error FROM unknown_tool_calls
+        "#,
+        expect![[r#"
+            seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
+            refused denied: the lease on call pay1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
+            seq 10 {call_id: pay1, status: unknown, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"exit_code":3}, error: HTTP 503: refund 77 queued}
+            seq 10 again {call_id: pay1, status: unknown, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"exit_code":3}, error: HTTP 503: refund 77 queued}
+            refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
+            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            ("pay1", "HTTP 503: refund 77 queued", null, null)
+            seq 11 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
+            ("succeeded", "{\"paid\":true}", null)
+            (0)
+            seq 12 {call_id: put1, status: claimed, attempt: 1, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 15:00:30}
+            seq 13 {call_id: put1, status: pending, attempt: 1, fencing_token: 12, claimed_by: worker-1, error: HTTP 503}
+            seq 14 {call_id: look1, status: claimed, attempt: 1, fencing_token: 14, claimed_by: worker-1, lease_expires_at: 15:00:30}
+            seq 15 {call_id: look1, status: failed, attempt: 1, fencing_token: 14, claimed_by: worker-1, lease_expires_at: 15:00:30, error: HTTP 503}
+            seq 16 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 16, claimed_by: local, lease_expires_at: 15:00:01}
+            refused lease_lost: the lease on call pay2 ran out at 2026-11-21T15:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
+            ("pay2", null, null, "HTTP 503")
+        "#]],
+    );
+}
+
+/// The error of an attempt that did not run was the reason of an unknown outcome.
+#[test]
+fn an_expired_lease_leaves_no_error_of_an_earlier_attempt() {
+    check_asked(
+        r#"
+        claim_tool_call call_id=pay1 as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=8 error="the server cannot be reached" retryable=true as=worker-1
+        +1h
+        claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
+        +1s
+        sql SELECT status, error FROM tool_calls WHERE call_id = 'pay1'
+        "#,
+        expect![[r#"
+            seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
+            seq 9 {call_id: pay1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: the server cannot be reached}
+            seq 10 {call_id: pay1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-1, lease_expires_at: 15:00:01, error: the server cannot be reached}
+            ("unknown", null)
         "#]],
     );
 }
@@ -358,12 +429,12 @@ fn late_without_another_claim() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             (9, "s1", "lapse_tool_call", "system", "{\"call_id\":\"pay1\",\"lease_expires_at\":1795269601000000}", 3600000000)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
             refused denied: the lease on call pay1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
             (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"the report is stored in unknown_tool_calls; record an outcome with settle_tool_call\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")

@@ -48,6 +48,9 @@ const LOGIN: &str = "login";
 /// Maximum length of the text that asks a person to log in: the server names the scopes.
 const LOGIN_TEXT_BYTES: usize = 4096;
 
+/// Maximum length of the part of a foreign task id that is shown.
+const TASK_ID_BYTES: usize = 100;
+
 /// Time for the request to cancel a task.
 const CANCEL: Duration = Duration::from_secs(5);
 
@@ -168,7 +171,8 @@ impl McpCall {
         ToolOutcome::failed(Failure::Unavailable, text)
     }
 
-    /// Sends the call. If the server does not say whether a 404 is about its session, a call that may run again is sent in a new one.
+    /// Sends the call. A 404 does not prove that its session has ended and the tool has not run: only a call that may run again is
+    /// sent again, in a new session.
     async fn call(&self, resumption: Resumption) -> ToolOutcome {
         let outcome = self.call_once(resumption.clone()).await;
         let is_repeated = self.has_lost_session.swap(false, Ordering::Relaxed);
@@ -320,6 +324,10 @@ impl McpCall {
                         let state = required.request_state.as_deref();
                         return self.ask("result", &requests, state).await;
                     }
+                    // Without a state, the next request would be a second call: nothing would mark it as the continuation.
+                    if required.request_state.is_none() {
+                        return self.lost("it has asked for input, but for none that can be given");
+                    }
                     params.input_responses = None;
                     params.request_state = required.request_state;
                     tokio::time::sleep(PAUSES.0 * (1 << round.min(4))).await;
@@ -328,11 +336,7 @@ impl McpCall {
                 Err(error) => return self.failed(&connection, error).await,
             }
         }
-        let text = format!(
-            "MCP server {} has asked for another request {EMPTY_ROUNDS} times",
-            self.server.name
-        );
-        ToolOutcome::failed(Failure::Tool, text)
+        self.lost(&format!("it has asked for another request {EMPTY_ROUNDS} times"))
     }
 
     fn params(&self) -> Result<CallToolRequestParams, ToolOutcome> {
@@ -469,6 +473,11 @@ impl McpCall {
             *responses = None;
         }
         let found = peer.get_task(GetTaskParams::new(task_id)).await?.task;
+        if found.task.task_id != task_id {
+            let other = beginning(&found.task.task_id);
+            let why = format!("it has answered about the task {other:?} instead of {task_id:?}");
+            return Ok(TaskPoll::Ended(Box::new(self.lost(&why))));
+        }
         let suggested = found.task.poll_interval_ms.map_or(PAUSE, Duration::from_millis);
         Ok(match found.payload {
             TaskPayload::InputRequired { mut input_requests } => {
@@ -578,6 +587,11 @@ enum TaskPoll {
     Asks(InputRequests),
     /// It goes on; the pause before the next look.
     Works(Duration),
+}
+
+/// The beginning of the id of a task that the server has not given to this call.
+fn beginning(task_id: &str) -> &str {
+    &task_id[..task_id.floor_char_boundary(TASK_ID_BYTES)]
 }
 
 /// Whether a step asks a person to log in.

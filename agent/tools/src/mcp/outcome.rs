@@ -18,7 +18,7 @@ use crate::oauth::OAuthError;
 use crate::outcome::{Failure, ToolOutcome};
 
 /// Maximum length of the part of an unexpected answer that is shown.
-const ANSWER_BYTES: usize = 300;
+const ANSWER_BYTES: usize = 2048;
 
 /// An answer, complete and as text.
 pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {

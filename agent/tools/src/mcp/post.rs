@@ -15,13 +15,12 @@ use reqwest::header::{
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::transport::streamable_http_client::{
     AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpError,
     StreamableHttpPostResponse,
 };
-use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 
 use super::received;
@@ -113,12 +112,12 @@ impl Post<'_> {
         if self.request_id().is_none() && response.content_length() == Some(0) {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
-        let content_type = header(&response, CONTENT_TYPE);
-        if content_type.as_ref().is_some_and(|it| it.starts_with(EVENTS)) {
+        if has_type(&response, EVENTS) {
             let events = decodable(events(response, self.max));
             return Ok(StreamableHttpPostResponse::Sse(events, session_id));
         }
-        if !content_type.as_ref().is_some_and(|it| it.starts_with(JSON)) {
+        if !has_type(&response, JSON) {
+            let content_type = header(&response, CONTENT_TYPE);
             return Err(StreamableHttpError::UnexpectedContentType(content_type));
         }
         let body = body(response, self.max).await?;
@@ -150,22 +149,20 @@ impl Post<'_> {
     /// Reads an HTTP 404 to a request of a session.
     ///
     /// A server that no longer knows the session answers so before it executes anything, and the SDK then starts a new session and
-    /// repeats the request. But a route that a proxy does not have, and a tool that found nothing, look the same, and their call
-    /// may have run. So a call of a tool is repeated only if the response says that it is about the session.
+    /// repeats the request. But a route that a proxy does not have, and a tool that found nothing, look the same, whatever their
+    /// text says: their call may have run. So the SDK never repeats a call of a tool. The caller does, if the tool may run twice.
     async fn not_found(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
         if !self.calls_tool() {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let is_html = header(&response, CONTENT_TYPE).is_some_and(|it| it.contains("html"));
         let text = body(response, REFUSAL_BYTES).await.unwrap_or_default();
         let text = integers::readable(&text);
         let message = serde_json::from_str::<ServerJsonRpcMessage>(&received::decodable(&text));
         match message.ok().filter(|message| self.is_answer(message)) {
-            Some(message) if !is_unreadable(&message) => {
-                // The server has processed this request, whatever the response says about a session.
+            // The server has processed this request, whatever its text says about a session.
+            Some(message) if is_about_call(&message) => {
                 Ok(StreamableHttpPostResponse::Json(message, None))
             }
-            None if !is_html && names_session(&text) => Err(StreamableHttpError::SessionExpired),
             _ => {
                 let why = format!("{NOT_FOUND}: {text}");
                 Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
@@ -191,13 +188,16 @@ impl Post<'_> {
     /// Reads a response that is not successful. It may have an error of the protocol.
     async fn refused(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
         let status = response.status();
-        let is_json = header(&response, CONTENT_TYPE).is_some_and(|it| it.starts_with(JSON));
+        let is_json = has_type(&response, JSON);
         let session_id = header(&response, HeaderName::from_static(SESSION));
         let may_recover = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
         let retry_after = header(&response, RETRY_AFTER);
         let unavailable = may_recover.then(|| HttpStatusError::new(status.as_u16(), retry_after));
         let unavailable = match unavailable {
-            Some(unavailable) if !is_json || status == StatusCode::TOO_MANY_REQUESTS => {
+            // The body of an answer to a call is for the person who finds out what it did.
+            Some(unavailable)
+                if !self.calls_tool() && (!is_json || status == StatusCode::TOO_MANY_REQUESTS) =>
+            {
                 return Err(unavailable.into());
             }
             other => other,
@@ -226,7 +226,7 @@ impl Post<'_> {
         }
         match (stated, unavailable) {
             // The server, or a gateway with the manners of the protocol, has failed: the tool may have run.
-            (Some(_), Some(_)) if self.calls_tool() => {
+            (_, Some(_)) if self.calls_tool() => {
                 let why = format!("HTTP {status}: {body}");
                 Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
             }
@@ -252,26 +252,23 @@ impl Post<'_> {
     }
 }
 
+/// Whether the response has this media type. Its case and its parameters do not matter.
+fn has_type(response: &Response, media_type: &str) -> bool {
+    let stated = header(response, CONTENT_TYPE).unwrap_or_default();
+    let essence = stated.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case(media_type)
+}
+
 fn header(response: &Response, name: HeaderName) -> Option<String> {
     let value = response.headers().get(name)?;
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// Whether the message stands for a response that cannot be read.
-fn is_unreadable(message: &ServerJsonRpcMessage) -> bool {
-    matches!(message, ServerJsonRpcMessage::Error(error) if error.error.code == received::UNREADABLE)
-}
-
-/// Whether the body of a 404 is about the session. The protocol has no form for it: the official SDKs answer with an error of
-/// JSON-RPC or with a sentence, and each of them names the session.
-fn names_session(body: &str) -> bool {
-    let message = match serde_json::from_str::<Value>(body) {
-        Ok(value) => ["/error/message", "/error", "/message", "/detail", "/title"]
-            .into_iter()
-            .find_map(|place| value.pointer(place)?.as_str().map(str::to_owned)),
-        Err(_) => Some(body.to_owned()),
-    };
-    message.is_some_and(|text| text.to_lowercase().contains("session"))
+/// Whether the response, which came with HTTP 404, is about the call and not about its session.
+fn is_about_call(message: &ServerJsonRpcMessage) -> bool {
+    let ServerJsonRpcMessage::Error(error) = message else { return true };
+    [ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND]
+        .contains(&error.error.code)
 }
 
 /// Whether the session of a call of a tool may have ended, although the response does not say so. The call may have run.

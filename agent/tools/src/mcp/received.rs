@@ -29,6 +29,11 @@ pub(super) fn decodable(message: &str) -> Cow<'_, str> {
             let is_response = !members.contains_key("method");
             let id = members.get("id").filter(|id| !id.is_null()).cloned();
             let Some(id) = id.filter(|_| is_response) else { return text };
+            complete(&mut members);
+            let completed = Value::Object(members.clone()).to_string();
+            if is_decodable(&completed) {
+                return Cow::Owned(completed);
+            }
             let result = members.remove("result");
             let readable = result.and_then(|result| readable(&id, result));
             Cow::Owned(readable.unwrap_or_else(|| unreadable(&id, "it is no valid message")))
@@ -40,6 +45,17 @@ pub(super) fn decodable(message: &str) -> Cow<'_, str> {
                 text
             }
         },
+    }
+}
+
+/// Completes a response whose form other versions of JSON-RPC and lenient servers have: without `jsonrpc`, or with the member of the
+/// other kind of response as `null`. The SDK decodes neither, but both say all that they have to.
+fn complete(response: &mut Map<String, Value>) {
+    response.insert("jsonrpc".to_owned(), json!("2.0"));
+    for (absent, present) in [("error", "result"), ("result", "error")] {
+        if response.get(absent).is_some_and(Value::is_null) && response.contains_key(present) {
+            response.remove(absent);
+        }
     }
 }
 
@@ -209,6 +225,32 @@ mod tests {
             expect![[
                 r#"{"error":{"code":-2147483648,"message":"the response cannot be read: expected value at line 1 column 45"},"id":1,"jsonrpc":"2.0"}"#
             ]],
+        );
+    }
+
+    /// Class: a valid result in a lenient form. It was recorded as a failure, so that the model repeated a payment.
+    #[test]
+    fn a_result_in_a_lenient_form_is_a_result() {
+        let complete = expect![[
+            r#"{"id":1,"jsonrpc":"2.0","result":{"content":[{"text":"paid","type":"text"}]}}"#
+        ]];
+        for message in [
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"paid"}]},"error":null}"#,
+            r#"{"id":1,"result":{"content":[{"type":"text","text":"paid"}]}}"#,
+            r#"{"jsonrpc":"1.0","id":1,"result":{"content":[{"type":"text","text":"paid"}]},"error":null}"#,
+            r#"{"jsonrpc":2,"id":1,"result":{"content":[{"type":"text","text":"paid"}]}}"#,
+        ] {
+            complete.assert_eq(&decodable(message));
+        }
+        check(
+            r#"{"id":1,"result":null,"error":{"code":-32602,"message":"no such order"}}"#,
+            expect![[
+                r#"{"error":{"code":-32602,"message":"no such order"},"id":1,"jsonrpc":"2.0"}"#
+            ]],
+        );
+        check(
+            r#"{"id":1,"result":null,"error":null}"#,
+            expect![[r#"{"id":1,"jsonrpc":"2.0","result":null}"#]],
         );
     }
 

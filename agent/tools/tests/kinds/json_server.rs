@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::{call, environment};
 
 /// The tools, and the responses to their calls. `ID` is the id of the request.
-const RESPONSES: [(&str, StatusCode, &str, &str); 14] = [
+const RESPONSES: [(&str, StatusCode, &str, &str); 16] = [
     (
         "half",
         StatusCode::OK,
@@ -34,6 +34,18 @@ const RESPONSES: [(&str, StatusCode, &str, &str); 14] = [
         StatusCode::OK,
         "application/json",
         r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"n":NaN}}}"#,
+    ),
+    (
+        "capitals",
+        StatusCode::OK,
+        "Application/JSON;Charset=UTF-8",
+        r#"{"id":ID,"error":null,"result":{"content":[{"type":"text","text":"paid"}]}}"#,
+    ),
+    (
+        "shouted",
+        StatusCode::OK,
+        "Text/Event-Stream",
+        "data: {\"id\":ID,\"error\":null,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"paid\"}]}}\n\n",
     ),
     ("html", StatusCode::OK, "application/json", "<html>"),
     (
@@ -111,7 +123,7 @@ async fn answer(body: Bytes) -> Response {
 }
 
 /// The tools of a server that is served until the test ends.
-async fn serve(router: Router) -> (Tools, McpServer) {
+pub(crate) async fn serve(router: Router) -> (Tools, McpServer) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -138,6 +150,8 @@ async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
         hologram tool: the tool ran, but a part of its result cannot be read: content 0 (hologram)
         seen
         nan lost: MCP server json has answered, but the response cannot be read: expected value at line 1 column 73
+        capitals ok: paid
+        shouted ok: paid
         html lost: MCP server json has answered, but the response cannot be read: expected value at line 1 column 1
         events ok: � cut
         other lost: MCP server json has answered, but the response is not that of the request
@@ -236,9 +250,10 @@ async fn answer_in_session(sessions: Sessions, headers: HeaderMap, body: Bytes) 
 }
 
 /// Class: an outcome that the peer may have produced and that is not known. Every 404 to a request of a session repeated the call in
-/// a new one, also a payment whose 404 came from a proxy, or from the tool itself.
+/// a new one, and later every 404 whose text has the word "session": also a payment whose 404 came from a proxy, or from the tool itself
+/// ("no such checkout session"). No text proves that the tool has not run.
 #[tokio::test]
-async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
+async fn a_404_repeats_no_call_that_must_not_run_twice() {
     let mut lines = Vec::new();
     for answer in [
         ("text/plain", "Not Found: Session not found"),
@@ -262,6 +277,19 @@ async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
         ("text/plain", ""),
         ("text/html", "<html>Your session has no such page</html>"),
         ("application/json", r#"{"order":7,"session":1}"#),
+        ("application/json", r#"{"error":"Session A-1 was charged. Receipt not found."}"#),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"Session not found"}}"#,
+        ),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"Session has been terminated"}}"#,
+        ),
+        (
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"the session is paid"}]}}"#,
+        ),
     ] {
         for tool in ["pay", "look"] {
             let (opened, ran) = (Arc::default(), Arc::default());
@@ -280,11 +308,11 @@ async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
         }
     }
     expect![[r#"
-        pay ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: Not Found: Session not found
         look ok 2, then done: done
-        pay ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}
         look ok 2, then done: done
-        pay ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session has been terminated"}}
         look ok 2, then done: done
         pay arguments 1, then MCP server json returned an error: no such order: MCP server json returned an error: no such order
         look arguments 1, then MCP server json returned an error: no such order: MCP server json returned an error: no such order
@@ -297,7 +325,15 @@ async fn a_call_is_repeated_only_if_a_404_is_about_the_session() {
         pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: <html>Your session has no such page</html>
         look ok 2, then done: done
         pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"order":7,"session":1}
-        look ok 2, then done: done"#]].assert_eq(&lines.join("\n"));
+        look ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"error":"Session A-1 was charged. Receipt not found."}
+        look ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"jsonrpc":"2.0","id":3,"error":{"code":-32001,"message":"Session not found"}}
+        look ok 2, then done: done
+        pay lost 1, then done: MCP server json has answered, but not as the protocol says: HTTP 404: {"jsonrpc":"2.0","id":3,"error":{"code":-32600,"message":"Session has been terminated"}}
+        look ok 2, then done: done
+        pay ok 1, then the session is paid: the session is paid
+        look ok 1, then the session is paid: the session is paid"#]].assert_eq(&lines.join("\n"));
 }
 
 /// Class: peers that do not end. Comments keep the stream of a call open; they are no progress.

@@ -1,5 +1,6 @@
 //! Tools of every kind against real programs, an HTTP server on loopback, and MCP servers.
 
+mod continuations;
 mod faulty_server;
 mod http;
 mod json_server;

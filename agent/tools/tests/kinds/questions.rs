@@ -17,7 +17,7 @@ use crate::{context, environment, example};
 
 /// A log in memory.
 #[derive(Default)]
-struct Log {
+pub(crate) struct Log {
     steps: Mutex<Vec<NewExchange>>,
     inputs: Mutex<Vec<NewInput>>,
     withdrawn: watch::Sender<bool>,

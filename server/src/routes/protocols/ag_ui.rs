@@ -351,8 +351,9 @@ impl AgUiEncoder {
         }
         for call in turn.waits.iter().flat_map(|wait| &wait.unsettled) {
             let message = format!(
-                "whether the call of {} had an effect is unknown: its process disappeared",
-                call.name
+                "whether the call of {} had an effect is unknown: {}",
+                call.name,
+                call.why_unknown()
             );
             all.push(json!({"id": call.call_id, "reason": "settlement",
                 "toolCallId": call.call_id, "message": message,

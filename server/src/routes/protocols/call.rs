@@ -18,6 +18,8 @@ pub(super) struct CallItem {
     pub(super) is_earlier: bool,
     /// An interrupt has asked for its approval.
     pub(super) needed_approval: bool,
+    /// Why its outcome is unknown, if a worker has reported a reason.
+    pub(super) why_unknown: Option<String>,
 }
 
 /// What became of a call.
@@ -51,8 +53,14 @@ impl CallItem {
     pub(super) fn unsettled(interrupt: &JsonValue) -> impl Iterator<Item = CallItem> {
         requests(interrupt, "unknown").map(|request| {
             let [id, name] = ["tool_call_id", "tool_name"].map(|name| text(&request[name]));
-            CallItem::new(id, name, request["args"].clone())
+            let why_unknown = request["error"].as_str().map(str::to_owned);
+            CallItem { why_unknown, ..CallItem::new(id, name, request["args"].clone()) }
         })
+    }
+
+    /// Returns why the outcome of the call is unknown. A call without a reported reason has lost its worker.
+    pub(super) fn why_unknown(&self) -> &str {
+        self.why_unknown.as_deref().unwrap_or("its process disappeared")
     }
 
     fn new(call_id: &str, name: &str, arguments: JsonValue) -> CallItem {
@@ -64,6 +72,7 @@ impl CallItem {
             outcome: None,
             is_earlier: false,
             needed_approval: false,
+            why_unknown: None,
         }
     }
 

@@ -353,7 +353,7 @@ fn waiting(wait: &Wait) -> Option<JsonValue> {
     }
     let call = |call: &CallItem| {
         json!({"toolCallId": call.call_id, "toolName": call.name,
-            "input": call.arguments})
+            "input": call.arguments, "why": call.why_unknown()})
     };
     let calls: Vec<JsonValue> = wait.unsettled.iter().map(call).collect();
     Some(json!({"reason": wait.reason(), "message": wait.message(), "calls": calls}))

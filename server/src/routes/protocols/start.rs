@@ -308,7 +308,7 @@ pub(super) async fn is_unsettled(
     Ok(!first_texts(engine, by, sql, params).await?.is_empty())
 }
 
-/// The outcome of a call whose process disappeared, as a person has found it out.
+/// The outcome of a call that was unknown, as a person has found it out.
 pub(super) struct Settlement {
     pub(super) call_id: String,
     /// The other arguments of `settle_tool_call`.

@@ -112,14 +112,17 @@ impl Wait {
 
     /// Returns a sentence about what the run waits for.
     pub(super) fn message(&self) -> String {
-        let calls = self.unsettled.iter().map(|call| format!("{} ({})", call.name, call.call_id));
-        match calls.collect::<Vec<_>>().as_slice() {
-            [] => format!("the run waits for {}", self.reason),
-            calls => format!(
-                "the run waits until the outcome of {} is settled: its process disappeared, and whether it had an effect is unknown",
-                calls.join(", ")
-            ),
+        if self.unsettled.is_empty() {
+            return format!("the run waits for {}", self.reason);
         }
+        let calls = self
+            .unsettled
+            .iter()
+            .map(|call| format!("{} ({}: {})", call.name, call.call_id, call.why_unknown()));
+        format!(
+            "the run waits until the outcome of {} is settled: whether it had an effect is unknown",
+            calls.collect::<Vec<_>>().join(", ")
+        )
     }
 }
 

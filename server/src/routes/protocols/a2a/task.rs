@@ -47,7 +47,11 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
         }
         (_, Some(wait)) => match questions(turn) {
             parts if parts.is_empty() => {
-                vec![json!({"text": format!("the task waits for: {}", wait.reason)})]
+                let text = match wait.unsettled.is_empty() {
+                    true => format!("the task waits for: {}", wait.reason),
+                    false => wait.message(),
+                };
+                vec![json!({ "text": text })]
             }
             parts => parts,
         },
