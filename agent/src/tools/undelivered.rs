@@ -10,6 +10,7 @@ use crate::context::entry::{self, UndeliveredResult};
 use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
+use crate::tools::approval;
 use crate::tools::calls;
 use crate::tools::registry;
 
@@ -78,12 +79,12 @@ async fn ended_runs(
 async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     let id = row.call_id.as_str();
     Ok(match row.status {
-        ToolCallStatus::Unknown => error(id, UNKNOWN, false),
+        ToolCallStatus::Unknown => may_have_run(driver, row, UNKNOWN).await?,
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval if row.attempt == 0 => {
-            error(id, NOT_BEGUN, false)
+            may_have_run(driver, row, NOT_BEGUN).await?
         }
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval | ToolCallStatus::Claimed => {
-            error(id, RUNNING, false)
+            may_have_run(driver, row, RUNNING).await?
         }
         ToolCallStatus::Cancelled if row.attempt == 0 => error(id, NEVER_BEGAN, true),
         // A handoff takes effect when its result is delivered.
@@ -96,13 +97,25 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
         | ToolCallStatus::Cancelled => {
             let calls::Delivery { result, .. } = calls::deliver(driver, row).await?;
             let is_error = result.is_error();
-            let text = match &result.approved_arguments {
+            // The approval can be of a definition that the agent no longer has.
+            let text = match &approval::approved_arguments(driver, row).await? {
                 Some(arguments) => with_approved_arguments(arguments, &result.text),
                 None => result.text,
             };
             UndeliveredResult { call_id: id.to_owned(), text, is_error, is_final: true }
         }
     })
+}
+
+/// The outcome of a call that has run, or may run, without a result. It says with which arguments: the model would look for the
+/// effect of those that it wrote.
+async fn may_have_run(driver: &Driver, row: &ToolCall, text: &str) -> Step<UndeliveredResult> {
+    let changed = approval::approved_arguments(driver, row).await?;
+    let text = match &changed {
+        Some(arguments) => with_approved_arguments(arguments, text),
+        None => text.to_owned(),
+    };
+    Ok(error(&row.call_id, &text, false))
 }
 
 fn error(call_id: &str, text: &str, is_final: bool) -> UndeliveredResult {
