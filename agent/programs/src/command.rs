@@ -55,7 +55,7 @@ pub(crate) fn dialogue(
     let parser = given.map_or_else(|| parser(config), Ok)?;
     Ok(match config.input_format {
         InputFormat::Text => Box::new(TextPrompt(parser)),
-        InputFormat::StreamJson => Box::new(ClaudeControl(parser)),
+        InputFormat::StreamJson => Box::new(ClaudeControl::new(parser)),
     })
 }
 
