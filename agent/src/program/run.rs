@@ -114,7 +114,8 @@ pub(crate) fn may_be_empty(
 /// before.
 async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
     let parser = driver.shared.parsers.parser(&config);
-    let running = spawn_paused(config, prompt(driver), parser);
+    let kind = config.kind();
+    let running = spawn_paused(config, before.prompt(conversation(driver), kind), parser);
     let mut events = Vec::new();
     if before.has_begun() {
         events.push(model::restart::of_program(driver).await?);
@@ -225,19 +226,36 @@ struct Before {
     session: Option<String>,
     /// Whether the program wrote a line.
     has_lines: bool,
+    /// Whether the program has reported a text or a call, so that its session has the prompt.
+    has_worked: bool,
 }
+
+/// What a resumed program is told. Its session has the task and its steps so far: with its first prompt, it would do again what
+/// it has done.
+const RESUMED: &str = "The process of this session was ended before its work was complete, and the \
+    session has been resumed. The last steps may have taken effect even if their results are missing \
+    here. Check what has already been done before you continue, and do not repeat it. Then complete \
+    the rest of the task.";
+
+/// What a resumed program is told in addition if it may have no prompt yet.
+const TASK_ABOVE: &str = "The messages above are the task. They may be in the session already: then \
+    they are not a new task.";
 
 impl Before {
     async fn of(driver: &Driver) -> Step<Before> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line')";
-        let lines: Vec<(bool,)> =
+        let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line'), \
+                   EXISTS (SELECT 1 FROM run_events WHERE run_id = :id \
+                           AND kind IN ('token', 'reasoning', 'tool_call', 'tool_result'))";
+        let found: Vec<(bool, bool)> =
             driver.abide.sql(sql).param("id", &driver.state.run.id).fetch().await?;
+        let (has_lines, has_worked) = found.first().copied().unwrap_or_default();
         let process = last_status(driver, "process").await?;
         let session = last_status(driver, "program_session").await?;
         Ok(Before {
             process: process.and_then(|process| serde_json::from_value(process).ok()),
             session: session.and_then(|session| session.as_str().map(str::to_owned)),
-            has_lines: lines.first().is_some_and(|(exists,)| *exists),
+            has_lines,
+            has_worked,
         })
     }
 
@@ -280,6 +298,22 @@ impl Before {
         }
         Ok(config)
     }
+
+    /// Returns the prompt of the next process: the whole conversation, or for a resumed session that it continues. Known
+    /// programs report their session after they have read their prompt. Others can report it before: unless they have reported
+    /// some work, they also get the conversation.
+    fn prompt(&self, conversation: Prompt, kind: Program) -> Prompt {
+        if self.session.is_none() {
+            return conversation;
+        }
+        let reads_before = !kind.has_protocol() && kind != Program::Generic;
+        if reads_before || self.has_worked {
+            return Prompt::user(RESUMED);
+        }
+        let mut prompt = conversation;
+        prompt.messages.push(("user".to_owned(), format!("{RESUMED} {TASK_ABOVE}")));
+        prompt
+    }
 }
 
 /// A field of the last status event that has it. Only events that drivers of this identity recorded count: other holders
@@ -315,7 +349,8 @@ fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
     Ok(())
 }
 
-fn prompt(driver: &Driver) -> Prompt {
+/// The messages that the agent gets, as a prompt.
+fn conversation(driver: &Driver) -> Prompt {
     let messages = driver
         .state
         .conversation(&driver.agent.definition.settings().context)
