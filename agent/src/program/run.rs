@@ -33,8 +33,8 @@ use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
 /// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;
 
-/// Pending decisions, each with the program's request id.
-type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, Error>)>>;
+/// Pending decisions, each with the program's request id and the id of the call.
+type Decisions = FuturesUnordered<BoxFuture<'static, (String, String, Result<Decision, Error>)>>;
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
@@ -63,10 +63,12 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             () = driver.until_deadline() => {
                 return Err(leave(driver, running, (open, output), overtime()).await);
             }
-            Some((request_id, decision)) = decisions.next() => {
-                open.answered(&request_id);
-                // If the request is no longer open, the program has withdrawn it or has exited.
-                let _ = running.answer(&request_id, decision?);
+            Some((request_id, call_id, decision)) = decisions.next() => {
+                let decision = decision?;
+                if open.decided(&request_id, &call_id) {
+                    // Otherwise, the program has withdrawn the request or has exited.
+                    let _ = running.answer(&request_id, decision);
+                }
             }
             line = running.next() => match line {
                 Some(line) => output.line(&driver.agent.definition.name, line),
@@ -172,6 +174,9 @@ async fn consent(
     (open, decisions): (&mut OpenApprovals, &mut Decisions),
     deaf: bool,
 ) -> Step {
+    for request_id in std::mem::take(&mut output.withdrawn) {
+        open.withdraw(driver, &request_id).await?;
+    }
     for asked in std::mem::take(&mut output.asked) {
         if deaf {
             // Its stdin is closed, so the request cannot be answered. It is published as a status.
@@ -183,14 +188,11 @@ async fn consent(
         match open.ask(driver, asked).await? {
             Ok(call_id) => {
                 let (abide, settings) = (driver.abide.clone(), driver.shared.settings.clone());
-                let decision = approvals::decision(abide, settings, call_id);
-                decisions.push(decision.map(|decided| (request_id, decided)).boxed());
+                let decision = approvals::decision(abide, settings, call_id.clone());
+                decisions.push(decision.map(|decided| (request_id, call_id, decided)).boxed());
             }
             Err(denied) => drop(running.answer(&request_id, denied)),
         }
-    }
-    for request_id in std::mem::take(&mut output.withdrawn) {
-        open.withdraw(driver, &request_id).await?;
     }
     Ok(())
 }
@@ -199,7 +201,7 @@ async fn consent(
 async fn leave(
     driver: &Driver,
     mut running: Running,
-    (open, mut output): (OpenApprovals, ProgramOutput),
+    (mut open, mut output): (OpenApprovals, ProgramOutput),
     why: StepError,
 ) -> StepError {
     running.cancel();

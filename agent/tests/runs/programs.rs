@@ -628,6 +628,31 @@ async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
     }
 }
 
+/// Regression: Claude Code used a request id twice. After its run, the second approval was pending, and an approval left a call
+/// that nobody took. The class: at the end of a program's run, none of its requests is open.
+#[tokio::test]
+async fn no_request_of_a_program_is_open_after_its_run() {
+    let asks = r#"
+ask() {
+  printf '{"type":"control_request","request_id":"%s","request":{"subtype":"can_use_tool",' "$1"
+  printf '"tool_name":"Bash","input":{"command":"%s"},"tool_use_id":"t"}}\n' "$2"
+}
+read -r initialize; read -r prompt
+ask r1 ls; ask r1 'rm -rf /'; ask r2 ls; ask r2 ls; ask r3 ls; ask r1 ls
+read -r refused
+echo '{"type":"result","subtype":"success","is_error":false,"result":"Done.","session_id":"p1"}'
+"#;
+    let fixture = fixture(asks, ", input_format: stream-json").await;
+    let run = fixture.begin("List.").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Done.", "{rendered}");
+    let sql = "SELECT (SELECT count(*) FROM approvals WHERE status = 'pending'), \
+               (SELECT count(*) FROM tool_calls WHERE status <> 'cancelled')";
+    let open: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    assert_eq!(open, [(0, 0)], "{rendered}");
+    fixture.close().await;
+}
+
 /// An identity that may drive runs records on its own run that the program of the run was another process, with a
 /// session of another tenant. The next runtime trusts neither.
 #[tokio::test]
