@@ -311,9 +311,11 @@ impl AcpDialogue {
             return;
         }
         call.merge(update);
-        let changed =
-            |asked: &Permission| asked.call_id.as_ref() == Some(&id) && asked.differs_from(call);
-        self.client.deny_changed(changed, Permission::denied, events);
+        self.client.deny_changed(
+            |asked| asked.call_id.as_ref() == Some(&id) && asked.differs_from(call),
+            Permission::denied,
+            events,
+        );
         let state = text(update, "status");
         let is_error = ["failed", "error", "cancelled", "canceled", "rejected"].contains(&state);
         let ends = is_error || state == "completed";
@@ -356,10 +358,11 @@ impl AcpDialogue {
                 &mut unnamed
             }
         };
-        let changed = |asked: &Permission| {
-            call_id.is_some() && asked.call_id == call_id && asked.differs_from(call)
-        };
-        self.client.deny_changed(changed, Permission::denied, events);
+        self.client.deny_changed(
+            |asked| call_id.is_some() && asked.call_id == call_id && asked.differs_from(call),
+            Permission::denied,
+            events,
+        );
         let permission = Permission {
             options: options.clone(),
             call_id: call_id.clone(),

@@ -313,11 +313,14 @@ impl AppServer {
         }
         if !has_ended {
             self.items.insert(id.to_owned(), item.clone());
-            let changed = |asked: &Approval| {
-                asked.item_id.as_deref() == Some(id)
-                    && asked.input != input(&asked.tool, &asked.params, item)
-            };
-            self.client.deny_changed(changed, Approval::denied, events);
+            self.client.deny_changed(
+                |asked| {
+                    asked.item_id.as_deref() == Some(id)
+                        && asked.input != input(&asked.tool, &asked.params, item)
+                },
+                Approval::denied,
+                events,
+            );
             return;
         }
         self.items.remove(id);
