@@ -55,7 +55,7 @@ pub(crate) fn dialogue(
     let parser = given.map_or_else(|| parser(config), Ok)?;
     Ok(match config.input_format {
         InputFormat::Text => Box::new(TextPrompt(parser)),
-        InputFormat::StreamJson => Box::new(ClaudeControl(parser)),
+        InputFormat::StreamJson => Box::new(ClaudeControl::new(parser)),
     })
 }
 
@@ -75,6 +75,7 @@ pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
         let known = || program.resume().map(|words| words.iter().map(|w| (*w).into()).collect());
         let template: Vec<String> =
             config.resume_args.clone().or_else(known).ok_or("resume_args are missing")?;
+        check_session(session)?;
         words.extend(template.into_iter().map(|word| word.replace("{session}", session)));
     }
     words.extend(config.extra_args.iter().cloned());
@@ -82,6 +83,21 @@ pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
     let streamed = config.input_format == InputFormat::StreamJson;
     words.extend((dash && !streamed).then(|| "-".to_owned()));
     Ok(words)
+}
+
+/// Maximum number of bytes of a session id that becomes an argument.
+const SESSION_BYTES: usize = 256;
+
+/// Checks the id of a session before it becomes an argument. A program has reported it: as `--some-flag` it would change what the
+/// next process may do, and as a path which session it resumes.
+fn check_session(id: &str) -> Result<(), &'static str> {
+    let begins_well = id.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._:+=@-".contains(c);
+    if id.len() > SESSION_BYTES || !begins_well || !id.chars().all(is_allowed) {
+        return Err("its id may have letters, digits and ._:+=@- only, begins with a letter or a \
+                    digit, and has at most 256 bytes");
+    }
+    Ok(())
 }
 
 impl Program {

@@ -147,22 +147,34 @@ pub(crate) fn without(value: &Value, keys: &[&str]) -> Value {
     Value::Object(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
-/// Why an answer is not complete although its program reports success, from the model's stop reason.
-fn incomplete(stop_reason: &str) -> Option<Failure> {
-    match stop_reason {
-        "refusal" | "content-filter" | "content_filter" => {
-            Some(Failure::new(ErrorKind::Refused, "the model refused to answer"))
-        }
-        "length" | "max_tokens" | "model_context_window_exceeded" => Some(Failure::new(
-            ErrorKind::AnswerTruncated,
-            "the model's answer was cut off at the token limit",
-        )),
-        "error" => Some(Failure::new(
-            ErrorKind::RuntimeCrash,
-            "the model stopped with an error before its answer was complete",
-        )),
-        _ => None,
+/// The stop reason of a model; `None` if it is not reported.
+fn stop_reason(of: &Value) -> Option<String> {
+    match &of["stop_reason"] {
+        Value::Null => None,
+        Value::String(reason) => Some(reason.clone()).filter(|reason| !reason.is_empty()),
+        other => Some(other.to_string()),
     }
+}
+
+/// Why an answer is not complete although its program reports success, from the model's stop reason. `complete` are the reasons
+/// with which an answer is complete: an unknown one is a failure.
+fn incomplete(stop_reason: &str, complete: &[&str]) -> Option<Failure> {
+    Some(match stop_reason {
+        _ if complete.contains(&stop_reason) => return None,
+        "refusal" | "content-filter" | "content_filter" => {
+            Failure::new(ErrorKind::Refused, "the model refused to answer")
+        }
+        "length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded" => {
+            Failure::new(
+                ErrorKind::AnswerTruncated,
+                "the model's answer was cut off at the token limit",
+            )
+        }
+        other => Failure::new(
+            ErrorKind::RuntimeCrash,
+            format!("the model stopped before its answer was complete: {other}"),
+        ),
+    })
 }
 
 pub(crate) fn status(data: Value) -> ProgramEvent {

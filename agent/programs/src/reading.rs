@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::command;
 use crate::config::{CliConfig, TerminalRule};
 use crate::control::OpenApprovals;
-use crate::dialogue::Dialogue;
+use crate::dialogue::{Decision, Dialogue};
 use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult};
 use crate::parser::{self, Parser};
 use crate::run_result::RunFacts;
@@ -219,6 +219,12 @@ impl StoredLines {
     /// The events of the next line.
     pub fn line(&mut self, raw: &str) -> Vec<ProgramEvent> {
         let events = self.0.line(raw).events;
+        // The decisions are not stored. After one, the program may go on with the call.
+        for event in &events {
+            if let ProgramEvent::ApprovalRequested { request_id, input, .. } = event {
+                self.0.dialogue.decide(request_id, input, Decision::Allow { input: None });
+            }
+        }
         // Nothing is written any more.
         while self.0.dialogue.reply().is_some() {}
         events

@@ -45,6 +45,7 @@ pub(crate) struct RunFacts {
 /// answer.
 pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
     let succeeded = facts.dismissed || facts.exit.is_some_and(Exit::is_success);
+    let reported = facts.failure.as_ref().and_then(|failure| failure.answer.clone());
     let failure = if let Some(stop) = facts.stop.take() {
         stopped(stop)
     } else if let Some(broken) = facts.broken.take() {
@@ -62,7 +63,7 @@ pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
         silent(&facts)
     };
     // An answer of its own line counts, even if the failure has one too.
-    let answer = facts.answer.map(Box::new).or(failure.answer);
+    let answer = facts.answer.map(Box::new).or(reported);
     let answer = answer.map(|answer| Box::new(ProgramResult { exit: facts.exit, ..*answer }));
     let exit = facts.exit;
     ProgramEvent::Error(Failure { exit, stderr: facts.stderr, answer, ..failure })

@@ -45,13 +45,15 @@ pub(crate) struct OpenApprovals {
 }
 
 impl OpenApprovals {
-    /// Records a request. Returns the id of its call, or an immediate decision if it cannot be recorded.
+    /// Records a request. Returns the id of its call, or an immediate decision if it cannot be recorded. An open request with the
+    /// same id is withdrawn: a decision on it would decide on this one.
     pub(crate) async fn ask(
         &mut self,
         driver: &Driver,
         asked: ApprovalRequest,
     ) -> Step<Result<String, Decision>> {
         let ApprovalRequest { request_id, tool, input } = asked;
+        self.withdraw(driver, &request_id).await?;
         // Each driver starts a new program, which may reuse the request ids of the previous one. Request ids are
         // also untrusted input. So they are not part of the call id.
         self.asked += 1;
@@ -79,9 +81,13 @@ impl OpenApprovals {
         }
     }
 
-    /// Removes a request that is answered.
-    pub(crate) fn answered(&mut self, request_id: &str) {
-        self.calls.remove(request_id);
+    /// Removes a request whose call is decided. Returns whether it was open.
+    pub(crate) fn decided(&mut self, request_id: &str, call_id: &str) -> bool {
+        let is_open = self.calls.get(request_id).is_some_and(|open| open == call_id);
+        if is_open {
+            self.calls.remove(request_id);
+        }
+        is_open
     }
 
     /// Cancels a request that the program has withdrawn.
@@ -93,8 +99,8 @@ impl OpenApprovals {
     }
 
     /// Cancels all open requests, because the program has exited.
-    pub(crate) async fn close(self, driver: &Driver) -> Step {
-        for call_id in self.calls.into_values() {
+    pub(crate) async fn close(&mut self, driver: &Driver) -> Step {
+        for call_id in std::mem::take(&mut self.calls).into_values() {
             take_back(driver, &call_id).await?;
         }
         Ok(())
@@ -135,7 +141,11 @@ pub(crate) async fn decision(
         let Some(call) = now.into_iter().next() else { continue };
         let message = match call.status {
             ToolCallStatus::AwaitingApproval => continue,
-            ToolCallStatus::Pending => return allow(&abide, &settings, &call_id).await,
+            // A task of its own: if the program ends now, the call must not stay claimed.
+            ToolCallStatus::Pending => {
+                let allowed = tokio::spawn(async move { allow(&abide, &settings, &call_id).await });
+                return allowed.await.unwrap_or(Err(Error::Closed));
+            }
             ToolCallStatus::Rejected => call.error.unwrap_or_else(|| "rejected".to_owned()),
             status => format!("the call is {status}"),
         };
@@ -148,7 +158,14 @@ pub(crate) async fn decision(
 async fn allow(abide: &Abide, settings: &Settings, call_id: &str) -> Result<Decision, Error> {
     let claim =
         ClaimToolCall::new(call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
-    let claimed: ToolCall = abide.call(claim).await?.into_inner();
+    let claimed: ToolCall = match abide.call(claim).await {
+        Ok(claimed) => claimed.into_inner(),
+        // The program withdrew its request after the approval.
+        Err(error) if error.code().is_some() => {
+            return Ok(Decision::Deny { message: error.to_string(), interrupt: false });
+        }
+        Err(error) => return Err(error),
+    };
     let result = json!({"text": "permission granted", "exit_code": 0});
     abide.call(CompleteToolCall::new(call_id, fencing_token(&claimed), result)).await?;
     let input = match claimed.arguments.value() {

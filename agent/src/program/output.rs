@@ -14,9 +14,9 @@ use crate::run::lease::run_event;
 pub(crate) struct ProgramOutput {
     /// Events to record.
     pub(crate) new_events: Vec<NewRunEvent>,
-    /// Permission requests.
+    /// Permission requests, without those that are withdrawn already.
     pub(crate) asked: Vec<ApprovalRequest>,
-    /// The ids of withdrawn requests.
+    /// The ids of withdrawn requests. They were recorded before those in `asked`.
     pub(crate) withdrawn: Vec<String>,
     /// The end: the final answer, or the failure.
     pub(crate) answer: Option<Result<Box<ProgramResult>, Failure>>,
@@ -112,7 +112,13 @@ impl ProgramOutput {
             ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
                 self.asked.push(ApprovalRequest { request_id, tool, input });
             }
-            ProgramEvent::ApprovalWithdrawn { request_id } => self.withdrawn.push(request_id),
+            ProgramEvent::ApprovalWithdrawn { request_id } => {
+                let recorded = self.asked.len();
+                self.asked.retain(|asked| asked.request_id != request_id);
+                if self.asked.len() == recorded {
+                    self.withdrawn.push(request_id);
+                }
+            }
             ProgramEvent::SessionId { id } => {
                 self.has_opened = true;
                 self.tell(

@@ -33,8 +33,8 @@ use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
 /// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;
 
-/// Pending decisions, each with the program's request id.
-type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, Error>)>>;
+/// Pending decisions, each with the program's request id and the id of the call.
+type Decisions = FuturesUnordered<BoxFuture<'static, (String, String, Result<Decision, Error>)>>;
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
@@ -63,10 +63,12 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             () = driver.until_deadline() => {
                 return Err(leave(driver, running, (open, output), overtime()).await);
             }
-            Some((request_id, decision)) = decisions.next() => {
-                open.answered(&request_id);
-                // If the request is no longer open, the program has withdrawn it or has exited.
-                let _ = running.answer(&request_id, decision?);
+            Some((request_id, call_id, decision)) = decisions.next() => {
+                let decision = decision?;
+                if open.decided(&request_id, &call_id) {
+                    // Otherwise, the program has withdrawn the request or has exited.
+                    let _ = running.answer(&request_id, decision);
+                }
             }
             line = running.next() => match line {
                 Some(line) => output.line(&driver.agent.definition.name, line),
@@ -114,7 +116,8 @@ pub(crate) fn may_be_empty(
 /// before.
 async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
     let parser = driver.shared.parsers.parser(&config);
-    let running = spawn_paused(config, prompt(driver), parser);
+    let kind = config.kind();
+    let running = spawn_paused(config, before.prompt(conversation(driver), kind), parser);
     let mut events = Vec::new();
     if before.has_begun() {
         events.push(model::restart::of_program(driver).await?);
@@ -171,6 +174,9 @@ async fn consent(
     (open, decisions): (&mut OpenApprovals, &mut Decisions),
     deaf: bool,
 ) -> Step {
+    for request_id in std::mem::take(&mut output.withdrawn) {
+        open.withdraw(driver, &request_id).await?;
+    }
     for asked in std::mem::take(&mut output.asked) {
         if deaf {
             // Its stdin is closed, so the request cannot be answered. It is published as a status.
@@ -182,14 +188,11 @@ async fn consent(
         match open.ask(driver, asked).await? {
             Ok(call_id) => {
                 let (abide, settings) = (driver.abide.clone(), driver.shared.settings.clone());
-                let decision = approvals::decision(abide, settings, call_id);
-                decisions.push(decision.map(|decided| (request_id, decided)).boxed());
+                let decision = approvals::decision(abide, settings, call_id.clone());
+                decisions.push(decision.map(|decided| (request_id, call_id, decided)).boxed());
             }
             Err(denied) => drop(running.answer(&request_id, denied)),
         }
-    }
-    for request_id in std::mem::take(&mut output.withdrawn) {
-        open.withdraw(driver, &request_id).await?;
     }
     Ok(())
 }
@@ -198,7 +201,7 @@ async fn consent(
 async fn leave(
     driver: &Driver,
     mut running: Running,
-    (open, mut output): (OpenApprovals, ProgramOutput),
+    (mut open, mut output): (OpenApprovals, ProgramOutput),
     why: StepError,
 ) -> StepError {
     running.cancel();
@@ -225,19 +228,36 @@ struct Before {
     session: Option<String>,
     /// Whether the program wrote a line.
     has_lines: bool,
+    /// Whether the program has reported a text or a call, so that its session has the prompt.
+    has_worked: bool,
 }
+
+/// What a resumed program is told. Its session has the task and its steps so far: with its first prompt, it would do again what
+/// it has done.
+const RESUMED: &str = "The process of this session was ended before its work was complete, and the \
+    session has been resumed. The last steps may have taken effect even if their results are missing \
+    here. Check what has already been done before you continue, and do not repeat it. Then complete \
+    the rest of the task.";
+
+/// What a resumed program is told in addition if it may have no prompt yet.
+const TASK_ABOVE: &str = "The messages above are the task. They may be in the session already: then \
+    they are not a new task.";
 
 impl Before {
     async fn of(driver: &Driver) -> Step<Before> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line')";
-        let lines: Vec<(bool,)> =
+        let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line'), \
+                   EXISTS (SELECT 1 FROM run_events WHERE run_id = :id \
+                           AND kind IN ('token', 'reasoning', 'tool_call', 'tool_result'))";
+        let found: Vec<(bool, bool)> =
             driver.abide.sql(sql).param("id", &driver.state.run.id).fetch().await?;
+        let (has_lines, has_worked) = found.first().copied().unwrap_or_default();
         let process = last_status(driver, "process").await?;
         let session = last_status(driver, "program_session").await?;
         Ok(Before {
             process: process.and_then(|process| serde_json::from_value(process).ok()),
             session: session.and_then(|session| session.as_str().map(str::to_owned)),
-            has_lines: lines.first().is_some_and(|(exists,)| *exists),
+            has_lines,
+            has_worked,
         })
     }
 
@@ -280,6 +300,22 @@ impl Before {
         }
         Ok(config)
     }
+
+    /// Returns the prompt of the next process: the whole conversation, or for a resumed session that it continues. Known
+    /// programs report their session after they have read their prompt. Others can report it before: unless they have reported
+    /// some work, they also get the conversation.
+    fn prompt(&self, conversation: Prompt, kind: Program) -> Prompt {
+        if self.session.is_none() {
+            return conversation;
+        }
+        let reads_before = !kind.has_protocol() && kind != Program::Generic;
+        if reads_before || self.has_worked {
+            return Prompt::user(RESUMED);
+        }
+        let mut prompt = conversation;
+        prompt.messages.push(("user".to_owned(), format!("{RESUMED} {TASK_ABOVE}")));
+        prompt
+    }
 }
 
 /// A field of the last status event that has it. Only events that drivers of this identity recorded count: other holders
@@ -315,7 +351,8 @@ fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
     Ok(())
 }
 
-fn prompt(driver: &Driver) -> Prompt {
+/// The messages that the agent gets, as a prompt.
+fn conversation(driver: &Driver) -> Prompt {
     let messages = driver
         .state
         .conversation(&driver.agent.definition.settings().context)

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::recorded_run::recording::{
-    RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun,
+    CallGate, RecordedCall, RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun,
 };
 
 /// One difference.
@@ -181,6 +181,22 @@ impl Changes<'_> {
             };
             let position = format!("answer {number}, call {}", at + 1);
             self.add(RunChangeKind::ToolCall, &position, text(was), text(is));
+            if let (Some(was), Some(is)) = (was.tool_calls.get(at), is.tool_calls.get(at)) {
+                self.gate(&position, was, is);
+            }
+        }
+    }
+
+    /// What the definitions do with a call whose result the model did not get. A run can end before that is known.
+    fn gate(&mut self, position: &str, was: &RecordedCall, is: &RecordedCall) {
+        let text = |gate: CallGate| match gate {
+            CallGate::Approval => "needs an approval: not decided",
+            CallGate::Open => "needs no approval",
+            CallGate::Refused => "is refused",
+        };
+        if let Some(gate) = was.gate.filter(|_| was.name == is.name) {
+            let now = is.gate.map_or("is not requested", text);
+            self.add(RunChangeKind::Approval, position, text(gate), now);
         }
     }
 

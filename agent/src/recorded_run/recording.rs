@@ -4,7 +4,7 @@
 //! A file has one line for the run, and one for each run that it delegated. Their ids are derived as those of runs:
 //! `NAME`, `NAME~1.1~run`. So the result of a call is found by the id of the call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use abide_client::{
@@ -183,6 +183,21 @@ pub struct RecordedCall {
     pub name: String,
     /// The arguments, as the model wrote them.
     pub arguments: String,
+    /// What the definitions do with the call, if the run ended before the model had its result. Otherwise the result says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<CallGate>,
+}
+
+/// What definitions do with a call that a model asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallGate {
+    /// It waits for an approval.
+    Approval,
+    /// It is requested without an approval.
+    Open,
+    /// It is refused before its tool is asked.
+    Refused,
 }
 
 /// A decision on a call.
@@ -321,6 +336,17 @@ impl RecordedRun {
         run_id: &str,
         name: &str,
     ) -> Result<RecordedRun, RecordingError> {
+        let mut recorded = RecordedRun::with_all_gates(abide, run_id, name).await?;
+        recorded.drop_gates_of_results();
+        Ok(recorded)
+    }
+
+    /// Records a run, with the gates of all calls.
+    pub(super) async fn with_all_gates(
+        abide: &Abide,
+        run_id: &str,
+        name: &str,
+    ) -> Result<RecordedRun, RecordingError> {
         let sql = "SELECT * FROM runs WHERE id = :id";
         let found: Vec<Run> = abide.sql(sql).param("id", run_id).fetch().await?;
         let run = found.into_iter().next();
@@ -345,6 +371,18 @@ impl RecordedRun {
             conversations.push(conversation(abide, run, id).await?);
         }
         Ok(RecordedRun { conversations })
+    }
+
+    /// Drops the gates of calls that have a result, which says more.
+    pub(super) fn drop_gates_of_results(&mut self) {
+        for conversation in &mut self.conversations {
+            let results = conversation.messages.iter().filter_map(|it| it.tool_call_id.clone());
+            let results: BTreeSet<String> = results.collect();
+            let calls = conversation.messages.iter_mut().flat_map(|it| &mut it.tool_calls);
+            for call in calls.filter(|call| results.contains(&call.id)) {
+                call.gate = None;
+            }
+        }
     }
 
     /// The name.
@@ -445,9 +483,27 @@ async fn conversation(
         }],
     }
     .into_iter();
+    // Middleware and the runtime answer some calls without a request to the tool.
+    let tool_entries = entries.iter().filter(|entry| entry.role == "tool");
+    let refused: BTreeSet<String> = tool_entries
+        .map(data::<ToolEntry>)
+        .filter(|result| result.is_error && !calls.contains_key(result.call_id.as_str()))
+        .map(|result| result.call_id)
+        .collect();
+    let gate = |call_id: &str| match calls.contains_key(call_id) {
+        true if approvals.contains_key(call_id) => Some(CallGate::Approval),
+        true => Some(CallGate::Open),
+        false => refused.contains(call_id).then_some(CallGate::Refused),
+    };
     let mut messages = Vec::new();
     for entry in &entries {
         let mut message = message_of(entry, &run.id, &calls, &approvals);
+        if entry.role == "assistant" {
+            let answer: AssistantEntry = data(entry);
+            for (recorded, call) in message.tool_calls.iter_mut().zip(&answer.calls) {
+                recorded.gate = gate(&call.call_id);
+            }
+        }
         rename_calls(&mut message, &run.id, &id, &calls);
         if is_own(entry) {
             message.usage = usages.next();
@@ -570,6 +626,7 @@ fn message_of(
                 id: call.provider_call_id,
                 name: call.name,
                 arguments: call.arguments,
+                gate: None,
             });
             RecordedMessage { tool_calls: asked.collect(), ..message }
         }

@@ -117,8 +117,9 @@ impl RecordedRun {
             abide.call(AbortRun::new(id).reason(reason)).await?;
             self.attend(abide, id).await?;
         }
-        let mut repeated = RecordedRun::record(abide, id, id).await?;
+        let mut repeated = RecordedRun::with_all_gates(abide, id, id).await?;
         repeated.end_where_interrupted(self);
+        repeated.drop_gates_of_results();
         repeated.keep_facts(self);
         Ok(repeated)
     }

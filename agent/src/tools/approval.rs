@@ -52,6 +52,17 @@ pub(crate) async fn changed_arguments(
     if !needs_approval(driver, &call.tool_name) {
         return Ok(None);
     }
+    approved_arguments(driver, call).await
+}
+
+/// As [`changed_arguments`], of a call of any run: the current definition says nothing about its approval.
+///
+/// # Errors
+/// [`Error`] if the rows cannot be read.
+pub(crate) async fn approved_arguments(
+    driver: &Driver,
+    call: &ToolCall,
+) -> Result<Option<Value>, Error> {
     let sql = "SELECT approved_arguments FROM approvals \
                WHERE call_id = :id AND approved_arguments IS NOT NULL";
     let found: Vec<(Json,)> = driver.abide.sql(sql).param("id", &call.call_id).fetch().await?;

@@ -10,6 +10,7 @@ use crate::context::entry::{self, UndeliveredResult};
 use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
+use crate::tools::approval;
 use crate::tools::calls;
 use crate::tools::claimed::MAY_HAVE_TAKEN_EFFECT;
 use crate::tools::registry;
@@ -82,13 +83,13 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
             let why = row.error.as_deref().unwrap_or(DISAPPEARED);
             let why = why.trim_end_matches(MAY_HAVE_TAKEN_EFFECT).trim_end().trim_end_matches('.');
             let text = format!("The outcome is unknown: {why}. {MAY_HAVE_TAKEN_EFFECT}");
-            error(id, &text, false)
+            may_have_run(driver, row, &text).await?
         }
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval if row.attempt == 0 => {
-            error(id, NOT_BEGUN, false)
+            may_have_run(driver, row, NOT_BEGUN).await?
         }
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval | ToolCallStatus::Claimed => {
-            error(id, RUNNING, false)
+            may_have_run(driver, row, RUNNING).await?
         }
         ToolCallStatus::Cancelled if row.attempt == 0 => error(id, NEVER_BEGAN, true),
         // A handoff takes effect when its result is delivered.
@@ -101,13 +102,25 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
         | ToolCallStatus::Cancelled => {
             let calls::Delivery { result, .. } = calls::deliver(driver, row).await?;
             let is_error = result.is_error();
-            let text = match &result.approved_arguments {
+            // The approval can be of a definition that the agent no longer has.
+            let text = match &approval::approved_arguments(driver, row).await? {
                 Some(arguments) => with_approved_arguments(arguments, &result.text),
                 None => result.text,
             };
             UndeliveredResult { call_id: id.to_owned(), text, is_error, is_final: true }
         }
     })
+}
+
+/// The outcome of a call that has run, or may run, without a result. It says with which arguments: the model would look for the
+/// effect of those that it wrote.
+async fn may_have_run(driver: &Driver, row: &ToolCall, text: &str) -> Step<UndeliveredResult> {
+    let changed = approval::approved_arguments(driver, row).await?;
+    let text = match &changed {
+        Some(arguments) => with_approved_arguments(arguments, text),
+        None => text.to_owned(),
+    };
+    Ok(error(&row.call_id, &text, false))
 }
 
 fn error(call_id: &str, text: &str, is_final: bool) -> UndeliveredResult {

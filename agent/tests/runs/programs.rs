@@ -23,10 +23,10 @@ use crate::fixture::{
 };
 use crate::victim::{self, Victim};
 
-/// Reports its session id, sends a message, and answers. It records its arguments.
+/// Reports its session id, sends a message, and answers. It records its arguments and its prompt.
 const ANSWERS: &str = r#"
 echo "called with $*" >> calls
-cat > /dev/null
+{ printf '%s: ' "$*"; tr '\n' ' '; echo; } >> prompts
 echo '{"type":"system","subtype":"init","session_id":"p1"}'
 echo '{"type":"assistant","message":{"id":"m1","content":[{"type":"text","text":"Let me see."}]}}'
 echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1",
@@ -382,7 +382,7 @@ fn outcome(folder: &Path) -> (String, String, String) {
 }
 
 /// A program that reported a session is resumed, not restarted. If it has reported nothing yet, it is started
-/// again.
+/// again. Regression: a resumed program got its whole first prompt again, as a new task: one that had paid paid again.
 #[test]
 fn a_program_is_resumed_after_a_kill_at_every_step() {
     let origin = temporary_folder();
@@ -403,6 +403,13 @@ fn a_program_is_resumed_after_a_kill_at_every_step() {
             "killed at {seq}: {calls}"
         );
         resumed.fetch_add(usize::from(calls.contains("--resume p1")), Relaxed);
+        let prompts = std::fs::read_to_string(folder.join("prompts")).unwrap_or_default();
+        // A process whose runtime ends before it sends the prompt reads nothing.
+        for prompt in prompts.lines().filter(|prompt| prompt.contains("Conversation:")) {
+            let is_resumed = prompt.contains("--resume p1");
+            assert_eq!(is_resumed, !prompt.contains("How much?"), "killed at {seq}: {prompt}");
+            assert_eq!(is_resumed, prompt.contains("session has been resumed"), "{prompt}");
+        }
     });
     assert!(killed > 5, "killed only {killed} times");
     println!("killed at {killed} steps; {} times the program was resumed", resumed.into_inner());
@@ -484,7 +491,7 @@ if mkdir first; then
 fi
 says "An earlier answer."
 echo '{"id":1,"result":{}}'
-read -r prompt
+read -r prompt; printf '%s\n' "$prompt" >> calls
 says "It is 42."
 echo '{"id":2,"result":{"stopReason":"end_turn"}}'
 read -r end
@@ -517,8 +524,12 @@ fn an_acp_session_is_loaded_after_a_kill() {
     let calls: Vec<Value> =
         calls.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
     let methods: Vec<&Value> = calls.iter().map(|call| &call["method"]).collect();
-    assert_eq!(methods, ["session/new", "session/load"]);
+    assert_eq!(methods, ["session/new", "session/load", "session/prompt"]);
     assert_eq!(calls[1]["params"]["sessionId"], "a1");
+    // It has worked, so its session has the task.
+    let prompt = calls[2]["params"]["prompt"][0]["text"].as_str().expect("it is a text");
+    assert!(prompt.contains("session has been resumed"), "{prompt}");
+    assert!(!prompt.contains("How much?"), "{prompt}");
     let open = victim::read(folder.path(), async |abide| {
         let sql = "SELECT status FROM tool_calls";
         let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it succeeds");
@@ -615,6 +626,31 @@ async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
         assert_eq!(received["result"]["outcome"]["optionId"], option);
         fixture.close().await;
     }
+}
+
+/// Regression: Claude Code used a request id twice. After its run, the second approval was pending, and an approval left a call
+/// that nobody took. The class: at the end of a program's run, none of its requests is open.
+#[tokio::test]
+async fn no_request_of_a_program_is_open_after_its_run() {
+    let asks = r#"
+ask() {
+  printf '{"type":"control_request","request_id":"%s","request":{"subtype":"can_use_tool",' "$1"
+  printf '"tool_name":"Bash","input":{"command":"%s"},"tool_use_id":"t"}}\n' "$2"
+}
+read -r initialize; read -r prompt
+ask r1 ls; ask r1 'rm -rf /'; ask r2 ls; ask r2 ls; ask r3 ls; ask r1 ls
+read -r refused
+echo '{"type":"result","subtype":"success","is_error":false,"result":"Done.","session_id":"p1"}'
+"#;
+    let fixture = fixture(asks, ", input_format: stream-json").await;
+    let run = fixture.begin("List.").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Done.", "{rendered}");
+    let sql = "SELECT (SELECT count(*) FROM approvals WHERE status = 'pending'), \
+               (SELECT count(*) FROM tool_calls WHERE status <> 'cancelled')";
+    let open: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    assert_eq!(open, [(0, 0)], "{rendered}");
+    fixture.close().await;
 }
 
 /// An identity that may drive runs records on its own run that the program of the run was another process, with a

@@ -360,6 +360,30 @@ async fn a_run_that_was_aborted_while_it_waited_is_repeated_up_to_there() {
     fixture.close().await;
 }
 
+/// Regression: the recording of a run that was aborted while a call waited for its approval did not say that the call waited. So it
+/// passed with definitions that do not ask, and with definitions that refuse the call. The class: what the definitions do with a
+/// call whose result the model has not read.
+#[tokio::test]
+async fn a_call_that_waited_when_its_run_was_aborted_has_to_wait_again() {
+    let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+    fixture.begin("Pay order A.").await;
+    fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+    fixture.abide.call(AbortRun::new("r1").reason("too late")).await.expect("it is active");
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    fixture.close().await;
+    assert!(recorded.to_text().contains(r#""gate":"approval""#), "{}", recorded.to_text());
+    for (other, expected) in [
+        ("tools: [look, pay]\n", "needs no approval"),
+        ("tools: [look, pay]\nblocked_tools: [pay]\ninterrupt_on: { pay: true }\n", "is refused"),
+        ("tools: [look]\n", "is refused"),
+        (LIMITED, "is refused"),
+    ] {
+        let changes = accept_and_restore(&recorded, CLERK, other).await;
+        let change = "approval answer 2, call 1\n  - needs an approval: not decided\n";
+        assert!(changes.contains(&format!("{change}  + {expected}\n")), "{other}: {changes}");
+    }
+}
+
 /// Regression: a call that a person had settled as succeeded, without a result, failed in the repetition.
 #[tokio::test]
 async fn a_call_that_was_settled_without_a_result_is_repeated() {

@@ -7,7 +7,8 @@
 use std::mem;
 
 use abide_agent::Settings;
-use abide_client::arguments::{AbortRun, ForkSession, StartRun};
+use abide_client::Decision;
+use abide_client::arguments::{AbortRun, DecideApproval, ForkSession, StartRun};
 use abide_models::{ModelMessage, Script};
 use abide_tools::{Effect, Function, ToolContext};
 use expect_test::{Expect, expect};
@@ -47,6 +48,15 @@ struct Order {
 }
 
 async fn open(folder: TempDir, model: &Watched, is_ahead: bool) -> RuntimeFixture {
+    open_with(folder, model, is_ahead, &format!("name: clerk\n{DEFINITION}")).await
+}
+
+async fn open_with(
+    folder: TempDir,
+    model: &Watched,
+    is_ahead: bool,
+    definition: &str,
+) -> RuntimeFixture {
     let tools = tools(folder.path().join("ledger"));
     let fail = |_: Order, _: ToolContext| async { Err::<String, _>("no such order".to_owned()) };
     let fail = Function::new("fail", "Fails.", fail).effect(Effect::ReadOnly);
@@ -61,7 +71,7 @@ async fn open(folder: TempDir, model: &Watched, is_ahead: bool) -> RuntimeFixtur
     let grace = std::time::Duration::from_millis(50);
     let settings = Settings { grace, look: grace, ..Settings::named("runtime") };
     let options = FixtureOptions { folder, models: answering(model.clone()), tools, settings };
-    options.define("clerk.yaml", &format!("name: clerk\n{DEFINITION}"));
+    options.define("clerk.yaml", definition);
     let fixture = options.open_file(abide).await;
     assert_eq!(*fixture.problems.borrow(), []);
     fixture
@@ -133,6 +143,45 @@ async fn the_next_run_reads_the_stored_outcomes() {
         pay failed: The call did not run: its run ended before it began.
     "#]]).await;
     assert_eq!(fixture.ledger(), ["look A"]);
+    fixture.close().await;
+}
+
+/// Regression: the approver of a payment changed 900 to 90, and the outcome is unknown. The model read only its own call with 900,
+/// and looked for that. The class: what is said of a call that may have run must say with which arguments.
+#[tokio::test]
+async fn an_outcome_that_is_unknown_names_the_arguments_of_the_approver() {
+    let script = r#"
+answers:
+  - calls: [{ name: hang, arguments: { order: A } }]
+  - { text: I see. }
+  - { text: I see. }
+"#;
+    let model = Watched::new(Script::from_text(script).expect("it is valid").named("script"));
+    let folder = temporary_folder();
+    let asks = format!("name: clerk\n{DEFINITION}interrupt_on: {{ hang: true }}\n");
+    let mut fixture = open_with(folder, &model, false, &asks).await;
+    let run = fixture.begin("Go.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.data["reason"], "approval", "{:?}", interrupt.data);
+    let approve = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
+    let approve = approve.approved_arguments(serde_json::json!({"order": "B"}));
+    fixture.abide.call(approve).await.expect("it is pending");
+    fixture.until("SELECT 1 FROM tool_calls WHERE status = 'claimed'").await;
+    fixture.abide.call(AbortRun::new("r1")).await.expect("it is active");
+    fixture.until("SELECT 1 FROM runs WHERE ended_at IS NOT NULL").await;
+    next_turn(&fixture, &model, "s1", expect![[r#"
+        hang failed: The approver changed the arguments to {"order":"B"}.
+        There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
+    "#]]).await;
+    let folder = mem::replace(&mut fixture.folder, temporary_folder());
+    fixture.close().await;
+    // The definition no longer asks.
+    let fixture = open(folder, &model, true).await;
+    fixture.until("SELECT 1 FROM tool_calls WHERE status = 'unknown'").await;
+    next_turn(&fixture, &model, "s1", expect![[r#"
+        hang failed: The approver changed the arguments to {"order":"B"}.
+        The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
+    "#]]).await;
     fixture.close().await;
 }
 

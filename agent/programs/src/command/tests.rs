@@ -69,6 +69,36 @@ fn each_program_has_its_way_to_resume_a_session() {
     check(CliConfig { resume_args: template, ..resumed("my-tool -") }, "my-tool --continue=s1 -");
 }
 
+/// Class: a text of a program that becomes an argument. A program that reported `--dangerously-skip-permissions` as its session was
+/// resumed without permissions.
+#[test]
+fn a_session_id_is_no_flag_and_no_path() {
+    let why = "! its id may have letters, digits and ._:+=@- only, begins with a letter or a digit, \
+               and has at most 256 bytes";
+    let long = "x".repeat(257);
+    for id in [
+        "--dangerously-skip-permissions",
+        "-c",
+        "",
+        "a b",
+        "a\0b",
+        "a\nb",
+        "../other",
+        "a/../b",
+        "ses_é",
+        "$(id)",
+        &long,
+    ] {
+        let session = Some(id.to_owned());
+        check(CliConfig { session: session.clone(), ..declared("claude -p") }, why);
+        let resume_args = Some(vec!["--continue={session}".to_owned()]);
+        check(CliConfig { session, resume_args, ..declared("my-tool") }, why);
+    }
+    let real = "ses_dffe44fc4ffedn6V15XoCgJPsH";
+    let resumed = CliConfig { session: Some(real.to_owned()), ..declared("opencode run") };
+    check(resumed, &format!("opencode run --format json --session {real}"));
+}
+
 #[test]
 fn extra_arguments_precede_the_dash() {
     let extra = CliConfig { extra_args: words("--model x"), ..declared("my-tool --json -") };

@@ -17,19 +17,53 @@ use crate::parser::{
 };
 use crate::prompt::Prompt;
 
+/// The kind of a call of which nothing else is known.
+const OTHER: &str = "other";
+
 /// The version of the protocol.
 const VERSION: u64 = 1;
 
 /// The conversation with an agent. Without a prompt, it is only the parser of such a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct AcpDialogue {
-    /// For each request for a permission, the options.
-    client: JsonRpcClient<Value>,
+    client: JsonRpcClient<Permission>,
     /// Whether the session exists: earlier updates repeat the history of a session that is loaded.
     has_session: bool,
     calls: BTreeMap<String, Call>,
     /// The last message with text. A message ends when another one or a call begins.
     last: Message,
+}
+
+/// A request for a permission, as it was shown to a person.
+#[derive(Debug)]
+struct Permission {
+    options: Value,
+    call_id: Option<String>,
+    tool: String,
+    arguments: Value,
+    content: Value,
+}
+
+impl Permission {
+    /// The id of an option of a kind. An id that two options have is none: it does not say what is decided.
+    fn option(&self, kind: &str) -> Option<&Value> {
+        let options = || self.options.as_array().into_iter().flatten();
+        let id = &options().find(|option| option["kind"] == kind)?["optionId"];
+        let is_unique = options().filter(|option| option["optionId"] == *id).count() == 1;
+        (id.is_string() && is_unique).then_some(id)
+    }
+
+    /// The answer that denies only this call.
+    fn denied(&self) -> Value {
+        outcome(self.option("reject_once"))
+    }
+
+    /// Whether a call is another one than the person saw. A kind or a content that is reported later adds to it.
+    fn differs_from(&self, call: &Call) -> bool {
+        let has_other_tool = self.tool != OTHER && self.tool != call.tool();
+        let has_other_content = !is_blank(&self.content) && self.content != call.content;
+        has_other_tool || self.arguments != call.arguments() || has_other_content
+    }
 }
 
 /// A message of the agent.
@@ -105,20 +139,14 @@ impl Dialogue for AcpDialogue {
     }
 
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
-        let Some((id, options)) = self.client.decided(request_id) else { return Reply::default() };
-        let of_kind = |kind: &str| {
-            let mut options = options.as_array().into_iter().flatten();
-            options.find(|option| option["kind"] == kind).map(|option| &option["optionId"])
+        let Some((id, permission)) = self.client.decided(request_id) else {
+            return Reply::default();
         };
         let mut events = Vec::new();
         let ruling = PermissionOutcome::of(decision, asked, &mut events);
-        let once = of_kind("allow_once").filter(|_| ruling.allowed);
-        if ruling.allowed && once.is_none() {
-            let why = "the program offers no permission for one call only: it is denied";
-            events.push(notice(NoticeCode::Denied, why));
-        }
-        let denied = || of_kind("reject_once").or_else(|| of_kind("reject_always"));
-        let mut text = result(&id, outcome(once.or_else(denied)));
+        let once = permission.option("allow_once").filter(|_| ruling.allowed);
+        let answer = once.map_or_else(|| permission.denied(), |once| outcome(Some(once)));
+        let mut text = result(&id, answer);
         if ruling.interrupts {
             let Reply { text: cancel, events: withdrawn } = self.cancel();
             text.push_str(&cancel);
@@ -283,6 +311,11 @@ impl AcpDialogue {
             return;
         }
         call.merge(update);
+        self.client.deny_changed(
+            |asked| asked.call_id.as_ref() == Some(&id) && asked.differs_from(call),
+            Permission::denied,
+            events,
+        );
         let state = text(update, "status");
         let is_error = ["failed", "error", "cancelled", "canceled", "rejected"].contains(&state);
         let ends = is_error || state == "completed";
@@ -302,13 +335,10 @@ impl AcpDialogue {
         }
     }
 
-    /// A request for permission. After a cancellation, it is answered at once, as the protocol requires.
+    /// A request for permission. After a cancellation, it is answered at once, as the protocol requires. So is one that cannot be
+    /// allowed for one call only, because no person may decide on more.
     fn asked(&mut self, id: &Value, params: &Value, events: &mut Vec<ProgramEvent>) {
         let (about, options) = (&params["toolCall"], &params["options"]);
-        let Some(request_id) = self.client.asked(id, options.clone(), outcome(None)) else {
-            events.push(status(params.clone()));
-            return;
-        };
         let call_id = id_text(about, "toolCallId");
         // Without an id it is a call of its own: the arguments of another one must not be shown for it.
         let mut unnamed = Call::default();
@@ -328,13 +358,32 @@ impl AcpDialogue {
                 &mut unnamed
             }
         };
-        events.push(ProgramEvent::ApprovalRequested {
-            request_id,
+        self.client.deny_changed(
+            |asked| call_id.is_some() && asked.call_id == call_id && asked.differs_from(call),
+            Permission::denied,
+            events,
+        );
+        let permission = Permission {
+            options: options.clone(),
+            call_id: call_id.clone(),
             tool: call.tool(),
-            input: call.arguments(),
-            call_id,
-            details: json!({"title": call.title, "content": call.content, "options": options}),
-        });
+            arguments: call.arguments(),
+            content: call.content.clone(),
+        };
+        if permission.option("allow_once").is_none() && !self.client.interrupted {
+            self.client.outgoing.push(result(id, permission.denied()));
+            let why = "the program offers no permission for one call only: it is denied";
+            events.push(notice(NoticeCode::Denied, why));
+            events.push(status(params.clone()));
+            return;
+        }
+        let details = json!({"title": call.title, "content": call.content, "options": options});
+        let (tool, input) = (call.tool(), call.arguments());
+        let Some(request_id) = self.client.asked(id, permission, outcome(None), events) else {
+            events.push(status(params.clone()));
+            return;
+        };
+        events.push(ProgramEvent::ApprovalRequested { request_id, tool, input, call_id, details });
     }
 
     /// Cancels the turn, and with it all pending requests.
@@ -398,7 +447,7 @@ impl Call {
 
     /// The name of the tool. Programs that do not send it send its kind.
     fn tool(&self) -> String {
-        self.name.clone().or_else(|| self.kind.clone()).unwrap_or_else(|| "other".to_owned())
+        self.name.clone().or_else(|| self.kind.clone()).unwrap_or_else(|| OTHER.to_owned())
     }
 
     /// The arguments. A program that does not send them describes the call in a title.

@@ -32,8 +32,8 @@ const APPROVALS: [(&str, &str); 3] = [
 /// The conversation with Codex. Without a prompt, it is only the parser of such a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct AppServer {
-    /// The session is the thread. For each approval, the permissions that are requested, if it is not for an action.
-    client: JsonRpcClient<Option<Value>>,
+    /// The session is the thread.
+    client: JsonRpcClient<Approval>,
     turn: Option<String>,
     /// The calls of tools that have started and not finished, as they were reported.
     items: BTreeMap<String, Value>,
@@ -51,6 +51,37 @@ pub(crate) struct AppServer {
     before: Option<Usage>,
     used: Option<Usage>,
     reported: Option<String>,
+}
+
+/// A request for an approval, as it was shown to a person.
+#[derive(Debug)]
+struct Approval {
+    tool: String,
+    params: Value,
+    item_id: Option<String>,
+    input: Value,
+}
+
+impl Approval {
+    fn new(tool: &str, params: &Value, items: &BTreeMap<String, Value>) -> Self {
+        let item_id = id_text(params, "itemId");
+        let item = item_id.as_ref().and_then(|id| items.get(id)).unwrap_or(&Value::Null);
+        let input = input(tool, params, item);
+        Self { tool: tool.to_owned(), params: params.clone(), item_id, input }
+    }
+
+    /// The permissions that are requested, if it is not for an action.
+    fn permissions(&self) -> Option<&Value> {
+        (self.tool == "request_permissions").then(|| &self.params["permissions"])
+    }
+
+    /// The answer that denies it and lets the turn go on.
+    fn denied(&self) -> Value {
+        match self.permissions() {
+            Some(_) => declined(self.permissions()),
+            None => json!({"decision": "decline"}),
+        }
+    }
 }
 
 impl AppServer {
@@ -100,13 +131,13 @@ impl Dialogue for AppServer {
     }
 
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
-        let Some((id, permissions)) = self.client.decided(request_id) else {
+        let Some((id, approval)) = self.client.decided(request_id) else {
             return Reply::default();
         };
         let mut events = Vec::new();
         let PermissionOutcome { allowed, interrupts } =
             PermissionOutcome::of(decision, asked, &mut events);
-        let answer = match (permissions, allowed, interrupts) {
+        let answer = match (approval.permissions(), allowed, interrupts) {
             (Some(permissions), true, _) => json!({"permissions": permissions, "scope": "turn"}),
             (Some(_), false, _) => json!({"permissions": {}, "scope": "turn"}),
             (None, true, _) => json!({"decision": "accept"}),
@@ -117,7 +148,7 @@ impl Dialogue for AppServer {
     }
 
     fn interrupt(&mut self) -> Option<Reply> {
-        let mut reply = self.client.interrupt(|permissions| declined(permissions.as_ref()));
+        let mut reply = self.client.interrupt(|approval| declined(approval.permissions()));
         // Without a turn, the interrupt is sent when it begins.
         reply.text.extend(self.interruption());
         Some(reply)
@@ -282,6 +313,14 @@ impl AppServer {
         }
         if !has_ended {
             self.items.insert(id.to_owned(), item.clone());
+            self.client.deny_changed(
+                |asked| {
+                    asked.item_id.as_deref() == Some(id)
+                        && asked.input != input(&asked.tool, &asked.params, item)
+                },
+                Approval::denied,
+                events,
+            );
             return;
         }
         self.items.remove(id);
@@ -304,17 +343,10 @@ impl AppServer {
     }
 
     fn asked(&mut self, id: &Value, tool: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
-        let permissions = (tool == "request_permissions").then(|| params["permissions"].clone());
-        let cancelled = declined(permissions.as_ref());
-        let Some(request_id) = self.client.asked(id, permissions, cancelled) else { return };
-        let call_id = id_text(params, "itemId");
-        let item = call_id.as_ref().and_then(|id| self.items.get(id)).unwrap_or(&Value::Null);
-        let own = |key: &str| if is_blank(&params[key]) { &item[key] } else { &params[key] };
-        let input = match tool {
-            "command_execution" => json!({"command": own("command"), "cwd": own("cwd")}),
-            "file_change" => json!({"changes": own("changes")}),
-            _ => json!({"permissions": params["permissions"]}),
-        };
+        let approval = Approval::new(tool, params, &self.items);
+        let (call_id, input) = (approval.item_id.clone(), approval.input.clone());
+        let cancelled = declined(approval.permissions());
+        let Some(request_id) = self.client.asked(id, approval, cancelled, events) else { return };
         events.push(ProgramEvent::ApprovalRequested {
             request_id,
             tool: tool.to_owned(),
@@ -378,6 +410,16 @@ impl AppServer {
             answer: Some(Box::new(answer)),
             ..Failure::new(kind, why)
         }));
+    }
+}
+
+/// The arguments that a person sees: those of the request, else those of the item.
+fn input(tool: &str, params: &Value, item: &Value) -> Value {
+    let own = |key: &str| if is_blank(&params[key]) { &item[key] } else { &params[key] };
+    match tool {
+        "command_execution" => json!({"command": own("command"), "cwd": own("cwd")}),
+        "file_change" => json!({"changes": own("changes")}),
+        _ => json!({"permissions": params["permissions"]}),
     }
 }
 

@@ -100,11 +100,21 @@ impl<A> JsonRpcClient<A> {
     }
 
     /// The program asks for a decision. Returns the id of the request; `None` if it is answered at once: a request with
-    /// this id is pending, or the turn was interrupted, for which `cancelled` is the answer.
-    pub(super) fn asked(&mut self, id: &Value, approval: A, cancelled: Value) -> Option<String> {
+    /// this id is pending, or the turn was interrupted, for which `cancelled` is the answer. The pending request is withdrawn:
+    /// the program would take the answer to one for the answer to the other.
+    pub(super) fn asked(
+        &mut self,
+        id: &Value,
+        approval: A,
+        cancelled: Value,
+        events: &mut Vec<ProgramEvent>,
+    ) -> Option<String> {
         let request_id = id.to_string();
-        if self.pending.contains_key(&request_id) {
+        if self.pending.remove(&request_id).is_some() {
             self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
+            let why = format!("the program used request id {request_id} again: it is denied");
+            events.push(notice(NoticeCode::Denied, why));
+            events.push(ProgramEvent::ApprovalWithdrawn { request_id });
             return None;
         }
         if self.interrupted {
@@ -118,6 +128,23 @@ impl<A> JsonRpcClient<A> {
     /// Removes a pending request that is being decided.
     pub(super) fn decided(&mut self, request_id: &str) -> Option<(Value, A)> {
         self.pending.remove(request_id)
+    }
+
+    /// Denies the pending requests that meet a condition, and withdraws them: what they ask for has changed since they were
+    /// shown. `denied` is the answer.
+    pub(super) fn deny_changed(
+        &mut self,
+        has_changed: impl Fn(&A) -> bool,
+        denied: impl Fn(&A) -> Value,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        let changed = self.pending.extract_if(.., |_, (_, approval)| has_changed(approval));
+        for (request_id, (id, approval)) in changed {
+            self.outgoing.push(result(&id, denied(&approval)));
+            let why = "the program changed a call while its approval was open: it is denied";
+            events.push(notice(NoticeCode::Denied, why));
+            events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+        }
     }
 
     /// The program no longer waits for this decision.

@@ -4,13 +4,19 @@
 //! `--include-partial-messages`, its chunks precede them, as the provider's own stream events. Therefore text is
 //! taken from the chunks if there are any, and the usage of a message is counted once per id, not per line. Only
 //! the `result` line has the total usage, the cost and the status.
+//!
+//! Success is the subtype `success` without an error, after a last message of the agent that is complete: see
+//! [`COMPLETE`]. Everything else is a failure.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
-use super::{Parser, Session, incomplete, notice, object, some_text, status, text, without};
+use super::{
+    Parser, Session, content_text, has_error, id_text, incomplete, is_blank, notice, object,
+    reason as error_reason, some_text, status, stop_reason, text, without,
+};
 use crate::event::{
     Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -29,8 +35,14 @@ pub struct ClaudeParser {
     /// The name and arguments of calls whose start is already sent. Session logs repeat messages, for example after a
     /// resumption; the same id with another content is another call.
     started: BTreeMap<String, (String, Value)>,
+    /// Why the last message of the agent itself ended: the model's stop reason, and the error of the API.
+    stop_reason: Option<String>,
+    api_error: Option<String>,
     replies: VecDeque<String>,
 }
+
+/// The stop reasons of a complete answer. A structured answer is the call of a tool.
+const COMPLETE: [&str; 3] = ["end_turn", "stop_sequence", "tool_use"];
 
 impl Parser for ClaudeParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
@@ -47,8 +59,8 @@ impl Parser for ClaudeParser {
                 self.result(&line, &mut events);
             }
             "control_request" => self.control_request(line, &mut events),
-            "control_cancel_request" if line["request_id"].is_string() => {
-                let request_id = text(&line, "request_id").to_owned();
+            "control_cancel_request" if id_text(&line, "request_id").is_some() => {
+                let request_id = id_text(&line, "request_id").unwrap_or_default();
                 events.push(ProgramEvent::ApprovalWithdrawn { request_id });
             }
             _ => events.push(status(line)),
@@ -80,6 +92,14 @@ impl ClaudeParser {
         }
         if let Some(error) = some_text(line, "error") {
             events.push(notice(NoticeCode::Reported, error));
+        }
+        if parent.is_none() {
+            self.stop_reason = stop_reason(message);
+            let is_api_error = line["isApiErrorMessage"] == true || has_error(line);
+            self.api_error = is_api_error.then(|| {
+                let said = content_text(&message["content"]).filter(|text| !text.is_empty());
+                said.unwrap_or_else(|| error_reason(&line["error"], "the API reported an error"))
+            });
         }
         self.used(&id, &parent, &message["usage"], events);
     }
@@ -179,6 +199,9 @@ impl ClaudeParser {
                 }
             }
             "message_delta" => {
+                if parent.is_none() {
+                    self.stop_reason = stop_reason(&event["delta"]).or(self.stop_reason.take());
+                }
                 let id = self.current.get(&parent).cloned();
                 self.used(&id, &parent, &event["usage"], events);
             }
@@ -235,39 +258,49 @@ impl ClaudeParser {
             details: without(line, &LIFTED),
             exit: None,
         };
-        let failed = line["is_error"].as_bool().unwrap_or_default();
+        events.push(match self.failure(line) {
+            None => ProgramEvent::Final(answer),
+            Some(failure) => {
+                ProgramEvent::Error(Failure { answer: Some(Box::new(answer)), ..failure })
+            }
+        });
+    }
+
+    /// Why a result is no success.
+    fn failure(&self, line: &Value) -> Option<Failure> {
         let subtype = text(line, "subtype");
-        if !failed && ["success", ""].contains(&subtype) {
-            events.push(match incomplete(text(line, "stop_reason")) {
-                Some(failure) => {
-                    ProgramEvent::Error(Failure { answer: Some(Box::new(answer)), ..failure })
-                }
-                None => ProgramEvent::Final(answer),
-            });
-            return;
+        let is_success = subtype == "success" && !is_error(line);
+        if !is_success {
+            let kind = match subtype {
+                "error_max_turns" => ErrorKind::LoopLimit,
+                "error_max_budget_usd" => ErrorKind::BudgetExceeded,
+                "error_max_structured_output_retries" => ErrorKind::BadModelOutput,
+                _ => ErrorKind::RuntimeCrash,
+            };
+            // Derived only from the provider's HTTP status, if reported: too many requests, or a server error.
+            let recoverable =
+                line["api_error_status"].as_i64().is_some_and(|code| code == 429 || code >= 500);
+            return Some(Failure { recoverable, ..Failure::new(kind, reason(line)) });
         }
-        let kind = match subtype {
-            "error_max_turns" => ErrorKind::LoopLimit,
-            "error_max_budget_usd" => ErrorKind::BudgetExceeded,
-            "error_max_structured_output_retries" => ErrorKind::BadModelOutput,
-            _ => ErrorKind::RuntimeCrash,
-        };
-        // Derived only from the provider's HTTP status, if reported: too many requests, or a server error.
-        let recoverable =
-            line["api_error_status"].as_i64().is_some_and(|code| code == 429 || code >= 500);
-        events.push(ProgramEvent::Error(Failure {
-            recoverable,
-            answer: Some(Box::new(answer)),
-            ..Failure::new(kind, reason(line))
-        }));
+        if let Some(error) = &self.api_error {
+            return Some(Failure::new(ErrorKind::RuntimeCrash, error));
+        }
+        let stop_reason = stop_reason(line).or_else(|| self.stop_reason.clone());
+        if let Some(failure) = stop_reason.and_then(|reason| incomplete(&reason, &COMPLETE)) {
+            return Some(failure);
+        }
+        let ended = some_text(line, "terminal_reason").filter(|ended| ended != "completed");
+        ended.map(|ended| {
+            Failure::new(ErrorKind::RuntimeCrash, format!("the program reported {ended}"))
+        })
     }
 
     /// A control request of the program. Only permission requests are for users. All others are declined, because
     /// the program waits for an answer and no capability was announced.
     fn control_request(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
         let request = &line["request"];
-        let request_id = text(&line, "request_id").to_owned();
         if text(request, "subtype") == "can_use_tool" {
+            let request_id = id_text(&line, "request_id").unwrap_or_default();
             events.push(ProgramEvent::ApprovalRequested {
                 request_id,
                 tool: text(request, "tool_name").to_owned(),
@@ -278,7 +311,7 @@ impl ClaudeParser {
             return;
         }
         let declined = json!({"type": "control_response", "response": {
-            "subtype": "error", "request_id": request_id, "error": "not supported by this client",
+            "subtype": "error", "request_id": line["request_id"], "error": "not supported by this client",
         }});
         self.replies.push_back(format!("{declined}\n"));
         events.push(status(line));
@@ -369,17 +402,30 @@ fn denials(reported: &Value) -> Vec<Denial> {
         .collect()
 }
 
-/// The program's message for an error result.
+/// Whether a result has an error, whatever its subtype.
+fn is_error(line: &Value) -> bool {
+    let is_marked = !matches!(line["is_error"], Value::Null | Value::Bool(false));
+    is_marked || !is_blank(&line["errors"]) || has_error(line)
+}
+
+/// The program's message for a result that is no success.
 fn reason(line: &Value) -> String {
     let errors = line["errors"].as_array().into_iter().flatten();
-    let errors: Vec<&str> = errors.filter_map(Value::as_str).collect();
-    let error = some_text(line, "error").or_else(|| some_text(&line["error"], "message"));
+    let errors: Vec<String> = errors.map(|error| error_reason(error, &error.to_string())).collect();
+    if !errors.is_empty() {
+        return errors.join("; ");
+    }
+    if has_error(line) {
+        return error_reason(&line["error"], "the program reported an error");
+    }
+    let reported = match text(line, "subtype") {
+        "" => "the program did not report success".to_owned(),
+        subtype => format!("the program reported {subtype}"),
+    };
     match text(line, "result") {
-        "" if errors.is_empty() => {
-            error.unwrap_or_else(|| format!("the program reported {}", text(line, "subtype")))
-        }
-        "" => errors.join("; "),
-        result => result.to_owned(),
+        "" => reported,
+        result if is_error(line) => result.to_owned(),
+        result => format!("{reported}: {result}"),
     }
 }
 

@@ -1,15 +1,21 @@
 //! Codex's `exec --json`: threads, turns and items.
 //!
 //! Items are messages, reasoning, commands, patches, MCP calls, searches and plans. They start, may be updated, and
-//! complete; a short item only completes. The answer is the last message of the turn. Errors on lines of their own
-//! do not end the turn: the program reports how it handles them.
+//! complete; a short item only completes. The answer is the last message of the turn.
+//!
+//! Success is `turn.completed` without another status than `completed` and without an error, as the end of the last turn. Errors on
+//! lines of their own do not end a turn: Codex reports warnings and lost connections in this way, and works on. After an error,
+//! a turn that completes without any work has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
-use super::{Parser, Session, has_error, notice, object, reason, some_text, status, text, without};
+use super::{
+    Parser, Session, has_error, incomplete, notice, object, reason, some_text, status, text,
+    without,
+};
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -25,6 +31,11 @@ pub struct CodexParser {
     /// The last message: its id, and its text so far.
     last: (String, String),
     used: Option<Usage>,
+    /// The last error, unless the turn has gone on after it.
+    error: Option<String>,
+    /// Whether a turn has completed, and whether another one has begun since.
+    has_completed: bool,
+    has_open_turn: bool,
 }
 
 impl Parser for CodexParser {
@@ -36,21 +47,39 @@ impl Parser for CodexParser {
             self.session.seen(line["thread_id"].as_str()).into_iter().collect();
         match kind {
             "turn.completed" => self.completed(&line, &mut events),
-            "turn.failed" => events.push(ProgramEvent::Error(Failure {
-                recoverable: line["error"]["retryable"].as_bool().unwrap_or_default(),
-                answer: self.answer(&line, None).map(Box::new),
-                ..Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], "the turn failed"))
-            })),
+            "turn.failed" => {
+                self.has_open_turn = false;
+                let why = reason(&line["error"], "the turn failed");
+                events.push(ProgramEvent::Error(Failure {
+                    recoverable: line["error"]["retryable"].as_bool().unwrap_or_default(),
+                    answer: self.answer(&line, None).map(Box::new),
+                    ..Failure::new(ErrorKind::RuntimeCrash, why)
+                }));
+            }
+            "turn.aborted" => {
+                self.has_open_turn = false;
+                let why = reason(&line["reason"], "the turn was aborted");
+                events.push(ProgramEvent::Error(Failure {
+                    answer: self.answer(&line, None).map(Box::new),
+                    ..Failure::new(ErrorKind::RuntimeCrash, why)
+                }));
+            }
+            "turn.started" => {
+                self.has_open_turn = true;
+                events.push(status(line));
+            }
             "error" => {
-                events.push(notice(
-                    NoticeCode::Reported,
-                    reason(&line, "the program reported an error"),
-                ));
+                let message = reason(&line, "the program reported an error");
+                if line["will_retry"] != true {
+                    self.error = Some(message.clone());
+                }
+                events.push(notice(NoticeCode::Reported, message));
             }
             "item.started" | "item.updated" | "item.completed" => {
                 self.item(kind, &line["item"], &mut events);
             }
             "item.agent_message.delta" | "item.reasoning.delta" => {
+                self.error = None;
                 self.delta(kind, &line, &mut events);
             }
             _ => {
@@ -60,15 +89,33 @@ impl Parser for CodexParser {
         }
         events
     }
+
+    /// A turn that has begun after the answer and has not ended.
+    fn finish(&mut self) -> Vec<ProgramEvent> {
+        if !(self.has_completed && self.has_open_turn) {
+            return Vec::new();
+        }
+        let why = "the program began another turn and did not complete it";
+        let answer = self.answer(&Value::Null, None).map(Box::new);
+        vec![ProgramEvent::Error(Failure { answer, ..Failure::new(ErrorKind::RuntimeCrash, why) })]
+    }
 }
 
 impl CodexParser {
     fn item(&mut self, when: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
         let completed = when == "item.completed";
-        match text(item, "type") {
+        let kind = text(item, "type");
+        if is_call(kind) || ["agent_message", "reasoning"].contains(&kind) {
+            self.error = None;
+        }
+        match kind {
             "agent_message" => self.whole(TextKind::Said, item, completed, events),
             "reasoning" => self.whole(TextKind::Thought, item, completed, events),
-            "error" => events.push(notice(NoticeCode::Reported, reason(item, "an item failed"))),
+            "error" => {
+                let message = reason(item, "an item failed");
+                self.error = Some(message.clone());
+                events.push(notice(NoticeCode::Reported, message));
+            }
             kind if some_text(item, "id").is_some() && is_call(kind) => {
                 self.call(when, kind, item, events);
             }
@@ -137,8 +184,11 @@ impl CodexParser {
         }
         if when == "item.completed" {
             let exit_code = item["exit_code"].as_i64();
-            let failed = ["failed", "declined"].contains(&text(item, "status"));
-            let is_error = failed || has_error(item) || exit_code.is_some_and(|code| code != 0);
+            let has_completed = ["completed", ""].contains(&text(item, "status"));
+            // A command that has not exited with 0 has no known success.
+            let has_exited_well =
+                exit_code == Some(0) || exit_code.is_none() && kind != "command_execution";
+            let is_error = !has_completed || has_error(item) || !has_exited_well;
             events.push(ProgramEvent::ToolCallFinished {
                 id,
                 output: output(kind, item),
@@ -151,36 +201,42 @@ impl CodexParser {
 
     fn completed(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let usage = self.used(&line["usage"], Completeness::Complete, events);
-        match text(line, "status") {
-            // The turn continues elsewhere or waits, so there is no answer yet.
-            "pending" | "in_progress" => events.push(status(line.clone())),
-            state @ ("failed" | "interrupted") => {
-                let what = format!("the turn is {state}");
-                events.push(ProgramEvent::Error(Failure {
-                    answer: self.answer(line, usage).map(Box::new),
-                    ..Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], &what))
-                }));
-            }
-            // An error counts, whatever the line says besides.
-            _ if has_error(line) => {
-                events.push(ProgramEvent::Error(Failure {
-                    answer: self.answer(line, usage).map(Box::new),
-                    ..Failure::new(
-                        ErrorKind::RuntimeCrash,
-                        reason(&line["error"], "the turn failed"),
-                    )
-                }));
-            }
-            _ => {
-                let answer = self.answer(line, usage.clone());
-                let none = ProgramResult {
-                    usage,
-                    session_id: self.session.0.clone(),
-                    ..ProgramResult::default()
-                };
-                events.push(ProgramEvent::Final(answer.unwrap_or(none)));
-            }
+        let state = text(line, "status");
+        // The turn continues elsewhere or waits, so there is no answer yet.
+        if ["pending", "in_progress"].contains(&state) {
+            events.push(status(line.clone()));
+            return;
         }
+        self.has_completed = true;
+        self.has_open_turn = false;
+        let error = self.error.take().filter(|_| text(&line["final_response"], "text").is_empty());
+        let failure = if has_error(line) || !["completed", ""].contains(&state) {
+            let what = match state {
+                "" | "completed" => "the turn failed".to_owned(),
+                state => match text(&line["final_response"], "text") {
+                    "" => format!("the turn is {state}"),
+                    said => format!("the turn is {state}: {said}"),
+                },
+            };
+            let details = text(&line["incomplete_details"], "reason");
+            let known = incomplete(details, &[""])
+                .filter(|failure| !has_error(line) && failure.kind != ErrorKind::RuntimeCrash);
+            let failed = Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], &what));
+            Some(known.unwrap_or(failed))
+        } else {
+            error.map(|error| Failure::new(ErrorKind::RuntimeCrash, error))
+        };
+        let answer = self.answer(line, usage.clone());
+        events.push(match failure {
+            Some(failure) => {
+                ProgramEvent::Error(Failure { answer: answer.map(Box::new), ..failure })
+            }
+            None => {
+                let session_id = self.session.0.clone();
+                let none = ProgramResult { usage, session_id, ..ProgramResult::default() };
+                ProgramEvent::Final(answer.unwrap_or(none))
+            }
+        });
     }
 
     /// The answer of the turn, if it has one.

@@ -1,10 +1,11 @@
 //! Gemini CLI's `--output-format stream-json`.
 //!
-//! The answer is not in the `result` line: it is the assistant's text after its last tool call.
+//! The answer is not in the `result` line: it is the assistant's text after its last tool call. Success is a result with the status
+//! `success`, without an error in it or before it. Everything else is a failure: warnings are no errors.
 
 use serde_json::Value;
 
-use super::{Parser, Session, notice, object, some_text, status, text, without};
+use super::{Parser, Session, has_error, notice, object, reason, some_text, status, text, without};
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -47,6 +48,9 @@ impl Parser for GeminiParser {
                     .unwrap_or_else(|| "the program reported an error".to_owned());
                 if STOPS.iter().any(|stop| message.contains(stop)) {
                     self.stopped = Some(Failure::new(ErrorKind::LoopLimit, message.clone()));
+                } else if !["warning", "info"].contains(&text(&line, "severity")) {
+                    let failure = || Failure::new(ErrorKind::RuntimeCrash, message.clone());
+                    self.stopped.get_or_insert_with(failure);
                 }
                 events.push(notice(NoticeCode::Reported, message));
             }
@@ -57,7 +61,7 @@ impl Parser for GeminiParser {
     }
 }
 
-/// The errors after which the program stops, although the answer is not complete.
+/// The messages after which the program stops, although the answer is not complete. One of them is a warning.
 const STOPS: [&str; 2] = ["Maximum session turns exceeded", "Loop detected"];
 
 impl GeminiParser {
@@ -84,10 +88,8 @@ impl GeminiParser {
             details: without(line, &["type", "session_id"]),
             ..ProgramResult::default()
         };
-        let error = &line["error"];
-        let has_error = some_text(error, "message").is_some()
-            || error.as_str().is_some_and(|it| !it.is_empty());
-        if text(line, "status") != "error" && !has_error {
+        let state = text(line, "status");
+        if state == "success" && !has_error(line) {
             events.push(match self.stopped.take() {
                 Some(stopped) => {
                     ProgramEvent::Error(Failure { answer: Some(Box::new(answer)), ..stopped })
@@ -96,14 +98,19 @@ impl GeminiParser {
             });
             return;
         }
+        let error = &line["error"];
         let kind = match text(error, "type") {
             kind if kind.contains("Turn") => ErrorKind::LoopLimit,
             kind if kind.contains("Cancel") => ErrorKind::Cancelled,
+            _ if ["cancelled", "canceled"].contains(&state) => ErrorKind::Cancelled,
             _ => ErrorKind::RuntimeCrash,
         };
-        let text = error.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let message = some_text(error, "message").or(text);
-        let message = message.unwrap_or_else(|| "the program reported an error".to_owned());
+        let otherwise = match state {
+            "" => "the program did not report success".to_owned(),
+            "error" | "success" => "the program reported an error".to_owned(),
+            state => format!("the program reported {state}"),
+        };
+        let message = reason(error, &otherwise);
         let answer = Some(Box::new(answer));
         events.push(ProgramEvent::Error(Failure { answer, ..Failure::new(kind, message) }));
     }
@@ -117,7 +124,7 @@ fn finished(line: &Value) -> ProgramEvent {
     ProgramEvent::ToolCallFinished {
         id: text(line, "tool_id").to_owned(),
         output: output.clone(),
-        is_error: text(line, "status") == "error",
+        is_error: text(line, "status") != "success",
         exit_code: None,
         parent: None,
     }

@@ -2,6 +2,8 @@
 //!
 //! It has no final line: the answer is the last text when the output ends. A step that finishes without tool calls
 //! would indicate the end, but a compaction finishes the same way and the agent continues.
+//!
+//! Success is a last step with the reason `stop`, without an error in it. Everything else is a failure.
 
 use std::collections::BTreeSet;
 
@@ -27,6 +29,8 @@ pub struct OpenCodeParser {
     failure: Option<Failure>,
     /// Whether a step has begun and not finished.
     has_open_step: bool,
+    /// Whether a step has begun since the last error.
+    has_recovered: bool,
 }
 
 impl Parser for OpenCodeParser {
@@ -52,10 +56,12 @@ impl Parser for OpenCodeParser {
                 let failure = failure(&line["error"]);
                 events.push(notice(NoticeCode::Reported, failure.message.clone()));
                 self.failure = Some(failure);
+                self.has_recovered = false;
             }
             kind => {
                 if kind == "step_start" {
                     self.has_open_step = true;
+                    self.has_recovered = true;
                     self.text.clear();
                 }
                 events.push(status(line));
@@ -73,6 +79,10 @@ impl Parser for OpenCodeParser {
         let usage = self.used.take().map(finished);
         let complete = |answer: ProgramResult| ProgramResult { usage: usage.clone(), ..answer };
         let answer = self.answer.take().map(complete);
+        if self.has_open_step && answer.is_some() {
+            let why = "the program began another step and did not complete it";
+            self.failure.get_or_insert_with(|| Failure::new(ErrorKind::RuntimeCrash, why));
+        }
         let end = match (self.failure.take(), answer) {
             (Some(failure), answer) => {
                 Some(ProgramEvent::Error(Failure { answer: answer.map(Box::new), ..failure }))
@@ -123,18 +133,25 @@ impl OpenCodeParser {
         }
         self.has_open_step = false;
         let reason = text(part, "reason");
-        self.answer =
-            (!["tool-calls", "unknown", "error"].contains(&reason)).then(|| ProgramResult {
-                text: std::mem::take(&mut self.text),
-                usage: None,
-                cost_usd: self.cost_usd,
-                session_id: self.session.0.clone(),
-                details: without(part, &["id", "sessionID", "type", "tokens", "cost"]),
-                ..ProgramResult::default()
+        // The agent goes on after these.
+        let goes_on = ["tool-calls", "unknown"].contains(&reason);
+        self.answer = (!goes_on).then(|| ProgramResult {
+            text: std::mem::take(&mut self.text),
+            usage: None,
+            cost_usd: self.cost_usd,
+            session_id: self.session.0.clone(),
+            details: without(part, &["id", "sessionID", "type", "tokens", "cost"]),
+            ..ProgramResult::default()
+        });
+        if !goes_on {
+            let reported = self.failure.take().filter(|_| !self.has_recovered);
+            self.failure = reported.or_else(|| match reason {
+                "" => Some(Failure::new(
+                    ErrorKind::RuntimeCrash,
+                    "the last step of the program has no reason",
+                )),
+                reason => incomplete(reason, &["stop"]),
             });
-        if self.answer.is_some() {
-            // The program has recovered from the reported error.
-            self.failure = incomplete(reason);
         }
         events.push(status(line));
     }

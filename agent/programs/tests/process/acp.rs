@@ -365,11 +365,70 @@ async fn a_permission_is_for_one_call_only() {
     let other = Decision::Allow { input: Some(json!({"command": "ls -l"})) };
     let why = "the protocol cannot change the arguments of a call: it is denied";
     assert_eq!(decided(ASKS, other).await, (selected("no"), vec![why.to_owned()]));
-    let only_always = ASKS.replace(r#""kind":"allow_once""#, r#""kind":"allow_always""#);
-    let why = "the program offers no permission for one call only: it is denied";
-    assert_eq!(decided(&only_always, allow).await, (selected("no"), vec![why.to_owned()]));
     let none = ASKS.replace("reject_once", "unknown");
     assert_eq!(decided(&none, deny).await.0, json!({"outcome": "cancelled"}));
+}
+
+/// What an agent gets as answers to its lines, whether a person was asked, and whether a request was withdrawn.
+async fn answered(lines: &[&str]) -> (Vec<Value>, bool, bool) {
+    let mut steps: Vec<&str> = lines.iter().flat_map(|line| ["line", *line]).collect();
+    steps.extend(["echo-line", "line", SAYS, "line", ENDED]);
+    let mut running = start(acp(&steps));
+    let ends = |event: &_| matches!(event, ProgramEvent::AssistantDelta { .. });
+    let lines = until(&mut running, ends).await;
+    let late = running.answer(r#""q1""#, Decision::Allow { input: None });
+    late.expect_err("the request is not open");
+    let events = || lines.iter().flat_map(|line| &line.events);
+    let asked = events().any(|event| matches!(event, ProgramEvent::ApprovalRequested { .. }));
+    let withdrawn = events().any(|event| matches!(event, ProgramEvent::ApprovalWithdrawn { .. }));
+    let answers = echoed(&lines).into_iter().filter(|message| message.get("method").is_none());
+    let outcomes = answers.map(|answer| {
+        let refused = answer["error"]["code"].clone();
+        if refused.is_null() { answer["result"]["outcome"].clone() } else { refused }
+    });
+    (outcomes.collect(), asked, withdrawn)
+}
+
+/// Regression: a person approved a request that could not be allowed for one call only, and the agent got `reject_always`: the
+/// person sees an approval that has taken effect. The class: a decision must not be asked for that cannot be passed on, and no
+/// answer may hold for more than one call.
+#[tokio::test]
+async fn a_request_that_cannot_be_allowed_once_is_denied_without_asking() {
+    let only_always = ASKS.replace(r#""kind":"allow_once""#, r#""kind":"allow_always""#);
+    assert_eq!(answered(&[&only_always]).await, (vec![selected("no")], false, false));
+    let always = only_always.replace("reject_once", "reject_always");
+    let cancelled = json!({"outcome": "cancelled"});
+    assert_eq!(answered(&[&always]).await, (vec![cancelled.clone()], false, false));
+    // The id of both options.
+    let ambiguous = ASKS.replace(r#""optionId":"yes""#, r#""optionId":"no""#);
+    assert_eq!(answered(&[&ambiguous]).await, (vec![cancelled], false, false));
+}
+
+/// Regression: an agent changed the command of a call while its approval was open, and the approval was sent for the new command.
+/// The class: what a person approves is what the person saw.
+#[tokio::test]
+async fn a_call_that_changes_while_its_approval_is_open_is_denied() {
+    let update = |change: Value| {
+        let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "c1"});
+        let change = change.as_object().cloned().expect("it is an object");
+        update.as_object_mut().expect("it is an object").extend(change);
+        let params = json!({"sessionId": "s1", "update": update});
+        json!({"method": "session/update", "params": params}).to_string()
+    };
+    for change in [
+        json!({"rawInput": {"command": "rm -rf /"}}),
+        json!({"kind": "delete"}),
+        json!({"status": "in_progress", "rawInput": {"command": "rm -rf /"}}),
+    ] {
+        let change = update(change);
+        assert_eq!(answered(&[ASKS, &change]).await, (vec![selected("no")], true, true));
+    }
+    // Another request for the same call, with another command.
+    let other = ASKS.replace("q1", "q2").replace(r#""command":"ls""#, r#""command":"rm""#);
+    assert_eq!(answered(&[ASKS, &other]).await, (vec![selected("no")], true, true));
+    // Another request with the same id.
+    let same_id = other.replace("q2", "q1").replace("c1", "c2");
+    assert_eq!(answered(&[ASKS, &same_id]).await, (vec![json!(-32600)], true, true));
 }
 
 /// The protocol requires that all requests are answered with `cancelled` after the turn was cancelled.

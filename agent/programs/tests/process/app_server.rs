@@ -259,6 +259,21 @@ async fn an_approval_is_for_one_action_only() {
     assert_eq!(decided(permissions, deny(false)).await, none);
 }
 
+/// The class: what a person approves is what the person saw. The request has no command of its own.
+#[tokio::test]
+async fn a_command_that_changes_while_its_approval_is_open_is_declined() {
+    let other = COMMAND.replace(r#""command":"ls""#, r#""command":"rm -rf /""#);
+    assert_ne!(other, COMMAND);
+    let steps = ["line", COMMAND, "line", ASKS, "line", &other, "echo-line", "line", SAYS];
+    let steps = [&steps[..], &["line", ENDED, "echo"]].concat();
+    let mut running = start(codex(&steps));
+    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
+    until(&mut running, withdrawn).await;
+    running.answer("7", Decision::Allow { input: None }).expect_err("it is not open");
+    let lines: Vec<Line> = running.collect().await;
+    assert_eq!(echoed(&lines)[0]["result"], json!({"decision": "decline"}));
+}
+
 /// Without an answer, the server would wait for ever.
 #[tokio::test]
 async fn other_requests_are_declined() {

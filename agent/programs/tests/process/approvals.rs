@@ -102,6 +102,64 @@ async fn a_withdrawn_approval_is_no_longer_open() {
     assert_eq!(late, Err(DecisionError::NotOpen("r1".to_owned())));
 }
 
+/// Regression: a program used a request id twice. The approval of the first call was sent for the second one, and one of them stayed
+/// open after the run. The class: an id that a program chooses names one request only.
+#[tokio::test]
+async fn a_request_id_that_is_used_again_is_refused() {
+    let other = ASKS.replace(r#""command":"ls""#, r#""command":"rm -rf /""#);
+    let mut running =
+        start(conversing(&["line", ASKS, "line", &other, "echo-line", "line", FINAL]));
+    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
+    let mut lines = until(&mut running, withdrawn).await;
+    let late = running.answer("r1", Decision::Allow { input: None });
+    assert_eq!(late, Err(DecisionError::NotOpen("r1".to_owned())));
+    lines.extend(running.collect::<Vec<Line>>().await);
+    assert_eq!(lines.iter().flat_map(|line| &line.events).filter(|event| asked(event)).count(), 1);
+    let refused = echoed(&lines).pop().expect("it is answered");
+    let error = "this request id was used before";
+    let refusal = json!({"subtype": "error", "request_id": "r1", "error": error});
+    assert_eq!(refused, json!({"type": "control_response", "response": refusal}));
+    // Also after the decision.
+    let steps = ["line", ASKS, "echo-line", "line", &other, "echo-line", "line", FINAL];
+    let mut running = start(conversing(&steps));
+    until(&mut running, asked).await;
+    running.answer("r1", Decision::Allow { input: None }).expect("it is pending");
+    let lines: Vec<Line> = running.collect().await;
+    assert_eq!(echoed(&lines).pop(), Some(refused));
+    assert!(!lines.iter().flat_map(|line| &line.events).any(asked));
+    // The same request again before the decision: one answer is for both.
+    let steps = ["line", ASKS, "line", ASKS, "echo-line", "line", FINAL, "echo"];
+    let mut running = start(conversing(&steps));
+    until(&mut running, asked).await;
+    let again = running.next().await.expect("the program goes on");
+    assert_eq!((again.raw.is_some(), again.events), (true, vec![]));
+    running.answer("r1", Decision::Allow { input: None }).expect("it is pending");
+    let lines: Vec<Line> = running.collect().await;
+    let allowed = json!({"behavior": "allow", "updatedInput": {"command": "ls"}});
+    assert_eq!(echoed(&lines), [response(allowed)]);
+}
+
+/// Regression: the answer to a request with a number as its id had an empty id, so the program waited for ever.
+#[tokio::test]
+async fn an_answer_has_the_id_of_the_request_as_it_was_sent() {
+    let numbered = ASKS.replace(r#""request_id":"r1""#, r#""request_id":7"#);
+    let mut running = start(conversing(&["line", &numbered, "echo-line", "line", FINAL]));
+    until(&mut running, asked).await;
+    running.answer("7", Decision::Allow { input: None }).expect("it is pending");
+    let lines: Vec<Line> = running.collect().await;
+    assert_eq!(echoed(&lines)[0]["response"]["request_id"], json!(7));
+    let withdraws = r#"{"type":"control_cancel_request","request_id":7}"#;
+    let steps = ["line", &numbered, "line", withdraws, "line", FINAL];
+    let mut running = start(conversing(&steps));
+    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
+    until(&mut running, withdrawn).await;
+    // Nobody can answer a request without an id, so nobody is asked.
+    let unnamed = ASKS.replace(r#""request_id":"r1","#, "");
+    let running = start(conversing(&["line", &unnamed, "line", FINAL]));
+    let lines: Vec<Line> = running.collect().await;
+    assert!(!lines.iter().flat_map(|line| &line.events).any(asked));
+}
+
 #[tokio::test]
 async fn undeliverable_decisions_are_errors() {
     let mut running = start(fake(&["line", ASKS, "line", FINAL]));

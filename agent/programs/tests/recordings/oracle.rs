@@ -203,7 +203,11 @@ fn codex(lines: &[Value]) -> Recorded {
     let answered = turn.filter(|turn| turn["status"] != "pending").map(|turn| {
         let final_text = turn["final_response"]["text"].as_str().map(str::to_owned);
         let last = || texts("agent_message").pop().unwrap_or_default();
-        (true, final_text.unwrap_or_else(last), None)
+        let text = final_text.unwrap_or_else(last);
+        match turn["status"].as_str() {
+            None | Some("completed") => (true, text, None),
+            Some(other) => (false, format!("the turn is {other}: {text}"), None),
+        }
     });
     let failure = failed.map(|failed| {
         (false, failed["error"]["message"].as_str().unwrap_or_default().to_owned(), None)
@@ -317,7 +321,12 @@ fn opencode(lines: &[Value]) -> Recorded {
         sessions: sessions(lines, "sessionID"),
         end: match error {
             Some(message) => Some((false, message.to_owned(), cost)),
-            None => last.map(|_| (true, joined(&last_text, "/part/text"), cost)),
+            None => last.map(|step| {
+                if step["part"]["reason"] == "stop" {
+                    return (true, joined(&last_text, "/part/text"), cost);
+                }
+                (false, "the last step of the program has no reason".to_owned(), cost)
+            }),
         },
         used: sum("/part/tokens/input")
             .map(|input| [Some(input), sum("/part/tokens/output"), sum("/part/tokens/cache/read")]),

@@ -34,9 +34,9 @@ fn assistant_tool_use_is_tool_call_started() {
 #[test]
 fn result_is_final() {
     check(
-        &[r#"{"type":"result","result":"42"}"#],
+        &[r#"{"type":"result","subtype":"success","result":"42"}"#],
         expect![[r#"
-            {"type":"final","text":"42","usage":null,"cost_usd":null,"session_id":null,"turns":null,"structured":null,"denials":[],"details":{},"exit":null}"#]],
+            {"type":"final","text":"42","usage":null,"cost_usd":null,"session_id":null,"turns":null,"structured":null,"denials":[],"details":{"subtype":"success"},"exit":null}"#]],
     );
 }
 
@@ -271,6 +271,64 @@ fn an_incomplete_answer_is_a_failure() {
         r#""subtype":"success","is_error":false,"result":"","stop_reason":"refusal""#,
         "refused: the model refused to answer",
     );
+}
+
+/// Class: success must be stated.
+#[test]
+fn only_the_subtype_success_without_an_error_is_success() {
+    fails(r#""result":"42""#, "runtime_crash: the program did not report success: 42");
+    fails(
+        r#""subtype":"interrupted","is_error":false,"result":"half""#,
+        "runtime_crash: the program reported interrupted: half",
+    );
+    fails(r#""subtype":"success","is_error":"true","result":"bad""#, "runtime_crash: bad");
+    fails(r#""subtype":"success","is_error":1,"result":"bad""#, "runtime_crash: bad");
+    fails(r#""subtype":"success","result":"42","errors":["boom"]"#, "runtime_crash: boom");
+    fails(r#""subtype":"success","result":"42","error":{"message":"no"}"#, "runtime_crash: no");
+    fails(
+        r#""subtype":"success","result":"42","stop_reason":"pause_turn""#,
+        "runtime_crash: the model stopped before its answer was complete: pause_turn",
+    );
+    fails(
+        r#""subtype":"success","result":"42","terminal_reason":"aborted_tools""#,
+        "runtime_crash: the program reported aborted_tools",
+    );
+}
+
+/// Regression: only the result was looked at. The last message of the agent says more: an error of the API, and the stop reason.
+#[test]
+fn the_last_message_can_be_a_failure() {
+    let ends = |lines: &[&str]| {
+        let mut parser = ClaudeParser::default();
+        lines.iter().for_each(|line| drop(parser.parse_line(line.trim())));
+        let success = r#"{"type":"result","subtype":"success","is_error":false,"result":"42"}"#;
+        match parser.parse_line(success).pop() {
+            Some(ProgramEvent::Error(failure)) => format!("{}: {}", failure.kind, failure.message),
+            Some(ProgramEvent::Final(answer)) => answer.text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let said = |fields: &str, message: &str| {
+        format!(
+            r#"{{"type":"assistant",{fields}"message":{{"id":"m",{message}"content":[{{"type":"text","text":"Oh."}}]}}}}"#
+        )
+    };
+    let well = said("", r#""stop_reason":"end_turn","#);
+    let refused = said("", r#""stop_reason":"refusal","#);
+    let cut = said("", r#""stop_reason":"max_tokens","#);
+    let limited = said(r#""error":"rate_limit","#, "");
+    let failed = said(r#""isApiErrorMessage":true,"#, "");
+    assert_eq!(ends(&[&refused]), "refused: the model refused to answer");
+    let truncated = "answer_truncated: the model's answer was cut off at the token limit";
+    assert_eq!(ends(&[&cut]), truncated);
+    assert_eq!(ends(&[&limited]), "runtime_crash: Oh.");
+    assert_eq!(ends(&[&failed]), "runtime_crash: Oh.");
+    let delta = r#"{"type":"stream_event","event":{"type":"message_delta","delta":{"stop_reason":"max_tokens"}}}"#;
+    assert_eq!(ends(&[&said("", r#""stop_reason":null,"#), delta]), truncated);
+    // The agent has gone on, and a sub-agent is not the agent.
+    assert_eq!(ends(&[&cut, &limited, &well]), "42");
+    let below = said(r#""parent_tool_use_id":"t1","#, r#""stop_reason":"refusal","#);
+    assert_eq!(ends(&[&well, &below]), "42");
 }
 
 /// Regression: a session log repeats messages, and each repetition counted as another call.

@@ -177,3 +177,63 @@ fn an_empty_field_is_absent_and_an_error_counts() {
             {"type":"final","text":"42","usage":null,"cost_usd":null,"session_id":null,"turns":null,"structured":null,"denials":[],"details":{"error":{}},"exit":null}"#]],
     );
 }
+
+/// Class: success must be stated.
+#[test]
+fn only_a_completed_last_turn_without_an_error_is_success() {
+    const SAID: &str =
+        r#"{"type":"item.completed","item":{"id":"1","type":"agent_message","text":"42"}}"#;
+    const DONE: &str = r#"{"type":"turn.completed"}"#;
+    const ITEM_ERROR: &str =
+        r#"{"type":"item.completed","item":{"id":"2","type":"error","message":"oops"}}"#;
+    const ERROR: &str = r#"{"type":"error","message":"fatal"}"#;
+    let ends = |lines: &[&str]| {
+        let mut parser = CodexParser::default();
+        let mut events: Vec<_> = lines.iter().flat_map(|line| parser.parse_line(line)).collect();
+        events.extend(parser.finish());
+        match events.pop() {
+            Some(ProgramEvent::Error(failure)) => format!("{}: {}", failure.kind, failure.message),
+            Some(ProgramEvent::Final(answer)) => answer.text,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (status, expected) in [
+        ("incomplete", "runtime_crash: the turn is incomplete"),
+        ("cancelled", "runtime_crash: the turn is cancelled"),
+        ("interrupted", "runtime_crash: the turn is interrupted"),
+    ] {
+        let line = format!(r#"{{"type":"turn.completed","status":"{status}"}}"#);
+        assert_eq!(ends(&[SAID, &line]), expected);
+    }
+    let cut = r#"{"type":"turn.completed","status":"incomplete","incomplete_details":{"reason":"max_output_tokens"}}"#;
+    let expected = "answer_truncated: the model's answer was cut off at the token limit";
+    assert_eq!(ends(&[SAID, cut]), expected);
+    assert_eq!(ends(&[SAID, ITEM_ERROR, DONE]), "runtime_crash: oops");
+    assert_eq!(ends(&[SAID, ERROR, DONE]), "runtime_crash: fatal");
+    let aborted = r#"{"type":"turn.aborted","reason":"interrupted"}"#;
+    assert_eq!(ends(&[SAID, aborted]), "runtime_crash: interrupted");
+    let begins = r#"{"type":"turn.started"}"#;
+    let why = "runtime_crash: the program began another turn and did not complete it";
+    assert_eq!(ends(&[begins, SAID, DONE, begins, SAID]), why);
+    // The program has gone on after the error.
+    assert_eq!(ends(&[ITEM_ERROR, ERROR, SAID, DONE]), "42");
+    assert_eq!(ends(&[begins, SAID, DONE, begins, SAID, DONE]), "42");
+}
+
+#[test]
+fn a_command_without_an_exit_code_has_not_succeeded() {
+    for (fields, is_error) in [
+        (r#""exit_code":null,"status":"completed""#, true),
+        (r#""exit_code":0,"status":"in_progress""#, true),
+        (r#""exit_code":0,"status":"completed""#, false),
+    ] {
+        let line = format!(
+            r#"{{"type":"item.completed","item":{{"id":"1","type":"command_execution",{fields}}}}}"#
+        );
+        let events = CodexParser::default().parse_line(&line);
+        let Some(ProgramEvent::ToolCallFinished { is_error: failed, .. }) = events.last() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*failed, is_error, "{fields}");
+    }
+}

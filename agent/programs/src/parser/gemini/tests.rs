@@ -73,7 +73,7 @@ fn a_turn_limit_and_a_loop_are_failures_with_the_answer_so_far() {
     let mut parser = GeminiParser::default();
     parser.parse_line(r#"{"type":"error","severity":"warning","message":"slow"}"#);
     let events = parser.parse_line(r#"{"type":"result","status":"success"}"#);
-    assert!(matches!(events.last(), Some(ProgramEvent::Final(_))), "another error is no end");
+    assert!(matches!(events.last(), Some(ProgramEvent::Final(_))), "a warning is no error");
 }
 
 /// Checks the failure of a result with this error.
@@ -90,6 +90,37 @@ fn an_error_result_is_a_failure() {
     fails(r#"{"type":"FatalCancellationError","message":"ctrl-c"}"#, "cancelled: ctrl-c");
     fails(r#"{"type":"Error","message":"quota"}"#, "runtime_crash: quota");
     fails("null", "runtime_crash: the program reported an error");
+}
+
+/// Class: success must be stated. A result that was not `error` was a success, also after an error.
+#[test]
+fn only_the_status_success_without_an_error_is_success() {
+    let ends = |lines: &[&str]| {
+        let mut parser = GeminiParser::default();
+        parser.parse_line(r#"{"type":"message","role":"assistant","content":"Half","delta":true}"#);
+        let events: Vec<_> = lines.iter().flat_map(|line| parser.parse_line(line)).collect();
+        match events.last() {
+            Some(ProgramEvent::Error(failure)) => format!("{}: {}", failure.kind, failure.message),
+            other => panic!("{other:?}"),
+        }
+    };
+    for (fields, expected) in [
+        (r#","status":"cancelled""#, "cancelled: the program reported cancelled"),
+        (r#","status":"paused""#, "runtime_crash: the program reported paused"),
+        (r#","status":null"#, "runtime_crash: the program did not report success"),
+        ("", "runtime_crash: the program did not report success"),
+        (
+            r#","status":"success","error":{"type":"X"}"#,
+            "runtime_crash: the program reported an error",
+        ),
+    ] {
+        assert_eq!(ends(&[&format!(r#"{{"type":"result"{fields}}}"#)]), expected, "{fields}");
+    }
+    let success = r#"{"type":"result","status":"success"}"#;
+    for severity in [r#""severity":"error","#, r#""severity":"fatal","#, ""] {
+        let error = format!(r#"{{"type":"error",{severity}"message":"Invalid stream"}}"#);
+        assert_eq!(ends(&[&error, success]), "runtime_crash: Invalid stream", "{severity}");
+    }
 }
 
 #[test]

@@ -85,12 +85,48 @@ fn an_error_at_the_end_is_a_failure() {
     );
 }
 
+/// Another step shows that the program goes on. Regression: so did the end of the step with the error, and each unknown reason.
 #[test]
-fn an_error_before_a_recovery_is_a_notice() {
+fn an_error_before_another_step_is_a_notice() {
+    let starts = r#"{"type":"step_start"}"#;
+    let stops = r#"{"type":"step_finish","part":{"reason":"stop"}}"#;
     check(
-        &[ERROR, r#"{"type":"step_finish","part":{"reason":"stop"}}"#],
+        &[ERROR, starts, stops],
         expect![[r#"
             {"type":"notice","code":"reported","message":"gateway timeout"}
             {"type":"final","text":"","usage":null,"cost_usd":null,"session_id":null,"turns":null,"structured":null,"denials":[],"details":{"reason":"stop"},"exit":null}"#]],
     );
+    fails(&[starts, TEXT, ERROR, stops], "runtime_crash: gateway timeout, answer \"42\"");
+}
+
+/// Checks how a program ends with these lines.
+fn fails(lines: &[&str], expected: &str) {
+    let mut parser = OpenCodeParser::default();
+    lines.iter().for_each(|line| drop(parser.parse_line(line.trim())));
+    let events = parser.finish();
+    let Some(ProgramEvent::Error(failure)) = events.last() else { panic!("{events:?}") };
+    let answer = failure.answer.as_ref().map_or("", |answer| &answer.text);
+    assert_eq!(format!("{}: {}, answer {answer:?}", failure.kind, failure.message), expected);
+}
+
+/// Class: success must be stated.
+#[test]
+fn only_the_reason_stop_is_success() {
+    let why = "the model stopped before its answer was complete";
+    for (reason, expected) in [
+        (r#""error""#, format!("runtime_crash: {why}: error")),
+        (r#""other""#, format!("runtime_crash: {why}: other")),
+        (
+            r#""length""#,
+            "answer_truncated: the model's answer was cut off at the token limit".into(),
+        ),
+        (r#""content-filter""#, "refused: the model refused to answer".into()),
+        ("null", "runtime_crash: the last step of the program has no reason".into()),
+    ] {
+        let finish = format!(r#"{{"type":"step_finish","part":{{"reason":{reason}}}}}"#);
+        fails(&[r#"{"type":"step_start"}"#, TEXT, &finish], &format!("{expected}, answer \"42\""));
+    }
+    let why = "the program began another step and did not complete it";
+    let again = r#"{"type":"step_start"}"#;
+    fails(&[again, TEXT, STOPS, again], &format!("runtime_crash: {why}, answer \"42\""));
 }
