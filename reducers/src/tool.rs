@@ -388,7 +388,10 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
     }
     Ok(tool.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
-            .hint("register it with `abide call register_tool`")
+            .hint(format!(
+                "register it with `abide call register_tool {}`",
+                check::shell_word(&format!("name={name}"))
+            ))
     })?)
 }
 

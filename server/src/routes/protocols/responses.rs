@@ -16,7 +16,8 @@ use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
 use super::follow::{Follower, stream_turn};
-use super::start::{self, Decision, NewRun, NewSession, RunRow};
+use super::decision::Decision;
+use super::start::{self, NewRun, NewSession, RunRow};
 use super::turn::Turn;
 use super::whole;
 use crate::app_state::{AppState, CallerExtension, SessionExtension};

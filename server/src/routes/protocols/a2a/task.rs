@@ -2,6 +2,7 @@
 //! only, so all subscribers get the same.
 
 use std::collections::HashSet;
+use std::iter;
 
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
@@ -47,7 +48,12 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
         }
         (_, Some(wait)) => match questions(turn) {
             parts if parts.is_empty() => {
-                vec![json!({"text": format!("the task waits for: {}", wait.reason)})]
+                let text = match &wait.handoff {
+                    Some(_) => wait.message(),
+                    None => format!("the task waits for: {}", wait.reason),
+                };
+                let data = wait.handoff.as_ref().map(|it| json!({"data": {"handoff": it.to_json()}}));
+                iter::once(json!({"text": text})).chain(data).collect()
             }
             parts => parts,
         },
