@@ -148,8 +148,7 @@ async fn lacks_admin(options: &Options, abide: &Abide, args: &Create) -> bool {
            AND EXISTS (SELECT 1 FROM json_each(capabilities) WHERE value = '*'))";
     let admins = abide.sql(sql).param("id", &args.identity).fetch::<i64>().await;
     let has_all = args.grants.capabilities.iter().any(|name| name == Caller::EVERY_CAPABILITY);
-    let is_admin =
-        args.role.as_deref() == Some("admin") && args.grants.scope.is_empty() && has_all;
+    let is_admin = args.role.as_deref() == Some("admin") && args.grants.scope.is_empty() && has_all;
     // If the query fails, so does the call, with the reason.
     !is_admin && admins.is_ok_and(|admins| admins == [0])
 }

@@ -22,7 +22,8 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
 pub(crate) fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
     let starts_plainly = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if starts_plainly && text.chars().all(is_plain) && !text.contains("=~") && !text.contains(":~") {
+    if starts_plainly && text.chars().all(is_plain) && !text.contains("=~") && !text.contains(":~")
+    {
         return text.to_owned();
     }
     format!("'{}'", text.replace('\'', r"'\''"))

@@ -1,7 +1,7 @@
 //! What the loop has to know about a tool of the runtime itself.
 
-use abide_client::{Code, Error, ToolCall};
 use abide_client::arguments::RegisterTool;
+use abide_client::{Code, Error, ToolCall};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{self, BoxFuture, FutureExt as _};

@@ -74,13 +74,17 @@ async fn every_tool_of_the_runtime_works_in_a_session_with_a_scope() {
     let as_tool = "as_tool: { name: research, description: Looks things up. }\n";
     let research = format!("mode: subagent\nconfig: {{ provider: research }}\n{as_tool}");
     options.define("research.yaml", &research);
-    let billing = "mode: subagent\nconfig: { provider: billing }\nas_handoff: { name: to_billing }\n";
+    let billing =
+        "mode: subagent\nconfig: { provider: billing }\nas_handoff: { name: to_billing }\n";
     options.define("billing.yaml", billing);
     let fixture = options.open().await;
     assert_eq!(*fixture.problems.borrow(), [], "every file is valid");
     let run = begin(&fixture.abide).await;
     let (_, interrupt) = fixture.output(&run, 0).await;
-    assert_eq!((interrupt.kind, &interrupt.data["reason"]), (RunEventKind::Interrupt, &json!("handoff")));
+    assert_eq!(
+        (interrupt.kind, &interrupt.data["reason"]),
+        (RunEventKind::Interrupt, &json!("handoff"))
+    );
     answer_supervisor(&fixture.abide).await;
     let (rendered, last) = fixture.output(&run, interrupt.number).await;
     assert_eq!(last.data["assistant_data"]["content"], "Done.", "{rendered}");

@@ -84,7 +84,9 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
     if folder.exists() {
         let detail = format!("{} is a file, not a folder", folder.display());
         let hint = match folder.parent().filter(|_| folder.ends_with("abide.yaml")) {
-            Some(parent) if parent == Path::new("") => "--agents names its folder: --agents .".to_owned(),
+            Some(parent) if parent == Path::new("") => {
+                "--agents names its folder: --agents .".to_owned()
+            }
             Some(parent) => {
                 let parent = quoted(&parent.display().to_string());
                 format!("--agents names the folder that it is in: --agents {parent}")

@@ -17,10 +17,16 @@ fn beginnings() -> [(&'static str, JsonValue); 4] {
     let returns = json!({"returnImmediately": true});
     [
         (CHAT, json!({"id": "c", "messages": [{"id": "m", "role": "user", "parts": text}]})),
-        (AG_UI, json!({"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user",
-            "content": "Pay."}]})),
-        (A2A, json!({"configuration": returns, "message": {"messageId": "m", "role": "ROLE_USER",
-            "parts": [{"text": "Pay."}]}})),
+        (
+            AG_UI,
+            json!({"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user",
+            "content": "Pay."}]}),
+        ),
+        (
+            A2A,
+            json!({"configuration": returns, "message": {"messageId": "m", "role": "ROLE_USER",
+            "parts": [{"text": "Pay."}]}}),
+        ),
         (RESPONSES, json!({"model": "clerk", "background": true, "input": "Pay."})),
     ]
 }

@@ -303,3 +303,24 @@ fn the_agent_continues_meanwhile() {
         "#]],
     );
 }
+
+/// Class: a row that refers to one that is written after it. A caller without a scope may write them in any order; for one with a scope
+/// the second row does not exist yet, so the request was `not_found`.
+#[test]
+fn a_call_in_a_session_with_a_scope_waits_for_a_supervisor() {
+    check(
+        r#"
+        who ann admin +* tenant=acme
+        register_tool name=ask effect=idempotent
+        create_session agent=support id=s1 as=ann
+        request_tool_call call_id=c1 session_id=s1 tool_name=ask arguments={} as=ann
+        claim_tool_call call_id=c1 as=ann
+        request_supervisor_handoff session_id=s1 reason=help required_capability=x call_id=c1 call_fencing_token=4 as=ann
+        claim_handoff id=ho#1 as=ann
+        resolve_handoff id=ho#1 resolution=yes as=ann
+        sql SELECT c.status, c.result ->> '$.text', s.status FROM tool_calls AS c JOIN sessions AS s ON s.id = c.session_id
+        replay
+        "#,
+        expect![[r#""#]],
+    );
+}

@@ -25,8 +25,10 @@ use crate::problem::Problem;
 use crate::routes::runs::path;
 
 /// An example of a body.
-const EXAMPLE_BODY: &str = r#"{"threadId": "t1", "runId": "r1", "messages": [{"id": "m1",
-    "role": "user", "content": "…"}]}"#;
+const EXAMPLE_BODY: &str = concat!(
+    r#"{"threadId": "t1", "runId": "r1", "#,
+    r#""messages": [{"id": "m1", "role": "user", "content": "…"}]}"#
+);
 
 /// `RunAgentInput`. The agent has its own tools, and the session its own state.
 #[derive(Debug, Deserialize)]

@@ -24,8 +24,10 @@ use crate::problem::Problem;
 use crate::routes::runs::path;
 
 /// An example of a body.
-const EXAMPLE_BODY: &str = r#"{"id": "CHAT", "trigger": "submit-message", "messages": [{"id": "m1",
-    "role": "user", "parts": [{"type": "text", "text": "…"}]}]}"#;
+const EXAMPLE_BODY: &str = concat!(
+    r#"{"id": "CHAT", "trigger": "submit-message", "#,
+    r#""messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "…"}]}]}"#
+);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -100,16 +100,15 @@ impl Message {
             return Ok(pending.iter().map(|id| of_all(id, approve, comment.clone())).collect());
         };
         if objects.next().is_some() {
-            return Err(A2aError::invalid("the message has several parts with data, which can decide differently"));
+            return Err(A2aError::invalid(
+                "the message has several parts with data, which can decide differently",
+            ));
         }
         let members = data.as_object().into_iter().flatten();
         decision::check_members("data", members, &DATA_MEMBERS)?;
         if let Some(decisions) = data["decisions"].as_array() {
-            let others: Vec<&str> = DATA_MEMBERS[1..]
-                .iter()
-                .copied()
-                .filter(|name| !data[*name].is_null())
-                .collect();
+            let others: Vec<&str> =
+                DATA_MEMBERS[1..].iter().copied().filter(|name| !data[*name].is_null()).collect();
             if !others.is_empty() {
                 let others = others.join(", ");
                 return Err(A2aError::invalid(format!("data has both decisions and {others}")));
@@ -122,14 +121,19 @@ impl Message {
         };
         let texts = self.parts().iter().filter_map(|part| part["text"].as_str());
         if texts.filter_map(said_decision).any(|said| said != approve) {
-            return Err(A2aError::invalid("the text and the data of the message decide differently"));
+            return Err(A2aError::invalid(
+                "the text and the data of the message decide differently",
+            ));
         }
         let comment = data["comment"].as_str().map(str::to_owned);
         let (answer, approved_arguments) = changes(data)?;
         match pending {
-            [id] => Ok(vec![Decision { answer, approved_arguments, ..of_all(id, approve, comment) }]),
+            [id] => {
+                Ok(vec![Decision { answer, approved_arguments, ..of_all(id, approve, comment) }])
+            }
             _ if answer.is_some() || approved_arguments.is_some() => {
-                let message = r#"several calls wait: name the call, with "decisions": [{"callId": …}]"#;
+                let message =
+                    r#"several calls wait: name the call, with "decisions": [{"callId": …}]"#;
                 Err(A2aError::invalid(message))
             }
             _ => Ok(pending.iter().map(|id| of_all(id, approve, comment.clone())).collect()),

@@ -52,7 +52,8 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
                     Some(_) => wait.message(),
                     None => format!("the task waits for: {}", wait.reason),
                 };
-                let data = wait.handoff.as_ref().map(|it| json!({"data": {"handoff": it.to_json()}}));
+                let data =
+                    wait.handoff.as_ref().map(|it| json!({"data": {"handoff": it.to_json()}}));
                 iter::once(json!({"text": text})).chain(data).collect()
             }
             parts => parts,
