@@ -97,6 +97,15 @@ mod tests {
                 Err(why) => format!("{why}\n"),
             };
         }
-        expect![""].assert_eq(&all);
+        expect![[r#"
+            ok
+            ok
+            supervisor.expires_after_seconds is 9999999999999999; it must be from 1 to 315360000
+            supervisor.escalate_after_seconds is 315360001; it must be from 1 to 315360000
+            supervisor.escalate_after_seconds is 60, but the request expires after 60
+            supervisor.capability has the character U+200B, which a name cannot have
+            supervisor.escalate_to has the character U+0009, which a name cannot have
+        "#]]
+        .assert_eq(&all);
     }
 }
