@@ -521,7 +521,7 @@ fn the_same_fork_again_waits_for_the_copy() {
             let refused = ask(&world, &local, "fork_session", other).await.unwrap_err();
             assert_eq!(refused.code, Code::Conflict, "{refused}");
         }
-        let ann = Caller::with("ann", "app", std::iter::empty::<&str>(), Default::default());
+        let ann = Caller::with("ann", "app", BTreeSet::new(), BTreeMap::new());
         let refused = ask(&world, &ann, "fork_session", args).await.unwrap_err();
         assert_eq!(refused.code, Code::Conflict, "{refused}");
     });
