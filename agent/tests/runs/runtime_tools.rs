@@ -10,6 +10,7 @@ const CLERK: &str = "
 tools: [look]
 planning: true
 profile: fast
+limits: { tool_calls: 20 }
 supervisor: { capability: boss }
 subagents: [helper, research, billing]
 config: { provider: script, tool_token_limit_before_evict: 2 }
