@@ -80,7 +80,7 @@ async fn begin(server: &TestServer, path: &str, body: &JsonValue) -> (String, St
     } else {
         assert_eq!(request.send().await.status, 200, "{path}");
     }
-    let found = rows(server, "SELECT id, session_id FROM runs ORDER BY created_at DESC").await;
+    let found = rows(server, "SELECT id, session_id FROM runs ORDER BY seq DESC").await;
     let run = found[0][0].as_str().expect("a run").to_owned();
     let fencing = claim(server, &run).await;
     local(server, "register_tool", json!({"name": "refund", "needs_approval": true})).await;
