@@ -170,7 +170,8 @@ async fn a_decision_with_a_member_without_an_effect_is_refused() {
         if path == A2A {
             let mut two = decision(path, &run, &call, json!({"approve": true}));
             for more in [json!({"text": "reject"}), json!({"data": {"approve": false}})] {
-                two["message"]["parts"][1] = more;
+                let first = two["message"]["parts"][0].clone();
+                two["message"]["parts"] = json!([first, more]);
                 assert_eq!(post(&server, path, &two).await.0, 400, "{two}");
             }
         }
