@@ -177,7 +177,7 @@ const fn command_of(listing: Listing) -> &'static str {
             "`abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"` lists the tables"
         }
         Listing::Columns => {
-            "`abide sql \"SELECT * FROM pragma_table_info('sessions')\"` lists the columns of a table"
+            "`abide sql \"SELECT * FROM sessions LIMIT 1\"` shows the columns of a table"
         }
         Listing::Reducers => LIST_REDUCERS,
     }

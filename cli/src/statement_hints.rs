@@ -29,9 +29,8 @@ fn of_other_program(sql: &str) -> Option<String> {
         .collect();
     let words: Vec<&str> = words.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
     let (first, rest) = words.split_first()?;
-    let columns_of = |table: &str| {
-        format!("`abide sql \"SELECT * FROM pragma_table_info('{table}')\"` lists the columns")
-    };
+    let columns_of =
+        |table: &str| format!("`abide sql \"SELECT * FROM {table} LIMIT 1\"` shows the columns");
     let tables =
         "`abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"` lists the tables";
     match (*first, rest) {
@@ -49,14 +48,14 @@ fn of_other_program(sql: &str) -> Option<String> {
 
 /// Names the table of the statement in the hint that lists columns, in place of an example.
 fn naming_table(refusal: Refusal, sql: &str) -> Refusal {
-    const EXAMPLE: &str = "pragma_table_info('sessions')";
+    const EXAMPLE: &str = "SELECT * FROM sessions LIMIT 1";
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut words = sql.split_whitespace();
     words.find(|word| word.eq_ignore_ascii_case("from"));
     let table = words.next().unwrap_or_default().trim_end_matches([',', ';', ')']);
     match refusal.hint.as_deref() {
         Some(hint) if !table.is_empty() && table.chars().all(is_name) => {
-            let hint = hint.replace(EXAMPLE, &format!("pragma_table_info('{table}')"));
+            let hint = hint.replace(EXAMPLE, &format!("SELECT * FROM {table} LIMIT 1"));
             refusal.hint(hint)
         }
         _ => refusal,
@@ -77,8 +76,7 @@ mod tests {
 
     #[test]
     fn commands_of_other_programs_have_a_statement() {
-        let columns =
-            "`abide sql \"SELECT * FROM pragma_table_info('sessions')\"` lists the columns";
+        let columns = "`abide sql \"SELECT * FROM sessions LIMIT 1\"` shows the columns";
         for sql in ["PRAGMA table_info(sessions)", ".schema sessions", "describe sessions;"] {
             assert_eq!(hint(sql, "x"), columns, "{sql}");
         }
@@ -91,10 +89,10 @@ mod tests {
 
     #[test]
     fn the_hint_for_a_column_names_the_table_of_the_statement() {
-        let given = "at byte 7; `abide sql \"SELECT * FROM pragma_table_info('sessions')\"` \
-                     lists the columns of a table";
+        let given = "at byte 7; `abide sql \"SELECT * FROM sessions LIMIT 1\"` \
+                     shows the columns of a table";
         let named = hint("SELECT call_id, result FROM tool_calls", given);
-        assert!(named.contains("pragma_table_info('tool_calls')"), "{named}");
+        assert!(named.contains("FROM tool_calls LIMIT 1"), "{named}");
         assert_eq!(hint("SELECT x FROM (SELECT 1)", given), given);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abide_client::arguments::{CreateToken, RevokeToken};
 use abide_client::{Abide, Call, Secret};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Caller, Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::{Value as JsonValue, json};
 
@@ -132,7 +132,7 @@ fn naming_role(failure: Failure, args: &Create) -> Failure {
     }
 }
 
-/// Whether the file has no token of an admin without a scope, and the new one is none either. Only a caller who sees
+/// Whether the file has no token of an admin without a scope and with every capability, and the new one is none either. Only a caller who sees
 /// all tokens can say so: one with the file, or of a server that requires no token yet.
 async fn lacks_admin(options: &Options, abide: &Abide, args: &Create) -> bool {
     if options.db.is_none() && options.token.is_some() {
@@ -141,11 +141,14 @@ async fn lacks_admin(options: &Options, abide: &Abide, args: &Create) -> bool {
     let sql = "SELECT
         (SELECT count(*) FROM tokens AS t JOIN identities AS i ON i.id = t.identity_id
          WHERE i.role = 'admin' AND i.scope = '{}'
+           AND EXISTS (SELECT 1 FROM json_each(i.capabilities) WHERE value = '*')
            AND t.revoked_at IS NULL AND i.disabled_at IS NULL)
         + (SELECT count(*) FROM identities
-           WHERE id = :id AND role = 'admin' AND scope = '{}' AND disabled_at IS NULL)";
+           WHERE id = :id AND role = 'admin' AND scope = '{}' AND disabled_at IS NULL
+           AND EXISTS (SELECT 1 FROM json_each(capabilities) WHERE value = '*'))";
     let admins = abide.sql(sql).param("id", &args.identity).fetch::<i64>().await;
-    let is_admin = args.role.as_deref() == Some("admin") && args.grants.scope.is_empty();
+    let has_all = args.grants.capabilities.iter().any(|name| name == Caller::EVERY_CAPABILITY);
+    let is_admin = args.role.as_deref() == Some("admin") && args.grants.scope.is_empty() && has_all;
     // If the query fails, so does the call, with the reason.
     !is_admin && admins.is_ok_and(|admins| admins == [0])
 }
@@ -156,7 +159,7 @@ fn no_admin(options: &Options) -> String {
         None => "FILE (after the server has stopped)".to_owned(),
     };
     format!(
-        "warning: no token of role admin without a scope exists; create one with `abide token create root --role admin --capability '*' --db {file}`"
+        "warning: no token of role admin without a scope and with the capability '*' exists, so nobody can manage every identity; create one with `abide token create root --role admin --capability '*' --db {file}`"
     )
 }
 

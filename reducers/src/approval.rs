@@ -341,7 +341,9 @@ fn decided(ctx: &mut Context<'_>, approval: &Approval) -> Result<Refusal, Abort>
     if approval.status == ApprovalStatus::Cancelled
         && let Some(run) = run_of_cancellation(ctx, approval)?
     {
-        return Ok(cancelled_with(approval, &run));
+        let session = ctx.get::<session::Session>(&approval.session_id)?;
+        let has_ended = session.is_some_and(|session| session.status.is_terminal());
+        return Ok(cancelled_with(approval, &run, has_ended));
     }
     let (id, status) = (&approval.id, approval.status);
     let detail = match (&approval.decided_by, approval.expires_at) {
@@ -369,15 +371,18 @@ fn run_of_cancellation(ctx: &mut Context<'_>, approval: &Approval) -> Result<Opt
     Ok(run.filter(has_cancelled))
 }
 
-/// The refusal of a decision on a call that was cancelled with its run.
-fn cancelled_with(approval: &Approval, run: &Run) -> Refusal {
+/// The refusal of a decision on a call that was cancelled with its run. `has_ended`: its session has ended too.
+fn cancelled_with(approval: &Approval, run: &Run, has_ended: bool) -> Refusal {
     let Run { id, status, .. } = run;
     let why = run.error_message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     let call = &approval.call_id;
     let detail = format!("call {call} was cancelled, because run {id} has ended ({status}){why}");
-    let hint = match run.error_code.as_deref() == Some(run::stop::MOVED) {
-        true => "decide in the file in which the run continues",
-        false => "start another run in the session; a new call asks for a new approval",
+    let hint = if run.error_code.as_deref() == Some(run::stop::MOVED) {
+        "decide in the file in which the run continues"
+    } else if has_ended {
+        "its session has ended too: start a run in a new session"
+    } else {
+        "start another run in the session; a new call asks for a new approval"
     };
     Refusal::new(Code::Conflict, detail).hint(hint)
 }

@@ -18,6 +18,17 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     characters(what, text)
 }
 
+/// Returns an argument of a command in a hint, quoted for a POSIX shell if necessary: others have chosen the ids in it.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
+    let starts_plainly = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts_plainly && text.chars().all(is_plain) && !text.contains("=~") && !text.contains(":~")
+    {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Checks a name that can be omitted.
 pub(crate) fn optional_name(what: &str, text: Option<&str>) -> Result<(), Refusal> {
     text.map_or(Ok(()), |text| name(what, text))

@@ -143,6 +143,8 @@ pub fn module() -> Module {
         .step(OF_CALLS)
         .visible::<HandoffRequest>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<HandoffCall>(RowVisibility::InScope)
+        // The interrupt of a run that waits for a supervisor.
+        .copied(("handoff_requests", "reason"), &[("run_events", "data")])
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
         .reducer(heartbeat_handoff::definition())
@@ -212,14 +214,8 @@ pub fn request_supervisor_handoff(
     }
     let call = claimed_call(ctx, &session_id, call_id.as_deref(), call_fencing_token)?;
     session::to_status(ctx, session, SessionStatus::HandedOff, |_| {})?;
-    let (id, now, seq) = (ctx.new_id("ho"), ctx.now, ctx.seq);
-    if let Some(call) = call {
-        let (handoff_id, session_id) = (id.clone(), session_id.clone());
-        ctx.insert(HandoffCall { handoff_id, session_id, call_id: call.call_id.clone(), seq })?;
-        wait_for_answer(ctx, call)?;
-    }
-    ctx.insert(HandoffRequest {
-        id,
+    let handoff = ctx.insert(HandoffRequest {
+        id: ctx.new_id("ho"),
         session_id,
         reason,
         required_capability,
@@ -233,10 +229,21 @@ pub fn request_supervisor_handoff(
         escalated_at: None,
         expires_at,
         resolution: None,
-        created_at: now,
-        updated_at: now,
-        seq,
-    })
+        created_at: ctx.now,
+        updated_at: ctx.now,
+        seq: ctx.seq,
+    })?;
+    if let Some(call) = call {
+        // After the row that it refers to: a caller with a scope cannot refer to a row that does not exist yet.
+        ctx.insert(HandoffCall {
+            handoff_id: handoff.id.clone(),
+            session_id: handoff.session_id.clone(),
+            call_id: call.call_id.clone(),
+            seq: ctx.seq,
+        })?;
+        wait_for_answer(ctx, call)?;
+    }
+    Ok(handoff)
 }
 
 /// Returns the call that the caller holds and that a handoff is for, if it names one.
@@ -546,7 +553,7 @@ fn claimed(
         let detail =
             format!("the claim of handoff {id} has expired; the handoff is {}", handoff.status);
         return Err(Refusal::new(Code::LeaseLost, detail)
-            .hint("claim it again with `abide call claim_handoff`")
+            .hint(format!("claim it again with `abide call claim_handoff id={id}`"))
             .into());
     }
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
@@ -554,7 +561,7 @@ fn claimed(
     Err(if ended {
         refusal
     } else {
-        refusal.hint("claim it first with `abide call claim_handoff`")
+        refusal.hint(format!("claim it first with `abide call claim_handoff id={id}`"))
     }
     .into())
 }

@@ -16,6 +16,12 @@ pub(crate) fn not_the_holder(what: &str) -> Refusal {
         .hint("claim it with this identity first, when that lease has expired")
 }
 
+/// The refusal of such a caller when nothing holds a lease any more. `state` is what became of the row.
+pub(crate) fn was_not_the_holder(what: &str, state: &str) -> Refusal {
+    let detail = format!("{what} is {state}, and its lease was held by another identity");
+    Refusal::new(Code::Denied, detail)
+}
+
 /// Removes the token from a result for a restricted caller who is not the holder.
 pub(crate) fn hide(ctx: &mut Context<'_>, fencing_token: &mut Option<i64>) -> Result<(), Abort> {
     if let Some(token) = *fencing_token

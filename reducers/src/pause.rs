@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::run::drive::held;
 use crate::run::{self, PAUSED, Run, RunEventKind, RunStatus};
-use crate::{budget, lease};
+use crate::{budget, check, lease};
 
 pub(crate) mod rows;
 
@@ -45,7 +45,7 @@ pub fn pause_run(
     check_reason(reason.as_deref())?;
     if run.status.is_terminal() {
         let detail = format!("run {id} is {} and cannot be paused", run.status);
-        let hint = "start_run starts another run in the session";
+        let hint = another_run_hint(&run);
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     let before = ctx.get::<Pause>(&id)?;
@@ -141,8 +141,15 @@ pub fn resume_run(
         let waits = run.reason.as_deref().filter(|_| run.status == RunStatus::Waiting);
         let waits = waits.map(|reason| format!(" for {reason}")).unwrap_or_default();
         let detail = format!("run {id} is {}{waits}, not paused", run.status);
-        let hint = "`abide agent pause` pauses a run; decide_approval, settle_tool_call and \
-                    resume_session continue a run that waits for them";
+        let hint = if run.status.is_terminal() {
+            another_run_hint(&run)
+        } else {
+            format!(
+                "`abide agent pause {}` pauses it; decide_approval, settle_tool_call and resume_session continue a \
+                 run that waits for them",
+                check::shell_word(&id)
+            )
+        };
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     run::starter::check_allowed(ctx, &run, Some(&ctx.caller.clone()))?;
@@ -213,4 +220,13 @@ fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
         }
         _ => Ok(()),
     }
+}
+
+/// How to go on in the session of a run that has ended.
+fn another_run_hint(run: &Run) -> String {
+    let session = check::shell_word(&run.session_id);
+    let agent = check::shell_word(&run.agent);
+    format!(
+        "`abide agent run --session {session} {agent} MESSAGE` starts another run in the session"
+    )
 }

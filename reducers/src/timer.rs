@@ -301,7 +301,10 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResu
         before.id, before.due_at
     );
     Err(Refusal::new(Code::Conflict, detail)
-        .hint("cancel it with `abide call cancel_timer` and set one with a new id")
+        .hint(format!(
+            "cancel it with `abide call cancel_timer {}` and set one with a new id",
+            check::shell_word(&format!("id={}", before.id))
+        ))
         .into())
 }
 

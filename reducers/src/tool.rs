@@ -387,8 +387,10 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
         tool = None;
     }
     Ok(tool.ok_or_else(|| {
-        Refusal::new(Code::NotFound, format!("there is no tool {name}"))
-            .hint("register it with `abide call register_tool`")
+        Refusal::new(Code::NotFound, format!("there is no tool {name}")).hint(format!(
+            "register it with `abide call register_tool {}`",
+            check::shell_word(&format!("name={name}"))
+        ))
     })?)
 }
 

@@ -496,6 +496,37 @@ async fn history_of(world: &World, tenant: &str) {
     }
 }
 
+/// Class: a call whose process has ended before its answer, and that nothing can continue. `agent fork` has no request id, so the
+/// same command said that the session exists already, and every other call that its history is still being copied.
+#[test]
+fn the_same_fork_again_waits_for_the_copy() {
+    run(async {
+        let mut world = World::new();
+        let local = Caller::local();
+        history(&world, &local).await;
+        without_steps(&mut world);
+        let args = json!({"session_id": "s", "id": "f"});
+        let first = ask(&world, &local, "fork_session", args.clone()).await.unwrap();
+        assert!(first["ended_at"].is_null(), "{first}");
+        with_steps(&mut world);
+        let again = ask(&world, &local, "fork_session", args.clone()).await.unwrap();
+        assert_eq!(again["messages"], 3 * ROUNDS, "{again}");
+        world.say("f", "It is complete.").await.unwrap();
+        let late = world.engine().call(&local, "fork_session", &args, None).await.unwrap();
+        assert!(late.duplicate, "it was forked again");
+        // Another fork under the same id is none.
+        for (name, value) in [("at", json!(1)), ("title", json!("Another."))] {
+            let mut other = args.clone();
+            other[name] = value;
+            let refused = ask(&world, &local, "fork_session", other).await.unwrap_err();
+            assert_eq!(refused.code, Code::Conflict, "{refused}");
+        }
+        let ann = Caller::with("ann", "app", BTreeSet::new(), BTreeMap::new());
+        let refused = ask(&world, &ann, "fork_session", args).await.unwrap_err();
+        assert_eq!(refused.code, Code::Conflict, "{refused}");
+    });
+}
+
 /// A retry of a request waits for the same fork, and a batch for all of its forks.
 #[test]
 fn retries_and_batches_wait_for_the_end() {

@@ -217,6 +217,56 @@ fn a_run_that_has_ended_is_not_tried_again() {
     begin(&["--session", "k1"]).good();
 }
 
+/// Class: a hint that leads to another refusal. The session had ended with its run, and the hint went on in it.
+#[test]
+fn a_hint_about_an_ended_session_names_a_new_one() {
+    let project = project("", "model: script/nope\n");
+    let begin = || project.run_on_file(&["agent", "run", "clerk", "Hi", "--id", "k1"]);
+    assert_eq!(begin().code, Some(1));
+    project.run_on_file(&["call", "cancel_session", "session_id=k1"]).good();
+    let former = begin();
+    let hint = "hint: use another --id for a new run in a new session: session k1 has ended\n";
+    assert!(former.stderr.ends_with(hint), "{former:?}");
+}
+
+/// A run was not found under its id if it is in a session with another id.
+#[test]
+fn a_run_of_another_session_continues_under_its_id() {
+    let project = project("", "description: x\n");
+    fs::write(project.path(".abide/answers.yaml"), "repeat: true\nanswers:\n  - text: Hello.\n")
+        .unwrap();
+    let begin =
+        |more: &[&str]| project.run_on_file(&[&["agent", "run", "clerk", "Hi"], more].concat());
+    begin(&["--id", "a"]).good();
+    begin(&["--session", "a", "--id", "b"]).good();
+    let again = begin(&["--id", "b"]).good();
+    assert!(again.stdout.contains("Hello."), "{again:?}");
+    assert_eq!(project.rows("SELECT count(*) FROM runs"), json!([[2]]));
+}
+
+/// The hint for a file in place of its folder was a command that fails with `File exists`.
+#[test]
+fn a_file_in_place_of_the_folder_of_agents_names_the_folder() {
+    let project = project("", "description: x\n");
+    let refused = project.run(&["serve", "--agents", ".abide/abide.yaml"]);
+    let expected = "error: .abide/abide.yaml is a file, not a folder   [bad_arguments]\n  \
+                    hint: --agents names the folder that it is in: --agents .abide\n";
+    assert_eq!(refused.stderr, expected, "{refused:?}");
+}
+
+/// A copy without the WAL was an internal error: `no such table: meta`.
+#[test]
+fn a_copy_without_its_wal_is_incomplete() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("copy.db");
+    let connection = rusqlite::Connection::open(&db).unwrap();
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA user_version = 0; VACUUM").unwrap();
+    drop(connection);
+    let verified = crate::program::run(["verify", db.to_str().unwrap()]);
+    assert!(verified.stderr.contains("is incomplete: it has no tables"), "{verified:?}");
+    assert!(verified.stderr.contains("`abide backup") && verified.code == Some(1), "{verified:?}");
+}
+
 /// The command ended with the code of success, and the run was in progress.
 #[test]
 fn a_closed_output_is_no_success() {

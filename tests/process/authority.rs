@@ -234,7 +234,7 @@ fn a_first_token_without_the_role_admin_warns() {
     let db = folder.path().join("abide.db");
     let db = db.to_str().unwrap();
     let warning = format!(
-        "warning: no token of role admin without a scope exists; create one with `abide token create root --role admin --capability '*' --db {db}`\n"
+        "warning: no token of role admin without a scope and with the capability '*' exists, so nobody can manage every identity; create one with `abide token create root --role admin --capability '*' --db {db}`\n"
     );
     let tenant = ["--role", "admin", "--scope", "tenant=a"];
     let create = |id: &'static str, words: &[&'static str]| {

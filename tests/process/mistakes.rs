@@ -650,19 +650,19 @@ fn statements_of_other_programs_and_wrong_names_have_a_way_out() {
     expect![[r#"
         $ PRAGMA table_info(sessions)
         error: the statement is not read-only   [bad_sql]
-          hint: `abide sql --db a.db "SELECT * FROM pragma_table_info('sessions')"` lists the columns
+          hint: `abide sql --db a.db "SELECT * FROM sessions LIMIT 1"` shows the columns
         $ .tables
         error: near ".": syntax error   [bad_sql]
           hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
         $ .schema tool_calls
         error: near ".": syntax error   [bad_sql]
-          hint: `abide sql --db a.db "SELECT * FROM pragma_table_info('tool_calls')"` lists the columns
+          hint: `abide sql --db a.db "SELECT * FROM tool_calls LIMIT 1"` shows the columns
         $ SHOW TABLES
         error: near "SHOW": syntax error   [bad_sql]
           hint: `abide sql --db a.db "SELECT name FROM sqlite_schema WHERE type = 'table'"` lists the tables
         $ SELECT call_id, results FROM tool_calls
         error: no such column: results   [bad_sql]
-          hint: at byte 16 of the statement; `abide sql --db a.db "SELECT * FROM pragma_table_info('tool_calls')"` lists the columns of a table; write text in single quotes
+          hint: at byte 16 of the statement; `abide sql --db a.db "SELECT * FROM tool_calls LIMIT 1"` shows the columns of a table; write text in single quotes
     "#]].assert_eq(&output);
 }
 

@@ -3,7 +3,7 @@
 //! calls, so another driver continues with the same agent.
 
 use abide_client::arguments::{CompleteToolCall, RegisterTool};
-use abide_client::{Agent, Code, Error, RunEventKind, ToolCall};
+use abide_client::{Agent, Error, RunEventKind, ToolCall};
 use abide_definitions::agent_tool::{self, HAND_BACK, message};
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -13,7 +13,7 @@ use crate::context::entry::HandoffEntry;
 use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, run_event};
 use crate::run::step::{Step, StepError};
-use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool, refused};
 
 /// The tool that hands back.
 pub(crate) struct HandBack;
@@ -83,14 +83,8 @@ pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
     let event = run_event(RunEventKind::Delegation, data);
     match driver.record(&[event], None, vec![done.into()]).await {
-        // The caller on whose behalf the run works may not use the other agent.
-        Err(StepError::Refused(error))
-            if matches!(error.code(), Some(Code::Denied | Code::NotFound)) =>
-        {
-            Ok(Some(ToolOutcome::failed(Failure::Denied, error.to_string())))
-        }
-        // The next step reads the call's current state.
-        Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),
+        // For example, the caller on whose behalf the run works may not use the other agent.
+        Err(StepError::Refused(error)) => refused(error),
         recorded => recorded.map(|()| None),
     }
 }

@@ -14,7 +14,7 @@ use crate::context::entry::{CallResult, CallStatus};
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
-use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool, refused};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -115,13 +115,7 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
         Err(StepError::Refused(error)) if error.code() == Some(Code::Conflict) => {
             Ok(Some(ToolOutcome::failed(Failure::Unavailable, error.to_string())))
         }
-        Err(StepError::Refused(error))
-            if matches!(error.code(), Some(Code::BadArguments | Code::Denied)) =>
-        {
-            Ok(Some(ToolOutcome::failed(Failure::Denied, error.to_string())))
-        }
-        // The next step reads the current state of the call.
-        Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),
+        Err(StepError::Refused(error)) => refused(error),
         recorded => recorded.map(|()| None),
     }
 }

@@ -2,7 +2,7 @@
 //! and the result of its call are one batch. Failures are texts for the model.
 
 use abide_client::arguments::{CompleteToolCall, ForgetMemories, SaveMemories};
-use abide_client::{Call, Code, Error, NewMemory, ToolCall};
+use abide_client::{Call, Error, NewMemory, ToolCall};
 use abide_definitions::agent_tool::{FORGET_MEMORY, SAVE_MEMORY, SEARCH_MEMORIES};
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -17,7 +17,7 @@ use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
-use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool, refused};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -174,7 +174,9 @@ async fn change(
     driver: &Driver,
     claimed: &ToolCall,
 ) -> Step<Option<ToolOutcome>> {
-    let Some(settings) = memory::facts::settings(driver) else { return Ok(None) };
+    let Some(settings) = memory::facts::settings(driver) else {
+        return Ok(Some(ToolOutcome::failed(Failure::Denied, "this agent has no memory")));
+    };
     let space = memory::facts::space(driver, &settings).await?;
     let arguments = claimed.arguments.value();
     let is_save = tool == MemoryTool::Save;
@@ -192,19 +194,9 @@ async fn change(
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
     match space.client.batch([change, Call::of(done)]).await {
         // The model can react to it, for example by forgetting a fact when the memory is full.
-        Err(error) if error.code().is_some_and(is_for_the_model) => {
-            Ok(Some(ToolOutcome::failed(Failure::Tool, error.to_string())))
-        }
-        // The next step reads the call's current state.
-        Err(error) if error.code().is_some() => Ok(None),
-        Err(error) => Err(StepError::Refused(error)),
+        Err(error) => refused(error),
         Ok(_) => Ok(None),
     }
-}
-
-/// Errors that the model can react to.
-fn is_for_the_model(code: Code) -> bool {
-    matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded)
 }
 
 fn save(driver: &Driver, space: &MemorySpace, arguments: Value) -> Result<SaveMemories, String> {

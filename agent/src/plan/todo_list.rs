@@ -11,8 +11,7 @@ use std::fmt::Write as _;
 
 use abide_client::arguments::{CompleteToolCall, WritePlan};
 use abide_client::{
-    Abide, Code, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind,
-    ToolCall,
+    Abide, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind, ToolCall,
 };
 use abide_definitions::agent_tool::MANAGE_TODO_LIST;
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
@@ -25,7 +24,7 @@ use crate::run::driver::Driver;
 use crate::run::lease::{fencing_token, run_event};
 use crate::run::step::{Step, StepError};
 use crate::tools::claimed::result_of;
-use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
+use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool, refused};
 
 /// A plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,12 +164,7 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
     let calls = write.into_iter().chain([done.into()]).collect();
     match driver.record(&events, None, calls).await {
         // The database refuses the plan, or the call has ended meanwhile.
-        Err(StepError::Refused(error))
-            if error.code().is_some_and(|code| code != Code::LeaseLost) =>
-        {
-            Ok(Some(ToolOutcome::failed(Failure::Tool, error.to_string())))
-        }
-        Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),
+        Err(StepError::Refused(error)) => refused(error),
         recorded => recorded.map(|()| None),
     }
 }

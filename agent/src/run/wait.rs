@@ -42,13 +42,38 @@ impl Driver {
         };
         let mut interrupt = interrupt(session_id, all, reason);
         interrupt.insert("agent".to_owned(), json!(self.agent.definition.name));
-        if reason == "pause" {
-            let paused = below.runs.first().map(|run| run.id.as_str());
-            interrupt.insert("run_id".to_owned(), json!(paused));
+        match (reason, below.runs.first()) {
+            ("pause", paused) => {
+                interrupt.insert("run_id".to_owned(), json!(paused.map(|run| run.id.as_str())));
+                if let Some(run) = paused {
+                    interrupt.insert("stage".to_owned(), json!(self.stage_of(&run.id).await?));
+                }
+            }
+            ("handoff", _) => {
+                if let Some((id, why)) = self.open_handoff(session_id).await? {
+                    interrupt.insert("handoff".to_owned(), json!({"id": id, "reason": why}));
+                }
+            }
+            _ => {}
         }
         let ends_at = self.wait_deadline().map(Micros);
         let run = self.abide.call(self.run_lease.wait(interrupt, ends_at)).await?;
         Ok(run.status == RunStatus::Waiting)
+    }
+
+    /// Returns the stage at which a delegated run is paused.
+    async fn stage_of(&self, run_id: &str) -> Result<Option<String>, Error> {
+        let sql = "SELECT stage FROM pauses WHERE run_id = :id";
+        let found: Vec<(Option<String>,)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
+        Ok(found.into_iter().next().and_then(|(stage,)| stage))
+    }
+
+    /// Returns the handoff that a session waits for, and why it was requested.
+    async fn open_handoff(&self, session_id: &str) -> Result<Option<(String, String)>, Error> {
+        let sql = "SELECT id, reason FROM handoff_requests WHERE session_id = :sid \
+                   AND status IN ('pending', 'claimed')";
+        let found = self.abide.sql(sql).param("sid", session_id).fetch().await?;
+        Ok(found.into_iter().next())
     }
 
     /// A call that needs a decision. One of a delegated run names the run.

@@ -1,15 +1,29 @@
 //! What the loop has to know about a tool of the runtime itself.
 
-use abide_client::ToolCall;
 use abide_client::arguments::RegisterTool;
+use abide_client::{Code, Error, ToolCall};
 use abide_models::ToolSpec;
-use abide_tools::{Effect, ToolDeclaration, ToolOutcome};
+use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{self, BoxFuture, FutureExt as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::entry::CallResult;
 use crate::run::driver::Driver;
-use crate::run::step::Step;
+use crate::run::step::{Step, StepError};
+
+/// Returns the outcome of a call whose effect the database has refused; `None` if another worker or driver has the call or the run
+/// now: the next step reads their state. Every other refusal is an outcome. Without one the call would stay claimed, and its next
+/// attempt would be refused in the same way, without an end and without a trace.
+pub(crate) fn refused(error: Error) -> Step<Option<ToolOutcome>> {
+    match error.code() {
+        None => Err(StepError::Refused(error)),
+        Some(Code::LeaseLost) => Ok(None),
+        Some(code) => {
+            let failure = if code.retryable() { Failure::Unavailable } else { Failure::Denied };
+            Ok(Some(ToolOutcome::failed(failure, error.to_string())))
+        }
+    }
+}
 
 /// When a call may run, relative to the other calls of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,5 +97,29 @@ pub(crate) trait RuntimeTool: Send + Sync {
         result: CallResult,
     ) -> BoxFuture<'a, Step<CallResult>> {
         future::ready(Ok(result)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_client::Refusal;
+
+    use super::*;
+
+    /// Class: a refused effect of the runtime without an outcome. A call of `request_supervisor` whose request was `not_found` stayed
+    /// claimed until its lease ended, was claimed again and refused in the same way, for ever.
+    #[test]
+    fn every_refusal_but_a_lost_lease_is_an_outcome() {
+        for code in Code::ALL {
+            let error = Error::Refused(Refusal::new(*code, "it is refused"));
+            let Ok(outcome) = refused(error) else { panic!("{code} has no outcome") };
+            let failure = outcome.and_then(|outcome| outcome.failure);
+            let expected = match code {
+                Code::LeaseLost => None,
+                code if code.retryable() => Some(Failure::Unavailable),
+                _ => Some(Failure::Denied),
+            };
+            assert_eq!(failure, expected, "{code}");
+        }
     }
 }

@@ -402,7 +402,7 @@ answers:
         clerk: "supervisor: { capability: boss }\n",
         scripts: vec![("script", script)],
         decides: resolve,
-        queries: 32,
+        queries: 33,
         ..Scenario::default()
     };
     check(scenario, expect_file!["behaviour/supervisor.txt"]).await;

@@ -355,6 +355,9 @@ pub(crate) async fn transcript(abide: &Abide) -> String {
 fn without_random_ids(mut data: Value) -> Value {
     if let Some(fields) = data.as_object_mut() {
         fields.remove("approval_id");
+        if let Some(handoff) = fields.get_mut("handoff").and_then(Value::as_object_mut) {
+            handoff.remove("id");
+        }
         let requests = fields.get_mut("action_requests").and_then(Value::as_array_mut);
         for request in requests.into_iter().flatten().filter_map(Value::as_object_mut) {
             request.remove("approval_id");

@@ -38,6 +38,7 @@ mod recorded_runs;
 mod reload;
 mod remote_agents;
 mod restarts;
+mod runtime_tools;
 mod scripted_model;
 mod starved;
 mod stops;

@@ -6,6 +6,7 @@ use abide_client::arguments::{
 };
 use abide_client::{Abide, Call, Code, Decision, RunEventKind};
 use expect_test::expect;
+use serde_json::json;
 
 use crate::fixture::{FixtureOptions, RuntimeFixture, providers};
 
@@ -36,6 +37,12 @@ async fn the_answer_is_the_result_of_the_call() {
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
     assert_eq!(interrupt.data["reason"], "handoff");
+    // Clients learned only that the run waits for a handoff.
+    let handoff = &interrupt.data["handoff"];
+    assert_eq!(
+        (&handoff["id"], &handoff["reason"]),
+        (&json!(open_handoff(&fixture.abide).await), &json!("May I pay?"))
+    );
     let sql = "SELECT h.reason, h.required_capability, h.escalate_to, c.call_id, s.status, r.status, \
                r.reason, c.status, (h.expires_at - h.created_at) / 1000000 \
                FROM handoff_requests AS h JOIN sessions AS s ON s.id = h.session_id \

@@ -206,10 +206,9 @@ pub(crate) fn where_to(options: &Options) -> String {
 }
 
 /// Parts of hints of reducers that name calls and their arguments, and the same parts on the command line.
-const COMMAND_HINTS: [(&str, &str); 4] = [
+const COMMAND_HINTS: [(&str, &str); 3] = [
     // The run is exported where the snapshot was made, not where it was refused.
     ("export with copy=true", "export with `abide agent export --db ORIGIN --copy`"),
-    ("fork_session copies the history", "`abide agent fork` copies the history"),
     ("start_run starts another run", "`abide agent run --session SESSION` starts another run"),
     (
         "start a runtime that has these tools and the agents behind them on this file, or register_tool, and import again",

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use super::hint::FILE;
 pub(crate) use super::hint::FOLDER;
-use super::hint::of_folder;
+use super::hint::{of_folder, quoted};
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
 use crate::cells::counted;
@@ -81,6 +81,20 @@ pub(crate) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
 
 /// The refusal of a missing folder.
 pub(super) fn no_folder(folder: &Path) -> Refusal {
+    if folder.exists() {
+        let detail = format!("{} is a file, not a folder", folder.display());
+        let hint = match folder.parent().filter(|_| folder.ends_with("abide.yaml")) {
+            Some(parent) if parent == Path::new("") => {
+                "--agents names its folder: --agents .".to_owned()
+            }
+            Some(parent) => {
+                let parent = quoted(&parent.display().to_string());
+                format!("--agents names the folder that it is in: --agents {parent}")
+            }
+            None => "--agents names the folder with abide.yaml and agents/".to_owned(),
+        };
+        return Refusal::new(Code::BadArguments, detail).hint(hint);
+    }
     let detail = format!("there is no folder {}", folder.display());
     let hint =
         format!("`abide agent init{}` creates it; --agents names another one", of_folder(folder));

@@ -4,13 +4,15 @@ use std::path::Path;
 
 use abide_agent::{AgentEvent, Events, suggestion_for_run};
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_client::{Abide, AgentState, Call, Committed, Run as Row, RunEventKind, RunStatus};
+use abide_client::{
+    Abide, AgentState, Call, Committed, Run as Row, RunEventKind, RunStatus, Session,
+};
 use abide_schema::{Code, Refusal};
 use clap::Args;
 
 use super::approvals::{Decider, consent, decide, program_question};
 use super::definitions::Definitions;
-use super::hint::{HintContext, of_folder, of_locked, quoted};
+use super::hint::{HintContext, of_folder, of_locked, quoted, where_to};
 use super::host::{AgentHost, agents_file, check_folder_exists, open};
 use super::silence::StallNotice;
 use super::view::View;
@@ -90,31 +92,52 @@ async fn follow(definitions: &Definitions<'_>, abide: &Abide, args: Run) -> Resu
     let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id)
         .in_session(args.session.as_deref())
         .approving(args.yes);
-    let watched = watch(options, abide, &run.id, &hint, args.yes).await;
-    watched.map_err(|failure| of_former(&run, args.session.is_some(), failure))
+    match watch(options, abide, &run.id, &hint, args.yes).await {
+        Err(Failure::Run(code, refusal)) => {
+            let explained = of_former(options, abide, &run, args.session.is_some(), code, refusal);
+            Err(explained.await)
+        }
+        watched => watched,
+    }
 }
 
-/// The failure of a run that had ended before the command: its cause may be gone, so its hint may be wrong.
-fn of_former(run: &Row, in_session: bool, failure: Failure) -> Failure {
-    match (failure, run.ended_at) {
-        (Failure::Run(code, _), Some(ended_at)) => {
-            let Row { id, session_id, .. } = run;
-            let message = run.error_message.as_deref().unwrap_or_default();
-            let detail = format!("run {id} has ended at {ended_at} without an answer: {message}");
-            let new = "use another --id for a new run";
-            let hint = match in_session {
-                true => format!("{new} of the session"),
-                false => {
-                    let session = quoted(session_id);
-                    format!(
-                        "{new}, or --session {session} in place of --id to go on in the session"
-                    )
-                }
-            };
-            Failure::Run(code, Refusal::new(Code::BadTransition, detail).hint(hint))
-        }
-        (failure, _) => failure,
+/// The error code of a run that continues in another file.
+const MOVED: &str = "moved";
+
+/// The failure of a run, with a hint that is true now. The cause of a run that had ended before the command may be gone.
+async fn of_former(
+    options: &Options,
+    abide: &Abide,
+    run: &Row,
+    in_session: bool,
+    code: String,
+    refusal: Refusal,
+) -> Failure {
+    let Row { id, session_id, .. } = run;
+    if code == MOVED {
+        let export = format!("abide agent export{} {}", where_to(options), quoted(id));
+        let hint = format!(
+            "it continues in the file that imports its snapshot; `{export}` prints the snapshot again"
+        );
+        return Failure::Run(code, refusal.hint(hint));
     }
+    let Some(ended_at) = run.ended_at else { return Failure::Run(code, refusal) };
+    let message = run.error_message.as_deref().unwrap_or_default();
+    let detail = format!("run {id} has ended at {ended_at} without an answer: {message}");
+    let new = "use another --id for a new run";
+    let session = abide.sql("SELECT * FROM sessions WHERE id = :id").param("id", session_id);
+    // A failure to read it leaves the hint that needs no session.
+    let sessions: Vec<Session> = session.fetch().await.unwrap_or_default();
+    let is_open = sessions.iter().any(|session| !session.status.is_terminal());
+    let hint = if !is_open {
+        format!("{new} in a new session: the session {session_id} has ended")
+    } else if in_session {
+        format!("{new} of the session")
+    } else {
+        let session = quoted(session_id);
+        format!("{new}, or --session {session} in place of --id to go on in the session")
+    };
+    Failure::Run(code, Refusal::new(Code::BadTransition, detail).hint(hint))
 }
 
 /// Adds what else the command can use: a conversation without `--db` and `--url` is in a file.
@@ -221,9 +244,15 @@ async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Resu
     }
     let id = args.id.clone().unwrap_or_else(|| format!("run_{}", uuid::Uuid::new_v4().simple()));
     let session = CreateSession::new(&args.name).id(&id);
-    let run = StartRun::new(args.session.as_ref().unwrap_or(&id)).id(&id).input(&args.input);
+    // A run that exists has its session, whether the command names it or not.
+    let of_run = existing.as_ref().map(|run| &run.session_id);
+    let session_id = args.session.as_ref().or(of_run).unwrap_or(&id);
+    let run = StartRun::new(session_id).id(&id).input(&args.input);
     if args.session.is_some() {
         return begun(abide, run.agent(&args.name), args).await;
+    }
+    if existing.is_some() {
+        return begun(abide, run, args).await;
     }
     // Both or neither: an unknown agent leaves no session.
     match abide.batch([Call::of(session), Call::of(run.clone())]).await {
@@ -235,9 +264,8 @@ async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Resu
         Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
         Err(error) => return Err(error.into()),
     }
-    // The session exists. Unless the run does, too, it can be one of another agent.
-    let run = if existing.is_some() { run } else { run.agent(&args.name) };
-    begun(abide, run, args).await
+    // The session exists without the run. It can be one of another agent.
+    begun(abide, run.agent(&args.name), args).await
 }
 
 /// A run in an existing session.

@@ -112,7 +112,7 @@ pub use abide_reducers::{
     TraceStatus, Webhook, WebhookState, WebhookStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
-pub use abide_schema::id::is_invisible;
+pub use abide_schema::id::{forbidden_character, is_invisible};
 pub use abide_schema::reducer::DERIVED;
 pub use abide_schema::template;
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};

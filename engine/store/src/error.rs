@@ -232,6 +232,9 @@ pub enum OpenError {
     /// The file is a SQLite database of another program.
     #[error("{} is a SQLite database of another program", .0.display())]
     NotOurs(PathBuf),
+    /// The file has no tables: all that was written is in the WAL that it was copied without.
+    #[error("{} is incomplete: it has no tables, which are in the -wal file next to the original", .0.display())]
+    Incomplete(PathBuf),
     /// The file was written by a newer Abide.
     #[error(
         "{} was written by a newer Abide: {what} has version {found}, this one supports {known}",
@@ -345,6 +348,10 @@ impl OpenError {
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
                 (Code::BadRequest, "pass another file; this one was not changed")
             }
+            OpenError::Incomplete(_) => (
+                Code::BadRequest,
+                "copy a database with `abide backup`, or all of its files while no process has it open",
+            ),
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
             OpenError::Undeclared { .. } => (
                 Code::Conflict,

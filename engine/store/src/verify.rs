@@ -117,6 +117,10 @@ impl LogFile {
         let connection = open_read_only(path, layout)?;
         let store =
             |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+        let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'meta')";
+        if !connection.query_row(sql, [], |row| row.get::<_, bool>(0)).map_err(store)? {
+            return Err(OpenError::Incomplete(path.to_owned()));
+        }
         let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let declared = system::tables().into_iter().chain(layout.tables());

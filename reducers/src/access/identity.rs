@@ -275,7 +275,8 @@ pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result
         let detail = format!(
             "only a caller with the capability {missing} can manage identity {id}, which has it"
         );
-        return Err(Refusal::new(Code::Denied, detail).hint("ask an admin who has it").into());
+        let hint = "ask an admin who has it; with the file, --db needs no capability";
+        return Err(Refusal::new(Code::Denied, detail).hint(hint).into());
     }
     capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
     Ok(())

@@ -98,7 +98,10 @@ pub fn create_token(
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
         return Err(Refusal::new(Code::Conflict, format!("token {id} already exists"))
-            .hint("create a token with another id; `abide token create` generates one")
+            .hint(format!(
+                "`abide token create {}` chooses an unused id",
+                check::shell_word(&identity_id)
+            ))
             .into());
     }
     let token = Token {

@@ -301,7 +301,12 @@ pub(crate) fn held_quietly(
         return Ok(run);
     }
     if run.fencing_token.is_some() && !holder {
-        return Err(lease::not_the_holder(&format!("run {id}")).into());
+        let what = format!("run {id}");
+        return Err(match driven {
+            true => lease::not_the_holder(&what),
+            false => lease::was_not_the_holder(&what, run.status.as_str()),
+        }
+        .into());
     }
     let detail = match (&run.driver, run.status) {
         (Some(driver), RunStatus::Running) => {

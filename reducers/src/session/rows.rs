@@ -176,8 +176,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     ctx.about(id);
     if session.is_being_copied() {
         let detail = format!("the history of session {id} is still being copied");
-        let hint =
-            "wait until the row of session_forks has ended_at: the answer to fork_session does";
+        let hint = "the copy goes on while a process has the file open; the same fork_session call again waits for its end";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     Ok(session)

@@ -17,6 +17,7 @@ use super::rows::RunMove;
 use crate::access::policy::Policy;
 use crate::agent::AgentRevision;
 use crate::budget::RunBudget;
+use crate::check;
 use crate::cleanup::{self, Task};
 use crate::delegation;
 use crate::message::AgentState;
@@ -103,9 +104,11 @@ fn check_status(run: &Run) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("run {} is {}; only a run that waits can be exported", run.id, run.status);
-    let hint = match run.status.is_terminal() {
-        true => "fork_session copies the history of a session",
-        false => "pause it first: `abide agent pause RUN`",
+    let hint = if run.status.is_terminal() {
+        let session = check::shell_word(&run.session_id);
+        format!("`abide agent fork {session}` copies the history of its session")
+    } else {
+        format!("pause it first: `abide agent pause {}`", check::shell_word(&run.id))
     };
     Err(Refusal::new(Code::BadTransition, detail).hint(hint))
 }

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 
-use abide_schema::reducer::{DERIVED, keyed_digest};
+use abide_schema::reducer::{DERIVED, ReducerResult, keyed_digest};
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, Value, limits, reducer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue, json};
@@ -28,14 +28,15 @@ use crate::handoff::HandoffCall;
 use crate::memory::{self, NewMemory};
 use crate::message::rows::{self, AgentState, NewEntry};
 use crate::plan::{self, NewPlanStep, PlanVersion};
-use crate::session::{self, NewSession, Session};
+use crate::session::{self, NewSession, Session, SessionStatus};
 use crate::summary::{ArchivedResult, ContextSummary};
 use crate::tool_call::{ToolCall, ToolCallStatus};
 
 /// Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool
 /// calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call that had not begun is
 /// cancelled in the copy, and one that ran stays without an outcome. The row of `session_forks` links both. A long history is
-/// copied in several transactions; the answer waits for the last one.
+/// copied in several transactions; the answer waits for the last one. The same call of the same caller again, with `id`, is about
+/// the same copy, and waits for it.
 #[reducer(roles(app, agent))]
 pub fn fork_session(
     ctx: &mut Context<'_>,
@@ -47,7 +48,8 @@ pub fn fork_session(
     id: Option<String>,
     /// The title of the new session; that of the other one if omitted.
     title: Option<String>,
-) -> Result<SessionFork, Abort> {
+) -> Result<ReducerResult<SessionFork>, Abort> {
+    let wanted_at = at;
     // First, so that a caller that may not read the session learns nothing of the log.
     let origin = session::find(ctx, &session_id)?;
     let at = checked(ctx, at)?;
@@ -56,7 +58,12 @@ pub fn fork_session(
         None => ctx.new_id("s"),
     };
     check::name("id", &id)?;
-    if ctx.get::<Session>(&id)?.is_some() {
+    if let Some(existing) = ctx.get::<Session>(&id)? {
+        let same_title = title.is_none() || title == existing.title;
+        if same_title && let Some(fork) = earlier(ctx, &existing, &origin, wanted_at)? {
+            ctx.about(&id);
+            return Ok(ReducerResult::Duplicate(fork.seq, fork));
+        }
         let detail = format!("session {id} already exists");
         let hint = "omit id to get a generated one";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
@@ -93,7 +100,27 @@ pub fn fork_session(
     let fork = copy.take_step(ctx)?;
     // Results of earlier versions had no such member.
     let ended_at = fork.ended_at.filter(|_| !ctx.is_before("snapshot", 6));
-    Ok(SessionFork { ended_at, ..fork })
+    Ok(ReducerResult::Fresh(SessionFork { ended_at, ..fork }))
+}
+
+/// Returns the fork that an earlier call of the caller has begun: its process can have ended before the answer. A copy that
+/// failed is none.
+fn earlier(
+    ctx: &mut Context<'_>,
+    copy: &Session,
+    origin: &Session,
+    at: Option<i64>,
+) -> Result<Option<SessionFork>, Abort> {
+    if copy.status == SessionStatus::Failed {
+        return Ok(None);
+    }
+    let fork = ctx.get::<SessionFork>(&copy.id)?;
+    let caller = ctx.caller.id();
+    Ok(fork.filter(|fork| {
+        fork.origin_id == origin.id
+            && fork.forked_by == caller
+            && at.is_none_or(|at| fork.at == Seq(at))
+    }))
 }
 
 /// Why a step was refused.

@@ -4,6 +4,7 @@
 use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
+use super::holder::settlement_hint;
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
 use crate::cleanup::rows::Room;
 use crate::{approval, exchange, lease, run};
@@ -40,9 +41,7 @@ pub fn cancel_tool_call(
         }
         ToolCallStatus::Unknown => {
             let detail = format!("call {call_id} cannot be cancelled: it may have run");
-            let hint = "find out whether it ran, then record the outcome with \
-                        `abide call settle_tool_call`";
-            Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
+            Err(Refusal::new(Code::Conflict, detail).hint(settlement_hint(&call_id)).into())
         }
         status => {
             let detail = format!("call {call_id} is {status} and cannot be cancelled");

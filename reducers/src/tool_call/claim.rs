@@ -3,6 +3,7 @@
 use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits, reducer};
 
+use super::holder::settlement_hint;
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refusal, save};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
@@ -312,9 +313,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
             "call {id} was claimed by {holder}; whether it ran is unknown, and {} must not run twice",
             call.tool_name
         );
-        return Refusal::new(Code::Conflict, detail).hint(
-            "find out whether it ran, then record the outcome with `abide call settle_tool_call`",
-        );
+        return Refusal::new(Code::Conflict, detail).hint(settlement_hint(id));
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {

@@ -49,9 +49,20 @@ pub(super) fn refusal(
     let held = lease::is_holder(ctx, current)?
         || (lost_lease(ctx, call, fencing_token)?.is_some()
             && lease::is_holder(ctx, fencing_token)?);
-    Ok(match held {
-        true => not_held(call, fencing_token),
-        false => lease::not_the_holder(&format!("call {}", call.call_id)),
+    if held {
+        return Ok(not_held(call, fencing_token));
+    }
+    let what = format!("call {}", call.call_id);
+    Ok(match call.status {
+        ToolCallStatus::Claimed => lease::not_the_holder(&what),
+        status => {
+            let refusal = lease::was_not_the_holder(&what, status.as_str());
+            match status {
+                ToolCallStatus::Pending => refusal.hint("claim it with this identity first"),
+                ToolCallStatus::Unknown => refusal.hint(settlement_hint(&call.call_id)),
+                _ => refusal,
+            }
+        }
     })
 }
 
@@ -91,6 +102,15 @@ fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
         (_, true) => Refusal::new(Code::Conflict, format!("call {id} is {status} already")),
         (_, false) => lease_lost(format!("call {id} is {status} under another token")),
     }
+}
+
+/// How to end a call whose worker disappeared.
+pub(super) fn settlement_hint(call_id: &str) -> String {
+    let id = check::shell_word(&format!("call_id={call_id}"));
+    let settle = format!("abide call settle_tool_call {id}");
+    format!(
+        "find out whether it ran, then record the outcome with `{settle} outcome=succeeded` or `{settle} outcome=failed`"
+    )
 }
 
 /// The hint of a lost lease.

@@ -247,7 +247,7 @@ fn a_token_is_that_of_a_claim_that_is_held() {
             seq 10 {}
             refused conflict: handoff ho#1 was claimed by sue and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             seq 11 {id: ho#1, status: pending, fencing_token: 9, reason: help}
-            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with `abide call claim_handoff`)
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with `abide call claim_handoff id=ho#1`)
             seq 12 {name: support, revision: 1, mode: primary}
             seq 13 {id: s2, status: created}
             seq 14 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}

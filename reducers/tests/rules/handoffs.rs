@@ -135,8 +135,8 @@ fn one_supervisor_wins() {
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             seq 5 {id: ho#1, status: pending, fencing_token: 4, reason: wants a refund}
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff id=ho#1`)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff id=ho#1`)
             seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
         "#]],
     );
@@ -172,11 +172,11 @@ fn a_claim_expires() {
             seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:01:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
             ("pending", null, 4, null)
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
-            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with `abide call claim_handoff`)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff id=ho#1`)
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with `abide call claim_handoff id=ho#1`)
             seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:16:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
-            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is claimed (hint: claim it again with `abide call claim_handoff`)
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is claimed (hint: claim it again with `abide call claim_handoff id=ho#1`)
             seq 7 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund}
             seq 8 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:30:00Z (hint: watch for handoffs: `abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'"`)
@@ -285,7 +285,7 @@ fn invalid_handoffs_are_refused() {
             refused not_found: there is no handoff ho_nobody (hint: the query `SELECT id, status FROM handoff_requests` lists them)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
-            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff`)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff id=ho#1`)
             refused bad_arguments: resolve_handoff: argument resolution is missing (hint: resolve_handoff takes id, resolution, fencing_token?)
             refused bad_arguments: reject_handoff: argument reason is missing (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_transition: session s1 is handed_off, so it cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
@@ -335,6 +335,37 @@ fn the_agent_continues_meanwhile() {
             seq 5 {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:01}
             seq 6 {call_id: c1, status: succeeded, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:01, result: 1}
             ("handed_off", 5)
+        "#]],
+    );
+}
+
+/// Class: a row that refers to one that is written after it. A caller without a scope may write them in any order; for one with a scope
+/// the second row does not exist yet, so the request was `not_found`.
+#[test]
+fn a_call_in_a_session_with_a_scope_waits_for_a_supervisor() {
+    check(
+        r#"
+        who ann admin +* tenant=acme
+        register_tool name=ask effect=idempotent
+        create_session agent=support id=s1 as=ann
+        request_tool_call call_id=c1 session_id=s1 tool_name=ask arguments={} as=ann
+        claim_tool_call call_id=c1 as=ann
+        request_supervisor_handoff session_id=s1 reason=help required_capability=x call_id=c1 call_fencing_token=4 as=ann
+        claim_handoff id=ho#1 as=ann
+        resolve_handoff id=ho#1 resolution=yes as=ann
+        sql SELECT c.status, c.result ->> '$.text', s.status FROM tool_calls AS c JOIN sessions AS s ON s.id = c.session_id
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: ask, version: 1, effect: idempotent}
+            seq 2 {id: tenant=acme/s1, status: created, scope: {"tenant":"acme"}}
+            seq 3 {call_id: tenant=acme/c1, status: pending, attempt: 0}
+            seq 4 {call_id: tenant=acme/c1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:00:30}
+            seq 5 {id: ho#1, status: pending, reason: help}
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: ann, lease_expires_at: 14:15:00, reason: help}
+            seq 7 {id: ho#1, status: resolved, fencing_token: 6, claimed_by: ann, lease_expires_at: 14:15:00, reason: help, resolution: yes}
+            ("succeeded", "yes", "active")
+            the same up to 7
         "#]],
     );
 }

@@ -138,8 +138,8 @@ fn no_caller_can_grant_more_than_it_has() {
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
             refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             seq 6 {id: tenant=acme/a3, scope: {"tenant":"acme"}}
-            refused denied: only a caller with the capability wires can manage identity tenant=acme/a4, which has it (hint: ask an admin who has it)
-            refused denied: only a caller with the capability * can manage identity tenant=acme/a5, which has it (hint: ask an admin who has it)
+            refused denied: only a caller with the capability wires can manage identity tenant=acme/a4, which has it (hint: ask an admin who has it; with the file, --db needs no capability)
+            refused denied: only a caller with the capability * can manage identity tenant=acme/a5, which has it (hint: ask an admin who has it; with the file, --db needs no capability)
             seq 9 {id: c1}
             refused denied: only an admin or a caller with the role admin can manage identity c2, which has that role (hint: ask an admin)
             seq 11 {id: c3}
@@ -187,7 +187,7 @@ fn tokens_are_identified_by_their_hash() {
             seq 3 {id: zoe, scope: {"tenant":"zeta"}}
             seq 4 {id: annannann, expires_at: 14:00:01}
             seq 4 again {id: annannann, expires_at: 14:00:01}
-            refused conflict: token annannann already exists (hint: create a token with another id; `abide token create` generates one)
+            refused conflict: token annannann already exists (hint: `abide token create ann` chooses an unused id)
             refused bad_arguments: hash must be a SHA-256 in 64 lower-case hexadecimal digits (hint: `abide token create` creates a token and shows it once)
             seq 5 {id: zoezoezoe}
             refused not_found: there is no identity zoe (hint: `abide identity list` lists them; `abide identity create` creates one)

@@ -76,8 +76,8 @@ fn a_run_pauses_when_it_reaches_the_requested_stage() {
             seq 12 {status: requested}
             seq 13 {id: r1, revision: 1, status: running, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4}
             seq 14 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 5, fencing_token: 4, reason: the run was aborted, error_code: aborted, error_message: the run was aborted}
-            refused bad_transition: run r1 is aborted and cannot be paused (hint: start_run starts another run in the session)
-            refused bad_transition: run r1 is aborted, not paused (hint: `abide agent pause` pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
+            refused bad_transition: run r1 is aborted and cannot be paused (hint: `abide agent run --session s1 support MESSAGE` starts another run in the session)
+            refused bad_transition: run r1 is aborted, not paused (hint: `abide agent run --session s1 support MESSAGE` starts another run in the session)
             refused not_found: there is no run r9 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             the same up to 14
         "#]],

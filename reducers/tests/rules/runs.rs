@@ -903,7 +903,7 @@ fn a_delegated_run_that_waits_ends_at_its_limit() {
             seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
             ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
             ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
-            refused bad_transition: run r1~1~run is failed, not paused (hint: `abide agent pause` pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
+            refused bad_transition: run r1~1~run is failed, not paused (hint: `abide agent run --session r1~1 clerk MESSAGE` starts another run in the session)
             ("r1", "running", 30000000, null) ("r1~1~run", "failed", 30000000, null)
             the same up to 13
         "#]],
@@ -924,7 +924,7 @@ fn a_delegated_run_that_waits_ends_at_its_limit() {
             seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
             ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
             ("r1", "failed", null, "execution_timeout") ("r1~1~run", "aborted", "the run that delegated it has ended", "aborted")
-            refused bad_transition: run r1~1~run is aborted, not paused (hint: `abide agent pause` pauses a run; decide_approval, settle_tool_call and resume_session continue a run that waits for them)
+            refused bad_transition: run r1~1~run is aborted, not paused (hint: `abide agent run --session r1~1 clerk MESSAGE` starts another run in the session)
             ("r1", "failed", 60000000, null) ("r1~1~run", "aborted", 60000000, null)
             the same up to 13
         "#]],

@@ -221,7 +221,7 @@ fn only_a_run_that_waits_is_exported() {
             seq 2 {name: pay, version: 1, effect: at_most_once}
             seq 3 {id: s1, status: created}
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused bad_transition: run r1 is running; only a run that waits can be exported (hint: pause it first: `abide agent pause RUN`)
+            refused bad_transition: run r1 is running; only a run that waits can be exported (hint: pause it first: `abide agent pause r1`)
             refused not_found: there is no run r9 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:01:00}
             seq 6 {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:01:00}
@@ -229,7 +229,7 @@ fn only_a_run_that_waits_is_exported() {
             refused conflict: a tool call of session s1 is running (hint: export the run when the call has ended; cancel_tool_call asks it to stop)
             seq 8 {call_id: c1, status: failed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:01:00, error: x}
             seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 5, reason: the run was aborted, error_code: aborted, error_message: the run was aborted}
-            refused bad_transition: run r1 is aborted; only a run that waits can be exported (hint: fork_session copies the history of a session)
+            refused bad_transition: run r1 is aborted; only a run that waits can be exported (hint: `abide agent fork s1` copies the history of its session)
             the same up to 9
         "#]],
     );
@@ -658,7 +658,7 @@ fn a_fork_is_refused_outside_of_the_log() {
             refused not_found: there is no session tenant=acme/s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 3 {}
             seq 4 {}
-            refused conflict: session tenant=acme/f1 already exists (hint: omit id to get a generated one)
+            seq 4 again {}
             refused bad_arguments: the id "a~b" contains ~, which is reserved (hint: ids with ~ are derived from the run that they belong to)
             seq 5 {id: tenant=acme/s1, status: completed, scope: {"tenant":"acme"}}
             seq 6 {}

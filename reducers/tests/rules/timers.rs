@@ -123,8 +123,8 @@ fn a_timer_with_an_existing_id() {
         expect![[r#"
             seq 1 {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
-            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with `abide call cancel_timer` and set one with a new id)
-            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with `abide call cancel_timer` and set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with `abide call cancel_timer id=t1` and set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with `abide call cancel_timer id=t1` and set one with a new id)
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: fired, due_at: 14:00:01, fired_at: 14:00:01}
         "#]],

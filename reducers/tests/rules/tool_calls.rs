@@ -186,7 +186,7 @@ fn invalid_calls_are_refused() {
         sql SELECT count(*) FROM events
         "#,
         expect![[r#"
-            refused not_found: there is no tool nothing (hint: register it with `abide call register_tool`)
+            refused not_found: there is no tool nothing (hint: register it with `abide call register_tool name=nothing`)
             refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: call_id is empty
             refused bad_arguments: request_tool_call: argument arguments is missing (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?, worker?)
@@ -320,8 +320,8 @@ fn an_expired_at_most_once_call_does_not_run_again() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call pay1 is claimed; only an unknown call can be settled
-            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
-            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
             refused bad_arguments: settle_tool_call: argument outcome: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
@@ -434,10 +434,10 @@ fn late_without_another_claim() {
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
-            refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
-            refused denied: the lease on call pay1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
+            refused denied: call pay1 is unknown, and its lease was held by another identity (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
-            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"the report is stored in unknown_tool_calls; record an outcome with settle_tool_call\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
+            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"the report is stored in unknown_tool_calls; record an outcome with settle_tool_call\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":{\"$argument\":\"text\"},\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
             seq 12 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             (0)
             ("pay1", 8, "succeeded", "{\"paid\":true}")
@@ -744,7 +744,7 @@ fn the_longest_waiting_call_is_next() {
             refused not_found: there is no pending call of look (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
             refused bad_arguments: the call names 0 tools; it must name 1 to 100 (hint: name the tools that this worker runs, in several calls if there are more)
-            refused not_found: there is no tool unheard_of (hint: register it with `abide call register_tool`)
+            refused not_found: there is no tool unheard_of (hint: register it with `abide call register_tool name=unheard_of`)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             ("claim_next_tool_call", "s1")
         "#]],

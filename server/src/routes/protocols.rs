@@ -9,6 +9,7 @@ pub(super) mod a2a;
 pub(super) mod ag_ui;
 mod call;
 pub(super) mod chat;
+mod decision;
 mod follow;
 pub(super) mod mcp;
 pub(super) mod responses;

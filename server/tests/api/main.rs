@@ -16,6 +16,7 @@ mod chats;
 mod contract;
 mod cors;
 mod credentials;
+mod decisions;
 mod doubled;
 mod events;
 mod golden;

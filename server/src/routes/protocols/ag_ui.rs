@@ -9,11 +9,12 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Value as JsonValue, json};
+use serde_json::{Map, Value as JsonValue, json};
 
 use super::call::{CallItem, CallOutcome};
+use super::decision::{self, Decision};
 use super::follow::{Encoder, Follower, stream_turn};
-use super::start::{Decision, Settlement};
+use super::start::Settlement;
 use super::thread::{self, Shown, ThreadInput, ThreadRequest, UserMessage};
 use super::turn::{Change, Content, ItemState, Turn, TurnEnd};
 use crate::app_state::{AppState, SessionExtension};
@@ -24,8 +25,10 @@ use crate::problem::Problem;
 use crate::routes::runs::path;
 
 /// An example of a body.
-const EXAMPLE_BODY: &str = r#"{"threadId": "t1", "runId": "r1", "messages": [{"id": "m1",
-    "role": "user", "content": "…"}]}"#;
+const EXAMPLE_BODY: &str = concat!(
+    r#"{"threadId": "t1", "runId": "r1", "#,
+    r#""messages": [{"id": "m1", "role": "user", "content": "…"}]}"#
+);
 
 /// `RunAgentInput`. The agent has its own tools, and the session its own state.
 #[derive(Debug, Deserialize)]
@@ -115,6 +118,8 @@ struct ResumeEntry {
     status: ResumeStatus,
     #[serde(default)]
     payload: JsonValue,
+    #[serde(flatten)]
+    others: Map<String, JsonValue>,
 }
 
 #[derive(Debug, Deserialize, PartialEq, Eq)]
@@ -164,7 +169,8 @@ fn read(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> 
     } else {
         let (mut decisions, mut settlements) = (Vec::new(), Vec::new());
         for entry in resume {
-            match settlement(&entry) {
+            decision::check_members("an entry of resume", &entry.others, &ENTRY_MEMBERS)?;
+            match settlement(&entry)? {
                 Some(settlement) => settlements.push(settlement),
                 None => decisions.push(decision(entry)?),
             }
@@ -212,20 +218,39 @@ impl AgMessage {
 /// The arguments of a settlement.
 const OUTCOME: [&str; 4] = ["outcome", "result", "error", "evidence"];
 
+/// The members of an entry of `resume`. The protocol lets `metadata` be anything.
+const ENTRY_MEMBERS: [&str; 4] = ["interruptId", "status", "payload", "metadata"];
+
 /// The outcome of a call, if the answer has one.
-fn settlement(entry: &ResumeEntry) -> Option<Settlement> {
-    let payload = entry.payload.as_object().filter(|_| entry.status == ResumeStatus::Resolved)?;
-    payload.get("outcome")?;
-    let arguments = payload.iter().filter(|(name, _)| OUTCOME.contains(&name.as_str()));
-    let outcome = arguments.map(|(name, value)| (name.clone(), value.clone())).collect();
-    Some(Settlement { call_id: entry.interrupt_id.clone(), outcome })
+fn settlement(entry: &ResumeEntry) -> Result<Option<Settlement>, Refusal> {
+    let payload = entry.payload.as_object().filter(|_| entry.status == ResumeStatus::Resolved);
+    let Some(payload) = payload.filter(|payload| payload.contains_key("outcome")) else {
+        return Ok(None);
+    };
+    decision::check_members("the payload of a settlement", payload, &OUTCOME)?;
+    let known = payload.iter().filter(|(_, value)| !value.is_null());
+    let outcome = known.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Ok(Some(Settlement { call_id: entry.interrupt_id.clone(), outcome }))
 }
+
+/// The member of a payload with the arguments that the approver has edited.
+const EDITED: &str = "editedArgs";
+
+/// The members of the payload of a decision.
+const PAYLOAD_MEMBERS: [&str; 4] = ["approved", "reason", "answer", EDITED];
 
 /// An answer to an interrupt. An abandoned one is a rejection.
 fn decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
-    let ResumeEntry { interrupt_id, status, payload } = entry;
+    let ResumeEntry { interrupt_id, status, payload, others: _ } = entry;
+    let members = payload.as_object().into_iter().flatten();
+    decision::check_members("the payload of an interrupt", members, &PAYLOAD_MEMBERS)?;
     let approved = payload.as_bool().or_else(|| payload["approved"].as_bool());
     let approve = match (status, approved) {
+        (ResumeStatus::Cancelled, Some(true)) => {
+            let detail = "a cancelled interrupt is a rejection, but its payload approves";
+            let hint = r#"send the status "resolved" to approve, or no payload"#;
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+        }
         (ResumeStatus::Cancelled, _) => false,
         (ResumeStatus::Resolved, Some(approve)) => approve,
         (ResumeStatus::Resolved, None) => {
@@ -236,7 +261,9 @@ fn decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
     };
     let comment = payload["reason"].as_str().map(str::to_owned);
     let answer = payload.get("answer").cloned();
-    Ok(Decision { call_id: interrupt_id, approve, comment, answer })
+    let approved_arguments =
+        decision::approved_arguments(EDITED, &payload[EDITED], answer.as_ref())?;
+    Ok(Decision { call_id: interrupt_id, approve, comment, answer, approved_arguments })
 }
 
 /// Encodes the events of a run.
@@ -341,8 +368,9 @@ impl AgUiEncoder {
                 "message": interrupt.message(), "metadata": interrupt.to_json(),
                 "responseSchema": {"type": "object", "required": ["approved"], "properties": {
                     "approved": {"type": "boolean"}, "reason": {"type": "string"}}}});
-            if let Some(form) = interrupt.form() {
-                shown["responseSchema"]["properties"]["answer"] = form.clone();
+            match interrupt.form() {
+                Some(form) => shown["responseSchema"]["properties"]["answer"] = form.clone(),
+                None => shown["responseSchema"]["properties"][EDITED] = json!({"type": "object"}),
             }
             if let Some(expires_at) = interrupt.expires_at() {
                 shown["expiresAt"] = json!(expires_at);
@@ -362,8 +390,15 @@ impl AgUiEncoder {
                     "error": {"type": "string"}, "evidence": {}}}}));
         }
         if all.is_empty() {
-            let message = format!("the run waits for {reason}");
-            all.push(json!({"id": self.run_id, "reason": reason, "message": message}));
+            let message = match &turn.waits {
+                Some(wait) => wait.message(),
+                None => format!("the run waits for {reason}"),
+            };
+            let mut shown = json!({"id": self.run_id, "reason": reason, "message": message});
+            if let Some(handoff) = turn.waits.as_ref().and_then(|wait| wait.handoff.as_ref()) {
+                shown["metadata"] = handoff.to_json();
+            }
+            all.push(shown);
         }
         all
     }

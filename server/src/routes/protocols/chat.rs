@@ -12,8 +12,9 @@ use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
 use super::call::{CallItem, CallStatus, Interrupt};
+use super::decision::{self, Decision};
 use super::follow::{Encoder, Follower, stream_turn};
-use super::start::{Decision, RunRow};
+use super::start::RunRow;
 use super::thread::{self, NO_BRANCHES, Shown, ThreadInput, ThreadRequest, UserMessage};
 use super::turn::{Change, Content, ItemState, Turn, TurnEnd, Usage, Wait};
 use crate::app_state::{AppState, SessionExtension};
@@ -23,8 +24,10 @@ use crate::problem::Problem;
 use crate::routes::runs::path;
 
 /// An example of a body.
-const EXAMPLE_BODY: &str = r#"{"id": "CHAT", "trigger": "submit-message", "messages": [{"id": "m1",
-    "role": "user", "parts": [{"type": "text", "text": "…"}]}]}"#;
+const EXAMPLE_BODY: &str = concat!(
+    r#"{"id": "CHAT", "trigger": "submit-message", "#,
+    r#""messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "…"}]}]}"#
+);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -118,7 +121,8 @@ fn read(agent: String, mut wanted: ChatRequest) -> Result<ThreadRequest, Refusal
             ThreadInput::Message(UserMessage { id, text })
         }
         "assistant" => {
-            let decisions: Vec<Decision> = last.parts.iter().filter_map(decision).collect();
+            let decisions = last.parts.iter().filter_map(|part| decision(part).transpose());
+            let decisions = decisions.collect::<Result<Vec<Decision>, Refusal>>()?;
             if decisions.is_empty() {
                 return Err(bad("the last message is neither of the user nor has a decision"));
             }
@@ -165,18 +169,33 @@ fn rejected(input: &ThreadInput) -> HashSet<String> {
 }
 
 /// The user's decision on a tool call, if this part of a message has one that did not take effect yet.
-fn decision(part: &JsonValue) -> Option<Decision> {
-    if part["state"] != "approval-responded" {
-        return None;
-    }
+fn decision(part: &JsonValue) -> Result<Option<Decision>, Refusal> {
     let approval = &part["approval"];
-    Some(Decision {
-        call_id: approval["id"].as_str()?.to_owned(),
-        approve: approval["approved"].as_bool()?,
+    let (Some(call_id), Some(approve)) = (approval["id"].as_str(), approval["approved"].as_bool())
+    else {
+        return Ok(None);
+    };
+    if part["state"] != "approval-responded" {
+        return Ok(None);
+    }
+    let members = approval.as_object().into_iter().flatten();
+    decision::check_members("the approval of a part", members, &APPROVAL_MEMBERS)?;
+    let approved_arguments =
+        decision::approved_arguments(APPROVED_ARGUMENTS, &approval[APPROVED_ARGUMENTS], None)?;
+    Ok(Some(Decision {
+        call_id: call_id.to_owned(),
+        approve,
         comment: approval["reason"].as_str().map(str::to_owned),
         answer: None,
-    })
+        approved_arguments,
+    }))
 }
+
+/// The member of an approval with changed arguments. The AI SDK has none of its own.
+const APPROVED_ARGUMENTS: &str = "approvedArguments";
+
+/// The members of an approval. The AI SDK sets `isAutomatic`.
+const APPROVAL_MEMBERS: [&str; 5] = ["id", "approved", "reason", APPROVED_ARGUMENTS, "isAutomatic"];
 
 /// Encodes a message of the assistant.
 ///
@@ -356,7 +375,11 @@ fn waiting(wait: &Wait) -> Option<JsonValue> {
             "input": call.arguments, "why": call.why_unknown()})
     };
     let calls: Vec<JsonValue> = wait.unsettled.iter().map(call).collect();
-    Some(json!({"reason": wait.reason(), "message": wait.message(), "calls": calls}))
+    let mut data = json!({"reason": wait.reason(), "message": wait.message(), "calls": calls});
+    if let Some(handoff) = &wait.handoff {
+        data["handoff"] = handoff.to_json();
+    }
+    Some(data)
 }
 
 fn ids<'a>(awaited: &[&'a Interrupt]) -> HashSet<&'a str> {

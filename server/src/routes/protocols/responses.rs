@@ -15,8 +15,9 @@ use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
+use super::decision::Decision;
 use super::follow::{Follower, stream_turn};
-use super::start::{self, Decision, NewRun, NewSession, RunRow};
+use super::start::{self, NewRun, NewSession, RunRow};
 use super::turn::Turn;
 use super::whole;
 use crate::app_state::{AppState, CallerExtension, SessionExtension};

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use super::call::Interrupt;
+use super::decision::Decision;
 use crate::app_state::AppState;
 use crate::connections::read_limiter::begin;
 use crate::routes::rows::{hidden, objects};
@@ -324,15 +325,6 @@ impl Settlement {
     }
 }
 
-/// A decision on a call.
-pub(super) struct Decision {
-    pub(super) call_id: String,
-    pub(super) approve: bool,
-    pub(super) comment: Option<String>,
-    /// The answer to a question of a tool.
-    pub(super) answer: Option<JsonValue>,
-}
-
 /// Decides on calls of a run, and returns the run. All calls that wait must be decided, because the run continues
 /// when none waits. A repeated request finds the same decisions and changes nothing. `before` stores something about the
 /// request, in the same transaction.
@@ -414,19 +406,8 @@ pub(super) async fn decide_some(
     decisions: Vec<Decision>,
     before: Vec<BatchCall>,
 ) -> Result<RunRow, Refusal> {
-    let calls = decisions.into_iter().map(decide_call);
+    let calls = decisions.into_iter().map(Decision::into_call);
     let calls: Vec<BatchCall> = before.into_iter().chain(calls).collect();
     app.engine.batch(by, &calls, None).await.map_err(Refusal::outside_batch)?;
     find(&app.engine, by, &run.id).await
-}
-
-/// The call that records a decision.
-pub(super) fn decide_call(decision: Decision) -> BatchCall {
-    let Decision { call_id, approve, comment, answer } = decision;
-    let decision = if approve { "approve" } else { "reject" };
-    let mut args = json!({"call_id": call_id, "decision": decision, "comment": comment});
-    if let Some(answer) = answer.filter(|_| approve) {
-        args["approved_arguments"] = json!({"answer": answer});
-    }
-    runs::call("decide_approval", args)
 }

@@ -10,7 +10,8 @@ use abide_schema::{Code, Refusal};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::start::{self, Decision, NewRun, NewSession, RunRow, Settlement};
+use super::decision::Decision;
+use super::start::{self, NewRun, NewSession, RunRow, Settlement};
 use super::turn::Turn;
 use crate::app_state::AppState;
 use crate::body::RequestBody;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value as JsonValue};
+use serde_json::{Map, Value as JsonValue, json};
 
 use super::call::{CallItem, CallOutcome, Interrupt};
 
@@ -102,6 +102,29 @@ pub(super) struct Wait {
     pub(super) has_approvals: bool,
     /// The calls whose outcome is unknown until they are settled.
     pub(super) unsettled: Vec<CallItem>,
+    /// The supervisor's request that it waits for.
+    pub(super) handoff: Option<OpenHandoff>,
+}
+
+/// A request for a supervisor, from an `interrupt` event.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OpenHandoff {
+    pub(super) id: String,
+    /// Why it was requested.
+    pub(super) reason: String,
+}
+
+impl OpenHandoff {
+    fn of_event(data: &JsonValue) -> Option<OpenHandoff> {
+        let handoff = &data["handoff"];
+        let id = handoff["id"].as_str()?.to_owned();
+        Some(OpenHandoff { id, reason: text(&handoff["reason"]).to_owned() })
+    }
+
+    /// Returns the request as programs read it.
+    pub(super) fn to_json(&self) -> JsonValue {
+        json!({"handoffId": self.id, "reason": self.reason})
+    }
 }
 
 impl Wait {
@@ -113,7 +136,12 @@ impl Wait {
     /// Returns a sentence about what the run waits for.
     pub(super) fn message(&self) -> String {
         if self.unsettled.is_empty() {
-            return format!("the run waits for {}", self.reason);
+            return match &self.handoff {
+                Some(OpenHandoff { id, reason }) => {
+                    format!("the run waits for a supervisor (handoff {id}): {reason}")
+                }
+                None => format!("the run waits for {}", self.reason),
+            };
         }
         let calls = self
             .unsettled
@@ -282,6 +310,7 @@ impl Turn {
                     event: event.number,
                     has_approvals: Interrupt::of_event(data).next().is_some(),
                     unsettled: CallItem::unsettled(data).collect(),
+                    handoff: OpenHandoff::of_event(data),
                 });
                 changes.push(Change::Waits);
                 if event.turn == self.last {

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::super::start::Decision;
+use super::super::decision::{self, Decision};
 use super::error::{A2aError, A2aResult, Kind};
 use super::params::{field, required, text};
 
@@ -90,36 +90,54 @@ impl Message {
     /// texts `approve` and `yes` approve all, `reject` and `no` reject all. Any other text rejects them, and the agent
     /// gets it as the reason: nothing but a clear approval approves.
     pub(super) fn decisions(&self, pending: &[String]) -> A2aResult<Vec<Decision>> {
-        let data = self.parts().iter().map(|part| &part["data"]).find(|data| data.is_object());
-        let comment = |data: &JsonValue| data["comment"].as_str().map(str::to_owned);
-        let (approve, reason) = match data {
-            Some(data) if data["decisions"].is_array() => {
-                let all = data["decisions"].as_array().into_iter().flatten();
-                return all.map(decision).collect();
-            }
-            Some(data) => match data["approve"].as_bool() {
-                Some(approve) => (approve, comment(data)),
-                None => {
-                    let message = r#"data has neither "approve": true or false nor "decisions""#;
-                    return Err(A2aError::invalid(message));
-                }
-            },
-            None => {
-                let said = self.prompt()?;
-                match said.trim().to_lowercase().as_str() {
-                    "approve" | "yes" => (true, None),
-                    "reject" | "no" => (false, None),
-                    _ => (false, Some(said)),
-                }
-            }
+        let mut objects = self.parts().iter().map(|part| &part["data"]).filter(|it| it.is_object());
+        let Some(data) = objects.next() else {
+            let said = self.prompt()?;
+            let (approve, comment) = match said_decision(&said) {
+                Some(approve) => (approve, None),
+                None => (false, Some(said)),
+            };
+            return Ok(pending.iter().map(|id| of_all(id, approve, comment.clone())).collect());
         };
-        let all = pending.iter().map(|call_id| Decision {
-            call_id: call_id.clone(),
-            approve,
-            comment: reason.clone(),
-            answer: None,
-        });
-        Ok(all.collect())
+        if objects.next().is_some() {
+            return Err(A2aError::invalid(
+                "the message has several parts with data, which can decide differently",
+            ));
+        }
+        let members = data.as_object().into_iter().flatten();
+        decision::check_members("data", members, &DATA_MEMBERS)?;
+        if let Some(decisions) = data["decisions"].as_array() {
+            let others: Vec<&str> =
+                DATA_MEMBERS[1..].iter().copied().filter(|name| !data[*name].is_null()).collect();
+            if !others.is_empty() {
+                let others = others.join(", ");
+                return Err(A2aError::invalid(format!("data has both decisions and {others}")));
+            }
+            return decisions.iter().map(decision).collect();
+        }
+        let Some(approve) = data["approve"].as_bool() else {
+            let message = r#"data has neither "approve": true or false nor "decisions""#;
+            return Err(A2aError::invalid(message));
+        };
+        let texts = self.parts().iter().filter_map(|part| part["text"].as_str());
+        if texts.filter_map(said_decision).any(|said| said != approve) {
+            return Err(A2aError::invalid(
+                "the text and the data of the message decide differently",
+            ));
+        }
+        let comment = data["comment"].as_str().map(str::to_owned);
+        let (answer, approved_arguments) = changes(data)?;
+        match pending {
+            [id] => {
+                Ok(vec![Decision { answer, approved_arguments, ..of_all(id, approve, comment) }])
+            }
+            _ if answer.is_some() || approved_arguments.is_some() => {
+                let message =
+                    r#"several calls wait: name the call, with "decisions": [{"callId": …}]"#;
+                Err(A2aError::invalid(message))
+            }
+            _ => Ok(pending.iter().map(|id| of_all(id, approve, comment.clone())).collect()),
+        }
     }
 
     fn parts(&self) -> &[JsonValue] {
@@ -127,12 +145,49 @@ impl Message {
     }
 }
 
+/// The members of data that decides. The others than `decisions` are about all calls that wait.
+const DATA_MEMBERS: [&str; 6] =
+    ["decisions", "approve", "comment", "answer", APPROVED_ARGUMENTS, "approved_arguments"];
+
+/// The members of an entry of `decisions`.
+const DECISION_MEMBERS: [&str; 7] =
+    ["callId", "call_id", "approve", "comment", "answer", APPROVED_ARGUMENTS, "approved_arguments"];
+
+/// The member with the arguments that the approver has changed.
+const APPROVED_ARGUMENTS: &str = "approvedArguments";
+
+/// What a text decides on its own; `None` if it only explains.
+fn said_decision(text: &str) -> Option<bool> {
+    match text.trim().to_lowercase().as_str() {
+        "approve" | "yes" => Some(true),
+        "reject" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// A decision as on all calls.
+fn of_all(call_id: &str, approve: bool, comment: Option<String>) -> Decision {
+    let (answer, approved_arguments) = (None, None);
+    Decision { call_id: call_id.to_owned(), approve, comment, answer, approved_arguments }
+}
+
+/// The answer to a question, and the arguments that the approver has changed.
+fn changes(data: &JsonValue) -> A2aResult<(Option<JsonValue>, Option<JsonValue>)> {
+    let answer = data.get("answer").filter(|answer| !answer.is_null());
+    let value = field(data, APPROVED_ARGUMENTS);
+    let arguments = decision::approved_arguments(APPROVED_ARGUMENTS, value, answer)?;
+    Ok((answer.cloned(), arguments))
+}
+
 fn decision(data: &JsonValue) -> A2aResult<Decision> {
+    let members = data.as_object().into_iter().flatten();
+    decision::check_members("a decision", members, &DECISION_MEMBERS)?;
     let approve = data["approve"].as_bool();
     let approve = approve.ok_or_else(|| A2aError::invalid("a decision needs approve"))?;
     let comment = data["comment"].as_str().map(str::to_owned);
-    let answer = data.get("answer").cloned();
-    Ok(Decision { call_id: required(data, "callId")?.to_owned(), approve, comment, answer })
+    let (answer, approved_arguments) = changes(data)?;
+    let call_id = required(data, "callId")?.to_owned();
+    Ok(Decision { call_id, approve, comment, answer, approved_arguments })
 }
 
 /// A part, with only its known fields.

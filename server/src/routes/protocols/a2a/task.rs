@@ -2,6 +2,7 @@
 //! only, so all subscribers get the same.
 
 use std::collections::HashSet;
+use std::iter;
 
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
@@ -47,11 +48,14 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
         }
         (_, Some(wait)) => match questions(turn) {
             parts if parts.is_empty() => {
-                let text = match wait.unsettled.is_empty() {
-                    true => format!("the task waits for: {}", wait.reason),
-                    false => wait.message(),
+                let text = if wait.handoff.is_some() || !wait.unsettled.is_empty() {
+                    wait.message()
+                } else {
+                    format!("the task waits for: {}", wait.reason)
                 };
-                vec![json!({ "text": text })]
+                let data =
+                    wait.handoff.as_ref().map(|it| json!({"data": {"handoff": it.to_json()}}));
+                iter::once(json!({"text": text})).chain(data).collect()
             }
             parts => parts,
         },

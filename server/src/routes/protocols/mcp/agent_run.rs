@@ -22,7 +22,7 @@ pub(super) async fn decide(
 ) -> Result<(RunRow, bool), McpFailure> {
     let (app, by) = (&exchange.app, exchange.by());
     let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
-    let decided = input::decided(&pending, responses);
+    let decided = input::decided(&pending, responses).map_err(refused)?;
     if decided.decisions.is_empty() {
         return Ok((run, decided.form_cancelled));
     }

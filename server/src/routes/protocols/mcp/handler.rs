@@ -10,6 +10,7 @@ use super::message::{Request, refused};
 use super::sessions::identity;
 use crate::mcp_handler::{McpFailure, McpHandler, McpReply, McpRequest};
 use crate::routes::protocols::call::Interrupt;
+use crate::routes::protocols::decision::Decision;
 use crate::routes::protocols::start;
 
 /// The prefix of the ids of calls.
@@ -140,8 +141,9 @@ impl<'a> HandlerCall<'a> {
     /// Records the decisions of the client with the rights of the caller. Returns whether a form was closed without one.
     async fn decide(&mut self, approvals: &[Interrupt]) -> Result<bool, McpFailure> {
         let responses = std::mem::take(&mut self.decisions);
-        let Decided { decisions, form_cancelled } = input::decided(approvals, &responses);
-        let calls: Vec<_> = decisions.into_iter().map(start::decide_call).collect();
+        let decided = input::decided(approvals, &responses).map_err(refused)?;
+        let Decided { decisions, form_cancelled } = decided;
+        let calls: Vec<_> = decisions.into_iter().map(Decision::into_call).collect();
         if calls.is_empty() {
             return Ok(form_cancelled);
         }

@@ -2,12 +2,13 @@
 //! requests are in the result, and the client calls again with the responses. Before, the server sends them as
 //! requests of its own.
 
+use abide_schema::Refusal;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::McpRequestContext;
 use crate::mcp_handler::McpFailure;
 use crate::routes::protocols::call::Interrupt;
-use crate::routes::protocols::start::Decision;
+use crate::routes::protocols::decision::{self, Decision};
 
 /// The capability that a client must have for a request.
 fn capability(method: &str) -> &'static str {
@@ -117,7 +118,13 @@ pub(super) struct Decided {
 }
 
 /// The decisions in responses. A declined form is a rejection; responses for other calls are ignored.
-pub(super) fn decided(pending: &[Interrupt], responses: &Map<String, JsonValue>) -> Decided {
+///
+/// # Errors
+/// `bad_arguments`: the content of a form has members that the form does not have.
+pub(super) fn decided(
+    pending: &[Interrupt],
+    responses: &Map<String, JsonValue>,
+) -> Result<Decided, Refusal> {
     let mut all = Decided::default();
     for interrupt in pending {
         let call_id = interrupt.call_id();
@@ -134,13 +141,27 @@ pub(super) fn decided(pending: &[Interrupt], responses: &Map<String, JsonValue>)
             }
             _ => continue,
         };
+        // The form of a question has its own schema, which the reducer checks.
+        if !is_form && approve {
+            let members = content.as_object().into_iter().flatten();
+            decision::check_members("the content of the form", members, &FORM_MEMBERS)?;
+        }
         let comment = content["comment"].as_str().filter(|text| !text.is_empty());
         let comment = comment.map(str::to_owned).filter(|_| !is_form);
         let answer = is_form.then(|| content.clone());
-        all.decisions.push(Decision { call_id: call_id.to_owned(), approve, comment, answer });
+        all.decisions.push(Decision {
+            call_id: call_id.to_owned(),
+            approve,
+            comment,
+            answer,
+            approved_arguments: None,
+        });
     }
-    all
+    Ok(all)
 }
+
+/// The members of the form for an approval.
+const FORM_MEMBERS: [&str; 2] = ["approve", "comment"];
 
 /// The responses in the parameters of a repeated call.
 pub(super) fn responses(

@@ -5,7 +5,8 @@ use abide_schema::{Code, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::super::start::{Decision, Message};
+use super::super::decision::{self, Decision};
+use super::super::start::Message;
 
 /// An example of a body.
 pub(super) const EXAMPLE_BODY: &str = r#"{"model": "AGENT", "input": "…"}"#;
@@ -124,6 +125,13 @@ fn bad_input(detail: &str) -> Refusal {
     Refusal::new(Code::BadArguments, detail).hint(hint)
 }
 
+/// The member of an approval with changed arguments. The protocol has none of its own.
+const APPROVED_ARGUMENTS: &str = "approved_arguments";
+
+/// The members of an approval. Clients give items a status.
+const APPROVAL_MEMBERS: [&str; 7] =
+    ["type", "id", "status", "approval_request_id", "approve", "reason", APPROVED_ARGUMENTS];
+
 fn read_item(
     item: &JsonValue,
     messages: &mut Vec<Message>,
@@ -144,9 +152,19 @@ fn read_item(
                 let hint = "approval_request_id is the id of an item of type mcp_approval_request";
                 return Err(Refusal::new(Code::NotFound, detail).hint(hint));
             };
-            let comment = item["reason"].as_str().map(str::to_owned);
-            let call_id = call_id.to_owned();
-            decisions.push(Decision { call_id, approve, comment, answer: None });
+            let members = item.as_object().into_iter().flatten();
+            decision::check_members("an mcp_approval_response", members, &APPROVAL_MEMBERS)?;
+            decisions.push(Decision {
+                call_id: call_id.to_owned(),
+                approve,
+                comment: item["reason"].as_str().map(str::to_owned),
+                answer: None,
+                approved_arguments: decision::approved_arguments(
+                    APPROVED_ARGUMENTS,
+                    &item[APPROVED_ARGUMENTS],
+                    None,
+                )?,
+            });
         }
         // The session has its own record of them. A client that keeps the history sends the whole output of a response.
         Some("reasoning" | "mcp_call" | "mcp_approval_request" | "mcp_list_tools") => {}
