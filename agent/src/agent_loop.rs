@@ -267,10 +267,12 @@ impl LoopRun<'_> {
                 Ok(action) => action,
                 Err(rests) => return Err(LoopError(Halt::Rests(rests))),
             };
-            if matches!(action, Action::Ask | Action::Finish(_) | Action::Stop(_)) {
-                return Ok(());
-            }
-            if let Some(rests) = self.driver.perform(action).await? {
+            let rests = match action {
+                Action::Calls(step) => self.driver.perform(step).await?,
+                Action::Rest(reason) => self.driver.waits(&[], reason).await?,
+                Action::Ask | Action::Finish(_) | Action::Stop(_) => return Ok(()),
+            };
+            if let Some(rests) = rests {
                 return Err(LoopError(Halt::Rests(rests)));
             }
         }

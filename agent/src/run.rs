@@ -6,7 +6,7 @@
 //! | `runtime`, `context`, `settings`, `error` | a runtime, what its parts share, and its errors |
 //! | `registrar`, `reloader` | registers tools and definitions; reads the folder again when it changes |
 //! | `dispatcher`, `drivers` | gives runs to drivers; one task for each run |
-//! | `driver` | the loop of one run: refresh, decide, do |
+//! | `drive`, `driver` | the loop of one run: refresh, decide, do; and what its driver holds |
 //! | `state`, `decide` | the rows of a run, and what comes next; without IO |
 //! | `read`, `record`, `step_batch`, `step` | the rows that a driver reads, the steps that it records, and how they end |
 //! | `active_agent`, `limits`, `pause`, `wait` | the agent that acts, its limits, the stages at which a run pauses, and waits |
@@ -18,6 +18,7 @@ pub(crate) mod attempts;
 pub(crate) mod context;
 pub(crate) mod decide;
 pub(crate) mod dispatcher;
+pub(crate) mod drive;
 pub(crate) mod driver;
 pub(crate) mod drivers;
 pub(crate) mod error;

@@ -12,7 +12,6 @@ use abide_programs::Parsers;
 use abide_tools::{BackendName, Environment, ScopeLimiter, ScopePermit, ToolOutcome, Tools};
 use serde_json::Value;
 
-use crate::agent_loop::AgentLoops;
 use crate::catalog::shared_setting::SharedSetting;
 use crate::catalog::trusted_programs::TrustedPrograms;
 use crate::middleware::agent_middleware::RegisteredMiddleware;
@@ -34,8 +33,6 @@ pub(crate) struct RuntimeContext {
     pub(crate) guardrails: GuardrailFunctions,
     /// The middleware in Rust.
     pub(crate) middleware: RegisteredMiddleware,
-    /// The loops in Rust.
-    pub(crate) loops: AgentLoops,
     /// The parsers in Rust.
     pub(crate) parsers: Parsers,
     /// The callback that can pause a run.

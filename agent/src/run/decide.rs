@@ -12,9 +12,20 @@ use crate::run::state::RunState;
 pub(crate) enum Action {
     /// Wait until the session is resumed or taken back. The text is the reason of the interrupt.
     Rest(&'static str),
-    /// Ask the model.
+    /// Answer the last message.
     Ask,
-    /// Request these calls of the last answer, which are not recorded yet.
+    /// Do what the calls of the last answer need.
+    Calls(CallStep),
+    /// The model has answered.
+    Finish(String),
+    /// The model keeps calling tools beyond the limit. End the run.
+    Stop(String),
+}
+
+/// What the calls of an answer need.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum CallStep {
+    /// Request these calls, which are not recorded yet.
     Request(Vec<RequestedCall>),
     /// Run these calls.
     Run(Vec<ToolCall>),
@@ -24,10 +35,6 @@ pub(crate) enum Action {
     Interrupt(Vec<ToolCall>),
     /// Every call has ended: give the results to the model.
     Deliver(Vec<(RequestedCall, ToolCall)>),
-    /// The model has answered.
-    Finish(String),
-    /// The model keeps calling tools beyond the limit. End the run.
-    Stop(String),
 }
 
 /// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
@@ -44,7 +51,7 @@ impl RunState {
         let after = &self.entries[at + 1..];
         let open: Vec<RequestedCall> = entry::open_calls(answer, after).cloned().collect();
         if !open.is_empty() {
-            return self.continue_calls(open);
+            return Action::Calls(self.continue_calls(open));
         }
         let text = || self.entries[at].content.clone().unwrap_or_default();
         if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {
@@ -56,7 +63,7 @@ impl RunState {
     }
 
     /// Returns what these calls of the last answer need, which have no result yet.
-    fn continue_calls(&self, open: Vec<RequestedCall>) -> Action {
+    fn continue_calls(&self, open: Vec<RequestedCall>) -> CallStep {
         let rows: BTreeMap<&str, &ToolCall> =
             self.calls.iter().map(|call| (call.call_id.as_str(), call)).collect();
         let mut requested = Vec::new();
@@ -68,7 +75,7 @@ impl RunState {
             }
         }
         if !missing.is_empty() {
-            return Action::Request(missing);
+            return CallStep::Request(missing);
         }
         use ToolCallStatus::{AwaitingApproval, Claimed, Pending, Unknown};
         let with_status = |statuses: &[ToolCallStatus]| -> Vec<ToolCall> {
@@ -80,20 +87,20 @@ impl RunState {
         let mut ready = with_status(&[Pending]);
         ready.retain(|call| call.retry_at.is_none() && !self.waits_for_run(call));
         if !ready.is_empty() && !is_halted {
-            return Action::Run(ready);
+            return CallStep::Run(ready);
         }
         let (delegating, mut running): (Vec<_>, Vec<_>) = with_status(&[Claimed, Pending])
             .into_iter()
             .partition(|call| call.status == Pending && self.waits_for_run(call));
         running.retain(|call| !is_halted || call.status == Claimed);
         if !running.is_empty() {
-            return Action::Await;
+            return CallStep::Await;
         }
         let undecided = [with_status(&[AwaitingApproval, Unknown]), delegating].concat();
         if !undecided.is_empty() {
-            return Action::Interrupt(undecided);
+            return CallStep::Interrupt(undecided);
         }
-        Action::Deliver(requested.into_iter().map(|(call, row)| (call, row.clone())).collect())
+        CallStep::Deliver(requested.into_iter().map(|(call, row)| (call, row.clone())).collect())
     }
 
     /// Returns `true` if the run that a call has started waits for a decision. Its session has the id of the call.

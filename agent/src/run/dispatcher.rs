@@ -36,7 +36,8 @@ impl<'a> Dispatcher<'a> {
         reloader: &'a Reloader,
         traces: Option<TraceQueue>,
     ) -> Dispatcher<'a> {
-        let drivers = Drivers::new(Arc::clone(context), traces);
+        let loops = registrar.catalog().agent_loops().clone();
+        let drivers = Drivers::new(Arc::clone(context), loops, traces);
         Dispatcher { context, registrar, reloader, drivers, sweeps: Sweeps::default() }
     }
 

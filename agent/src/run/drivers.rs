@@ -17,6 +17,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_loop::AgentLoops;
 use crate::catalog::revision::definition;
 use crate::run::active_agent::ActiveAgent;
 use crate::run::context::RuntimeContext;
@@ -47,6 +48,8 @@ const UNTRUSTED_AGENT: &str = "remote_agent_not_trusted";
 /// The drivers of a runtime.
 pub(crate) struct Drivers {
     shared: Arc<RuntimeContext>,
+    /// The loops in Rust.
+    loops: AgentLoops,
     tasks: JoinSet<DriverExit>,
     driven: HashMap<String, ActiveDriver>,
     /// The runs that have ended, for their traces.
@@ -78,8 +81,12 @@ enum ExitReason {
 }
 
 impl Drivers {
-    pub(crate) fn new(shared: Arc<RuntimeContext>, traces: Option<TraceQueue>) -> Drivers {
-        Drivers { shared, tasks: JoinSet::new(), driven: HashMap::new(), traces }
+    pub(crate) fn new(
+        shared: Arc<RuntimeContext>,
+        loops: AgentLoops,
+        traces: Option<TraceQueue>,
+    ) -> Drivers {
+        Drivers { shared, loops, tasks: JoinSet::new(), driven: HashMap::new(), traces }
     }
 
     /// Starts a driver for a run, unless there is one.
@@ -143,6 +150,7 @@ impl Drivers {
         let stop = CancellationToken::new();
         self.driven.insert(run.clone(), ActiveDriver { stop: stop.clone(), panics });
         let shared = Arc::clone(&self.shared);
+        let loops = self.loops.clone();
         self.tasks.spawn(async move {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
@@ -150,7 +158,7 @@ impl Drivers {
             // `AssertUnwindSafe` is sound: a driver shares no state that a panic could leave inconsistent.
             let drives = async {
                 match panics < MAX_PANICS {
-                    true => drive(shared, &run, stop).await,
+                    true => drive(shared, &loops, &run, stop).await,
                     false => give_up(&shared, &run).await,
                 }
             };
@@ -203,6 +211,7 @@ async fn admit(
 /// Claims a run and drives it.
 async fn drive(
     shared: Arc<RuntimeContext>,
+    loops: &AgentLoops,
     id: &str,
     stop: CancellationToken,
 ) -> Result<(), RuntimeError> {
@@ -219,7 +228,8 @@ async fn drive(
         }
     };
     let deployment = shared.deployment.get();
-    if let Some(Failure { code, message }) = refusal(&shared, &run.agent, &definition, &deployment)
+    if let Some(Failure { code, message }) =
+        refusal(&shared, loops, &run.agent, &definition, &deployment)
     {
         return end(&shared.abide, run_lease.failed(code, message)).await;
     }
@@ -247,13 +257,14 @@ async fn drive(
         has_asked: false,
         imported_seq: OnceCell::new(),
     };
-    driver.drive().await.map(drop)
+    driver.drive(loops).await.map(drop)
 }
 
 /// The failure of a run whose definition this runtime does not accept; `None` if it accepts it. The definition may have been registered by a runtime
 /// with another configuration.
 fn refusal(
     shared: &RuntimeContext,
+    loops: &AgentLoops,
     agent: &str,
     definition: &AgentDefinition,
     deployment: &[Middleware],
@@ -272,7 +283,7 @@ fn refusal(
         .check_sandbox(*shared.sandbox.get())
         .and_then(|()| shared.middleware.check_entries(of_all))
         .and_then(|()| shared.middleware.check(definition))
-        .and_then(|()| shared.loops.check(definition));
+        .and_then(|()| loops.check(definition));
     checked.err().map(|refused| Failure::new(refused.code(), refused.to_string()))
 }
 

@@ -8,7 +8,7 @@ use abide_client::arguments::RecordPause;
 use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus};
 use abide_definitions::pause_rule::{PausePoint, PauseRule};
 
-use crate::run::decide::Action;
+use crate::run::decide::{Action, CallStep};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 
@@ -51,7 +51,7 @@ fn stages(driver: &Driver, action: &Action) -> Vec<PauseStage> {
         }
         (Action::Ask, _) => vec![BeforeGuardrails],
         (Action::Finish(_) | Action::Stop(_), _) => vec![AfterAgent, AfterLoop],
-        (Action::Deliver(_) | Action::Rest(_), _) => Vec::new(),
+        (Action::Calls(CallStep::Deliver(_)) | Action::Rest(_), _) => Vec::new(),
         (_, Some(_)) if untouched => vec![AfterAgent],
         _ => Vec::new(),
     }

@@ -124,7 +124,6 @@ impl RuntimeBuilder {
             environment: self.environment,
             guardrails: catalog.guardrails().clone(),
             middleware: catalog.registered_middleware().clone(),
-            loops: catalog.agent_loops().clone(),
             parsers: catalog.parsers().clone(),
             pause_callback: self.pause_callback,
             sandbox: catalog.shared_sandbox(),

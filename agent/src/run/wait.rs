@@ -4,7 +4,7 @@ use abide_client::{Error, Micros, Run, RunStatus, ToolCall, ToolCallStatus};
 use serde_json::{Map, Value, json};
 
 use crate::delegation::task;
-use crate::run::decide::Action;
+use crate::run::decide::{Action, CallStep};
 use crate::run::driver::Driver;
 use crate::run::step::{Step, StepError, overtime};
 use crate::tools;
@@ -99,7 +99,7 @@ impl Driver {
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         self.read_all().await?;
-        if self.state.decide() != Action::Await {
+        if self.state.decide() != Action::Calls(CallStep::Await) {
             return Ok(());
         }
         let needs_permit = self.permit.take().is_some();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CurrentRows, Recorded, RunState};
 use crate::context::entry::{SessionEntry, test_row};
 use crate::context::summarized::SummarizedContext;
-use crate::run::decide::Action;
+use crate::run::decide::{Action, CallStep};
 use crate::run::step_batch::RecordedStep;
 
 fn row<T: DeserializeOwned>(fields: Value, more: Value) -> T {
@@ -108,14 +108,14 @@ fn shown(action: &Action) -> String {
     match action {
         Action::Rest(reason) => format!("rest {reason}"),
         Action::Ask => "ask".to_owned(),
-        Action::Request(missing) => {
+        Action::Calls(CallStep::Request(missing)) => {
             let ids: Vec<&str> = missing.iter().map(|call| call.call_id.as_str()).collect();
             format!("request {}", ids.join(" "))
         }
-        Action::Run(calls) => format!("run {}", ids(calls)),
-        Action::Await => "await".to_owned(),
-        Action::Interrupt(calls) => format!("interrupt {}", ids(calls)),
-        Action::Deliver(ended) => {
+        Action::Calls(CallStep::Run(calls)) => format!("run {}", ids(calls)),
+        Action::Calls(CallStep::Await) => "await".to_owned(),
+        Action::Calls(CallStep::Interrupt(calls)) => format!("interrupt {}", ids(calls)),
+        Action::Calls(CallStep::Deliver(ended)) => {
             let ended = ended.iter().map(|(asked, row)| {
                 assert_eq!(asked.call_id, row.call_id);
                 format!("{}={}", row.call_id, row.status.as_str())

@@ -1,0 +1,286 @@
+//! The loop of a driver: it makes its state current, decides what comes next, does it, and repeats. Each step is one batch under the
+//! lease of the run.
+//!
+//! What comes next is [`RunState::decide`](crate::run::state::RunState::decide), which depends on rows alone.
+
+use std::collections::BTreeSet;
+
+use abide_client::{Code, ToolCall, ToolCallStatus};
+use serde_json::{Map, json};
+
+use crate::agent_loop::{self, AgentLoops};
+use crate::context::entry::{CallResult, RequestedCall};
+use crate::middleware::observability;
+use crate::model::structured::{self, StructuredAnswer};
+use crate::run::decide::{Action, CallStep};
+use crate::run::driver::Driver;
+use crate::run::error::RuntimeError;
+use crate::run::state::Recorded;
+use crate::run::step::{DriveResult, Failure, Step, StepError};
+use crate::watchdog::health::{self, WatchdogStep};
+use crate::{memory, middleware, model, program, remote_agent, run, tools};
+
+impl Driver {
+    /// Drives the run until it ends, waits, or another driver claims it.
+    /// `loops` are those in Rust that definitions can select.
+    pub(crate) async fn drive(mut self, loops: &AgentLoops) -> Result<DriveResult, RuntimeError> {
+        let driven = self.drive_and_end(loops).await?;
+        if driven == DriveResult::Ended {
+            observability::run_ended(&self).await;
+        }
+        Ok(driven)
+    }
+
+    /// Drives the run without counting it.
+    async fn drive_and_end(&mut self, loops: &AgentLoops) -> Result<DriveResult, RuntimeError> {
+        let halted = match self.go_on(loops).await {
+            Ok(driven) => return Ok(driven),
+            Err(halted) => halted,
+        };
+        let ended = match halted {
+            StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
+            StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
+            StepError::Ended => return Ok(DriveResult::Ended),
+            StepError::Refused(error) => match error.code() {
+                Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
+                Some(Code::Conflict) if self.is_abort_requested().await? => {
+                    self.run_lease.aborted(self.why_aborted().await?)
+                }
+                Some(code) if ends_run(code) => {
+                    self.run_lease.failed(code.as_str(), error.to_string())
+                }
+                _ => return Err(error.into()),
+            },
+        };
+        match self.abide.call(ended).await {
+            Ok(_) => Ok(DriveResult::Ended),
+            // `Denied` means that a runtime with another identity has claimed the run.
+            Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
+                Ok(DriveResult::Lost)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn go_on(&mut self, loops: &AgentLoops) -> Step<DriveResult> {
+        if self.agent.definition.cli.is_some() {
+            return program::run::drive(self).await;
+        }
+        if self.agent.definition.a2a.is_some() {
+            return remote_agent::run::drive(self).await;
+        }
+        loop {
+            let action = match self.next_action().await? {
+                Ok(action) => action,
+                Err(rests) => return Ok(rests),
+            };
+            let ended = match action {
+                Action::Ask => self.answer(loops).await?,
+                Action::Finish(text) => self.finish(&text).await?,
+                Action::Stop(text) => Some(self.stop_calling(&text).await?),
+                Action::Rest(reason) => self.waits(&[], reason).await?,
+                Action::Calls(step) => self.perform(step).await?,
+            };
+            if let Some(ended) = ended {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Returns the next action; or how the work of this driver ends, if the run pauses before it.
+    pub(crate) async fn next_action(&mut self) -> Step<Result<Action, DriveResult>> {
+        self.refresh().await?;
+        let action = self.state.decide();
+        if run::pause::at_stage(self, &action).await? {
+            return Ok(Err(DriveResult::Waits));
+        }
+        Ok(Ok(action))
+    }
+
+    /// Does what the calls of the last answer need. Returns how the work of this driver ends, if it ends with it.
+    pub(crate) async fn perform(&mut self, step: CallStep) -> Step<Option<DriveResult>> {
+        match step {
+            CallStep::Request(missing) => self.request(missing).await?,
+            CallStep::Run(ready) => self.run_calls(ready).await?,
+            CallStep::Await => self.wait_for_calls().await?,
+            CallStep::Interrupt(undecided) => return self.waits(&undecided, "approval").await,
+            CallStep::Deliver(ended) => self.deliver(ended).await?,
+        }
+        Ok(None)
+    }
+
+    /// Answers the last message: with the loop of the definition if it names one, else with the model.
+    async fn answer(&mut self, loops: &AgentLoops) -> Step<Option<DriveResult>> {
+        self.check_limits()?;
+        tools::undelivered::read(self).await?;
+        structured::check_repairs(self)?;
+        model::restart::of_answer(self).await?;
+        if middleware::request_check::denies(self).await? {
+            return Ok(None);
+        }
+        let Some(name) = &self.agent.definition.agent_loop else {
+            return self.ask().await.map(|()| None);
+        };
+        match loops.get(name) {
+            Some(agent_loop) => agent_loop::drive(self, &*agent_loop).await,
+            None => {
+                let why = format!("this runtime has no loop {name}");
+                Err(StepError::Failed(Failure::new("unknown_loop", why)))
+            }
+        }
+    }
+
+    /// Asks the model, unless something comes before it: a summary, or facts that are read.
+    async fn ask(&mut self) -> Step {
+        let has_read_facts = memory::facts::read(self).await?;
+        let step = health::act(self).await?;
+        self.health.wants_compaction = step == WatchdogStep::Compact;
+        if step == WatchdogStep::LookAgain || has_read_facts {
+            return Ok(());
+        }
+        match model::call::ask(self).await? {
+            Some(claimed) => self.run_calls(vec![claimed]).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for decisions. Returns how the work of this driver ends if they have not been made meanwhile.
+    pub(crate) async fn waits(
+        &self,
+        undecided: &[ToolCall],
+        reason: &str,
+    ) -> Step<Option<DriveResult>> {
+        Ok(self.wait(undecided, reason).await?.then_some(DriveResult::Waits))
+    }
+
+    /// Runs calls. If the batch that completes the only call also delivers its result, takes over the state after that batch.
+    async fn run_calls(&mut self, ready: Vec<ToolCall>) -> Step {
+        self.state.calls_begin();
+        match tools::calls::run_all(self, ready).await? {
+            Some(delivered) => self.apply(Recorded::Step(delivered)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Requests the missing calls one by one, because the batch of all of them was refused.
+    async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
+        let skipped = self.calls_past_limit();
+        for asked in missing {
+            if skipped.contains(&asked.call_id) {
+                self.record_result(&asked, &tools::calls::skipped()).await?;
+                continue;
+            }
+            let request = match tools::calls::to_request(self, &asked, false) {
+                Ok(request) => request,
+                Err(text) => {
+                    self.record_result(&asked, &CallResult::error(text)).await?;
+                    continue;
+                }
+            };
+            match self.record(&[], None, vec![request.into()]).await {
+                Ok(()) => {}
+                Err(StepError::Refused(error))
+                    if error.code().is_some_and(tools::calls::is_for_the_model) =>
+                {
+                    self.record_result(&asked, &CallResult::error(error.to_string())).await?;
+                }
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the model the results of its calls, in the order in which it requested them.
+    async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
+        let mut events = Vec::new();
+        let mut messages = Vec::new();
+        for (asked, row) in ended {
+            let tools::calls::Delivery { result, handoff } =
+                tools::calls::deliver(self, &row).await?;
+            if row.status == ToolCallStatus::Rejected {
+                events.push(tools::calls::decided(&row, "rejected", None));
+            }
+            let (event, message) = self.result_with_handoff(&asked, &result, handoff);
+            events.push(event);
+            messages.push(message.into());
+        }
+        self.record_step((&events, None), messages).await.map(drop)
+    }
+
+    /// The ids of the calls of the last answer that exceed the limit of tool calls. The run has counted all of them.
+    fn calls_past_limit(&self) -> BTreeSet<String> {
+        let answer = self.state.last_answer();
+        let calls = answer.map_or(&[][..], |(_, answer)| &answer.calls);
+        let limit = self.agent.definition.settings().limits.tool_calls;
+        let over = self.state.consumed().tool_calls - limit;
+        let over = usize::try_from(over).unwrap_or(0).min(calls.len());
+        calls[calls.len() - over..].iter().map(|call| call.call_id.clone()).collect()
+    }
+
+    /// Ends the run with the answer of the model, unless it has to be corrected.
+    async fn finish(&mut self, text: &str) -> Step<Option<DriveResult>> {
+        match structured::evaluate(self, text) {
+            StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
+                self.record(&[], None, vec![structured::repair(self, &why)]).await?;
+                Ok(None)
+            }
+            evaluated => self.end(text, evaluated).await.map(Some),
+        }
+    }
+
+    /// Ends a run whose model keeps calling tools beyond the limit. The text of its last answer, if any, is the
+    /// result.
+    async fn stop_calling(&self, text: &str) -> Step<DriveResult> {
+        if !text.trim().is_empty() {
+            return self.end(text, structured::evaluate(self, text)).await;
+        }
+        let max = self.agent.definition.settings().limits.tool_calls;
+        let why = format!(
+            "the run has reached its limit of {max} tool calls, and the model gave no answer"
+        );
+        Err(StepError::Failed(Failure::new("tool_call_limit", why)))
+    }
+
+    async fn end(&self, text: &str, evaluated: StructuredAnswer) -> Step<DriveResult> {
+        let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
+        if let Some(entry) = self.state.entries.last() {
+            output.insert("message_id".to_owned(), json!(entry.id));
+        }
+        let answer = self.state.last_answer();
+        if let Some(stop) = answer.and_then(|(_, answer)| answer.stop.as_ref()) {
+            output.insert("stop_reason".to_owned(), json!(stop));
+        }
+        match evaluated {
+            StructuredAnswer::Free => {}
+            StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
+        }
+        self.abide.call(self.run_lease.done(output)).await?;
+        Ok(DriveResult::Ended)
+    }
+
+    /// Returns `true` if an abort was requested meanwhile: the run can continue no more.
+    async fn is_abort_requested(&self) -> Result<bool, RuntimeError> {
+        let sql = "SELECT abort_requested_at IS NOT NULL FROM runs WHERE id = :id";
+        let found: Vec<(bool,)> =
+            self.abide.sql(sql).param("id", &self.run_lease.run_id).fetch().await?;
+        Ok(found.into_iter().any(|(is_requested,)| is_requested))
+    }
+
+    async fn why_aborted(&self) -> Result<String, RuntimeError> {
+        let sql = "SELECT reason FROM runs WHERE id = :id";
+        let found: Vec<(Option<String>,)> =
+            self.abide.sql(sql).param("id", &self.run_lease.run_id).fetch().await?;
+        let reason = found.into_iter().next().and_then(|(reason,)| reason);
+        Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
+    }
+}
+
+/// Whether a refused step ends its run, because it would be refused again. After other refusals, such as that of a full disk,
+/// the run is driven again later, as after a lost connection.
+fn ends_run(code: Code) -> bool {
+    !code.retryable()
+}
+
+#[cfg(test)]
+mod tests;
