@@ -8,6 +8,7 @@ mod arguments;
 mod cancellation;
 mod collections;
 mod corrections;
+mod depth;
 mod exchanges;
 mod forged_snapshots;
 mod handoffs;

@@ -272,6 +272,7 @@ fn definition(name: &Ident, doc: &str, answer: &Type) -> TokenStream {
                     <#answer as ::abide_schema::reducer::ReducerReturn>::Result,
                 >,
                 decode,
+                depth: ::abide_schema::integers::MAX_DEPTH,
             }
         }
     }
