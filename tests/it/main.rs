@@ -9,6 +9,7 @@ mod broken;
 mod claims;
 mod cleanup;
 mod costs;
+mod damaged_rows;
 mod database;
 mod durability;
 mod explain;
