@@ -17,8 +17,8 @@ fn world() -> World {
 
 async fn create(world: &World, request_id: &str) -> Result<(), Refusal> {
     let args = json!({"agent": "support", "id": "s"});
-    let done = world.engine().call(&Caller::local(), "create_session", &args, Some(request_id));
-    done.await.map(drop)
+    let local = Caller::local();
+    world.engine().call(&local, "create_session", &args, Some(request_id)).await.map(drop)
 }
 
 fn verify(world: &World) -> Option<String> {
