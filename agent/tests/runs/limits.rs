@@ -430,6 +430,6 @@ async fn a_result_that_is_too_deep_fails_its_call() {
             false => ("failed".to_owned(), Some(reason.to_owned())),
         };
         assert_eq!(calls, [expected], "{levels}");
-        assert_eq!(last.data["content"], "done", "{levels}");
+        assert_eq!(last.data["assistant_data"]["content"], "done", "{levels}");
     }
 }
