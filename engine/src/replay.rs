@@ -12,7 +12,7 @@ use std::sync::Arc;
 use abide_log::Chain;
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
-use abide_schema::{Micros, Module, Refusal, Seq, Table as _, TableSpec, Value};
+use abide_schema::{Micros, Module, Refusal, Seq, Table as _, TableSpec, Value, integers};
 use abide_store::{
     Layout, LogFile, OpenError, RequestIdRow, Store, StoreError, Tuning, VerifyError,
 };
@@ -65,6 +65,16 @@ pub enum ReplayError {
         /// The event.
         seq: Seq,
     },
+    /// The arguments of a call are no JSON that can be read.
+    #[error("event {seq}: the arguments of {reducer} cannot be read: {why}")]
+    Unreadable {
+        /// The event.
+        seq: Seq,
+        /// The reducer.
+        reducer: String,
+        /// Why not.
+        why: serde_json::Error,
+    },
     /// A call has another outcome.
     #[error("event {seq}: {reducer} has another outcome in the replay")]
     Differs {
@@ -114,6 +124,21 @@ fn replay_log(
     }
     let registry = Registry::new(&layout.modules);
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
+    let replayed = replay_into(log, store, &registry, to, progress);
+    if replayed.is_err() {
+        // Half a replay is no state of the file, and the next attempt needs the name.
+        abide_store::remove(into);
+    }
+    replayed
+}
+
+fn replay_into(
+    log: &LogFile,
+    store: Store,
+    registry: &Registry,
+    to: Option<Seq>,
+    progress: &mut dyn FnMut(Seq),
+) -> Result<Seq, ReplayError> {
     let start = LogPosition { chain: Chain::start(log.log_id()), last_at: Micros(0) };
     let scope_rules = ScopeRules::new(&store.layout().modules);
     let sources = EventSources { clock: Arc::new(SystemClock), entropy: Arc::new(SystemEntropy) };
@@ -136,7 +161,7 @@ fn replay_log(
         if event.salt.is_none() {
             unsalted = event.seq;
         }
-        run_again(&mut executor, &registry, event, &mut requests)?;
+        run_again(&mut executor, registry, event, &mut requests)?;
         if event.seq.0 % EVENTS_PER_COMMIT == 0 {
             commit(&mut executor)?;
             executor.transaction.store.begin()?;
@@ -175,7 +200,12 @@ fn run_again(
 ) -> Result<(), ReplayError> {
     let (seq, reducer) = (event.seq, event.reducer.clone());
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
-    let arguments = serde_json::from_str(&event.arguments).unwrap_or_default();
+    // A log from before the limit has deeper arguments than a call may have now.
+    let arguments = integers::parse(&event.arguments).map_err(|why| ReplayError::Unreadable {
+        seq,
+        reducer: reducer.clone(),
+        why,
+    })?;
     let caller = Caller::recorded(&event.caller, event.authority.as_deref());
     let recorded = ReplayedEvent { at: event.at, salt: event.salt };
     let request_id = event.request_id.as_deref();

@@ -106,7 +106,7 @@ pub fn module() -> Module {
         .copied(("runs", "output"), &[("run_corrections", "before"), ("run_corrections", "after")])
         .copied(("run_events", "data"), &[("run_corrections", "lines")])
         .view("run_results", RUN_RESULTS)
-        .reducer(correct_run::definition())
+        .reducer(correct_run::definition().wrapping(limits::RECORD_DEPTH))
 }
 
 /// Corrects the result of a run that has ended. The run, its events and its messages stay as they are; the correction is a

@@ -53,7 +53,7 @@ pub struct NewInput {
 pub fn module() -> Module {
     Module::new("exchange")
         .visible::<ToolExchange>(RowVisibility::InScope)
-        .reducer(record_exchange::definition())
+        .reducer(record_exchange::definition().wrapping(limits::RECORD_DEPTH))
         .reducer(suspend_tool_call::definition())
         .reducer(close_exchange::definition())
 }

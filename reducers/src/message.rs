@@ -5,7 +5,7 @@
 
 use abide_schema::caller::Caller;
 use abide_schema::reducer::{Nullable, RowVisibility};
-use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, reducer};
+use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, limits, reducer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
@@ -34,7 +34,7 @@ pub fn module() -> Module {
         .visible::<AgentState>(RowVisibility::InScope)
         .copied(("agent_state", "content"), &[("run_events", "data"), ("runs", "output")])
         .copied(("agent_state", "data"), &[("run_events", "data")])
-        .reducer(append_message::definition())
+        .reducer(append_message::definition().wrapping(limits::RECORD_DEPTH))
 }
 
 /// Appends a message, or another entry, to a session. The first one activates a new session. A session that

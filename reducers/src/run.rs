@@ -17,8 +17,8 @@
 //! The rows are in `run/rows.rs`, lists of runs in [`mod@list`]; then follow `run/start.rs`, [`mod@drive`], `run/wait.rs`, [`mod@end`], and
 //! `run/stop.rs`, which sessions and cleanups call, too.
 
-use abide_schema::Module;
 use abide_schema::reducer::RowVisibility;
+use abide_schema::{Module, limits};
 
 use crate::waiting;
 
@@ -102,10 +102,10 @@ pub fn module() -> Module {
         .reducer(claim_run::definition())
         .reducer(claim_next_run::definition())
         .reducer(heartbeat_run::definition())
-        .reducer(record_run::definition())
+        .reducer(record_run::definition().wrapping(limits::RECORD_DEPTH))
         .reducer(reserve_usage::definition())
-        .reducer(wait_run::definition())
-        .reducer(finish_run::definition())
+        .reducer(wait_run::definition().wrapping(limits::RECORD_DEPTH))
+        .reducer(finish_run::definition().wrapping(limits::RECORD_DEPTH))
         .reducer(abort_run::definition())
         .deadline::<Run>(
             "lease_expires_at",

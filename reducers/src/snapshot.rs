@@ -92,6 +92,6 @@ pub fn module() -> Module {
             authority: "authority",
         })
         .reducer(export_run::definition())
-        .reducer(import_run::definition())
+        .reducer(import_run::definition().wrapping(limits::SNAPSHOT_DEPTH))
         .reducer(fork_session::definition())
 }

@@ -6,7 +6,7 @@
 
 use abide_schema::reducer::RowVisibility;
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, Value, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -151,7 +151,7 @@ pub fn module() -> Module {
         .visible::<ArchivedResult>(RowVisibility::InScope)
         .copied(("agent_state", "content"), &[("context_summaries", "summary")])
         .copied(("agent_state", "data"), &[("context_summaries", "summary")])
-        .reducer(record_summary::definition())
+        .reducer(record_summary::definition().wrapping(limits::RECORD_DEPTH))
 }
 
 /// Records a summary of a session's messages, and the results that the model sees as markers from now on. It must

@@ -2,7 +2,9 @@
 //! is kept here, apart from the rows that everyone in the session's scope can read.
 
 use abide_schema::reducer::{ReducerResult, RowVisibility};
-use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, reducer, table};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, limits, reducer, table,
+};
 use serde_json::Value as JsonValue;
 
 use crate::run::{self, Run};
@@ -34,7 +36,7 @@ pub fn module() -> Module {
         // A policy opens the table for those who may read originals.
         .visible::<WithheldAnswer>(RowVisibility::Closed)
         .secret(&withhold_answer::definition(), "original")
-        .reducer(withhold_answer::definition())
+        .reducer(withhold_answer::definition().wrapping(limits::RECORD_DEPTH))
 }
 
 /// Keeps the original of an answer that a guardrail has denied, or of a part of it. The message in its place is

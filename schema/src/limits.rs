@@ -39,6 +39,14 @@ pub const INPUT_MESSAGE_BYTES: usize = 8 << 10;
 /// Calls in one `/v1/batch`: all of them share one transaction, which no other call can join.
 pub const BATCH_CALLS: usize = 1_000;
 
+/// Levels of JSON that the records of a run may have in addition to [`MAX_DEPTH`](crate::integers::MAX_DEPTH): an event
+/// has the arguments of a call within a list of its calls, for instance.
+pub const RECORD_DEPTH: usize = 16;
+
+/// Levels of JSON that a snapshot may have in addition to [`MAX_DEPTH`](crate::integers::MAX_DEPTH): it has what a run
+/// has recorded, some five levels deeper. With it, the messages around it stay below the 127 levels that readers of JSON accept.
+pub const SNAPSHOT_DEPTH: usize = 32;
+
 /// Values in one request or WebSocket message, as [`crate::json_values`] counts them. With the most expensive values
 /// a message of this many takes some 60 MB while it is parsed.
 pub const JSON_VALUES: usize = 250_000;

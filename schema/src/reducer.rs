@@ -628,6 +628,17 @@ pub struct Definition {
     pub result: fn() -> JsonValue,
     /// Decodes arguments; missing, unknown or mistyped ones are `bad_arguments`.
     pub decode: DecodeArguments,
+    /// Maximum depth of the JSON of each argument; see [`Definition::wrapping`].
+    pub depth: usize,
+}
+
+impl Definition {
+    /// Accepts arguments of this many levels more, because they have the values of others within structures of their own. The
+    /// values in them came in through calls with the usual limit.
+    #[must_use]
+    pub fn wrapping(self, levels: usize) -> Definition {
+        Definition { depth: self.depth + levels, ..self }
+    }
 }
 
 impl fmt::Debug for Definition {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use abide_json_integers::{self as integers, OutOfRange, UnpairedSurrogate};
+use abide_json_integers::{self as integers, OutOfRange, TooDeep, UnpairedSurrogate};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -270,6 +270,12 @@ impl From<UnpairedSurrogate> for Refusal {
             "send whole characters: a text was cut by UTF-16 units; in JavaScript, \
                  toWellFormed() repairs it",
         )
+    }
+}
+
+impl From<TooDeep> for Refusal {
+    fn from(found: TooDeep) -> Refusal {
+        Refusal::new(Code::LimitExceeded, format!("the JSON {found}")).hint(integers::DEPTH_HINT)
     }
 }
 

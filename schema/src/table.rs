@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use abide_json_integers as integers;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::canonical;
@@ -191,6 +193,20 @@ impl TableSpec {
         sql
     }
 
+    /// The conditions that each row fulfils: those of CHECK constraints, of the columns with these names.
+    #[must_use]
+    pub fn checks(&self, columns: &[String]) -> Vec<String> {
+        let is_there = |column: &&ColumnSpec| columns.iter().any(|name| name == column.name);
+        let present: Vec<&ColumnSpec> = self.columns.iter().filter(is_there).collect();
+        let of_columns = present.iter().filter(|column| !column.one_of.is_empty());
+        let mut checks: Vec<String> = of_columns.map(|column| column.alternatives()).collect();
+        if present.len() == self.columns.len() {
+            let of_table = self.constraints.iter().filter_map(|sql| sql.strip_prefix("CHECK "));
+            checks.extend(of_table.map(str::to_owned));
+        }
+        checks
+    }
+
     /// The table as in `/v1/schema`: columns with types and descriptions, key, and the JSON Schema
     /// of a row.
     #[must_use]
@@ -364,10 +380,18 @@ impl<T: Cell> Cell for Option<T> {
     }
 }
 
-/// A column of canonical JSON text. On the wire it is that text; build it from any JSON value.
+/// A column of canonical JSON text. On the wire it is that text; build it from any JSON value. A text that comes from
+/// elsewhere, such as a file, is checked when it becomes one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(transparent)]
-pub struct Json(String);
+pub struct Json(#[serde(deserialize_with = "json_text")] String);
+
+/// Reads a text that is JSON.
+fn json_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let text = String::deserialize(from)?;
+    integers::check_parses(&text).map_err(|why| D::Error::custom(format!("not JSON: {why}")))?;
+    Ok(text)
+}
 
 impl Json {
     /// The canonical text.
@@ -382,10 +406,11 @@ impl Json {
         Json(canonical::to_text(value))
     }
 
-    /// The value.
+    /// The value. Null for a value that a program has built and no text of JSON has, such as one of thousands of levels: no
+    /// call accepts one.
     #[must_use]
     pub fn value(&self) -> JsonValue {
-        serde_json::from_str(&self.0).expect("a Json holds JSON text")
+        integers::parse(&self.0).unwrap_or_default()
     }
 }
 
@@ -404,7 +429,11 @@ impl Cell for Json {
     }
 
     fn from_value(value: &Value) -> Result<Json, WrongCell> {
-        String::from_value(value).map(Json)
+        let text = String::from_value(value)?;
+        match integers::check_parses(&text) {
+            Ok(()) => Ok(Json(text)),
+            Err(_) => Err(WrongCell { expected: "JSON", found: value.clone() }),
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 mod broken;
 mod claims;
 mod cleanup;
+mod costs;
+mod damaged_rows;
 mod database;
 mod durability;
 mod explain;
@@ -27,6 +29,7 @@ mod recordings;
 mod references;
 mod replica;
 mod retention;
+mod scope_keys;
 mod tenants;
 mod timers;
 mod traffic;

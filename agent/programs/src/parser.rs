@@ -13,6 +13,7 @@ mod opencode;
 pub(crate) mod streamed;
 
 use abide_json_integers as integers;
+use serde::de::Error as _;
 use serde_json::{Map, Value};
 
 pub use claude::ClaudeParser;
@@ -77,10 +78,12 @@ pub trait Parser: Send {
     }
 }
 
-/// The line as a JSON value. Integers that would lose digits become strings, and half a surrogate pair becomes U+FFFD: programs
+/// The line as a JSON value; an error if it is deeper than what can be stored. Integers that would lose digits become strings, and half a surrogate pair becomes U+FFFD: programs
 /// in JavaScript cut texts by UTF-16 units.
 pub(crate) fn value(line: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str(&integers::quoted(&integers::readable(line.as_bytes())))
+    let value = serde_json::from_str(&integers::quoted(&integers::readable(line.as_bytes())))?;
+    integers::check_depth(&value).map_err(serde_json::Error::custom)?;
+    Ok(value)
 }
 
 /// The line as a JSON object, or `None`.

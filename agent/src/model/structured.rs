@@ -162,6 +162,9 @@ fn parameters(schema: &Value) -> Result<Parameters, String> {
 
 /// Checks a value against a schema.
 fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
+    if let Err(found) = integers::check_depth(&value) {
+        return StructuredAnswer::Mismatch(format!("it {found}"));
+    }
     schema.wrong_with(&value).map_or(StructuredAnswer::Fits(value), StructuredAnswer::Mismatch)
 }
 

@@ -122,14 +122,19 @@ impl ClaimedCall<'_> {
         }
     }
 
-    /// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
-    /// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
+    /// Records a result. If the result is too large or too deep, or has integers that would lose digits, the call fails with
+    /// that reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
     async fn complete(
         self,
         result: Value,
         delivery: Option<StepBatch>,
     ) -> Result<Option<RecordedStep>, Error> {
-        let (text, name) = (result.to_string(), &self.call.tool_name);
+        let name = &self.call.tool_name;
+        if let Err(found) = integers::check_depth(&result) {
+            let message = format!("{name} ran, but its result cannot be stored: it {found}");
+            return self.fail(message).await.map(|()| None);
+        }
+        let text = result.to_string();
         let bytes = text.len();
         // The size first: no lease is renewed here, and the other check reads all of it.
         if bytes <= RESULT_BYTES {

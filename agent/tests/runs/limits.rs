@@ -404,3 +404,32 @@ async fn integers_of_64_bits() {
     let stored: String = stored.into_iter().flatten().collect();
     assert!(!stored.contains("1e+23") && !stored.contains("1e23"), "{stored}");
 }
+
+/// Regression: a result of some 125 levels was recorded within events, and the log of the file could not be replayed any more.
+#[tokio::test]
+async fn a_result_that_is_too_deep_fails_its_call() {
+    for (levels, is_stored) in [(1, true), (63, true), (64, false), (127, false), (300, false)] {
+        let script = "answers: [{ calls: [{ name: dig, arguments: {} }] }, { text: done }]\n";
+        let plan = FixtureOptions::of("tools: [\"*\"]\n", script);
+        let run = move |_: Nothing, _: ToolContext| async move {
+            Ok::<_, String>((1..levels).fold(json!([]), |inner, _| json!([inner])))
+        };
+        let dig = Function::new("dig", "Digs.", run).effect(Effect::ReadOnly);
+        plan.tools.add(dig).expect("it is a tool");
+        let fixture = plan.open().await;
+        let run = fixture.begin("Dig.").await;
+        let (_, last) = fixture.output(&run.id, 0).await;
+        let sql = "SELECT status, error FROM tool_calls";
+        let calls: Vec<(String, Option<String>)> =
+            fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+        fixture.close().await;
+        let reason =
+            "dig ran, but its result cannot be stored: it is nested more than 64 levels deep";
+        let expected = match is_stored {
+            true => ("succeeded".to_owned(), None),
+            false => ("failed".to_owned(), Some(reason.to_owned())),
+        };
+        assert_eq!(calls, [expected], "{levels}");
+        assert_eq!(last.data["assistant_data"]["content"], "done", "{levels}");
+    }
+}

@@ -73,6 +73,10 @@ impl Parameters {
             let takes = messages::parameters(&self.schema);
             ArgumentsError(format!("the arguments are not JSON: {why}. {takes}"))
         })?;
+        integers::check_depth(&arguments).map_err(|found| {
+            let hint = integers::DEPTH_HINT;
+            ArgumentsError(format!("invalid arguments: the JSON {found}; {hint}"))
+        })?;
         integers::check(text).map_err(|found| {
             let takes = messages::parameters(&self.schema);
             ArgumentsError(format!("invalid arguments: {found}; {}. {takes}", integers::HINT))

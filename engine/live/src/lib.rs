@@ -44,7 +44,8 @@ pub use delta::{Delta, PositionedRow, TopNDelta};
 pub use plan::condition::{Condition, OWN, check_condition};
 pub use plan::lex::{check_no_nul, names_main, operations};
 pub use plan::principal::{
-    AuthorizedViews, OwnerReference, PolicyVersion, QueryPrincipal, ScopeMembership, select_of,
+    AuthorizedViews, OwnerReference, PolicyVersion, QueryPrincipal, ScopeMembership,
+    scope_parameter, scope_path, select_of,
 };
 pub use planner::Planner;
 pub use route::binding_index::BindingId;

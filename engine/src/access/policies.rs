@@ -238,10 +238,8 @@ impl Policies {
         let VisibleColumns { columns, condition } = self.shown(rows, class, table)?;
         let keys: Vec<&str> = class.keys.iter().map(String::as_str).collect();
         let owned = self.owners.get(table.name).filter(|_| !keys.is_empty());
-        // A key that cannot be named in SQL matches no row.
-        let named = |key: &&str| key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         let is_events = table.name == EVENTS && !keys.is_empty();
-        if (owned.is_some() && !keys.iter().all(named)) || (owned.is_none() && is_events) {
+        if owned.is_none() && is_events {
             return None;
         }
         let within = owned.map(|path| ScopeMembership {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_live::OWN;
+use abide_live::{OWN, scope_parameter};
 use abide_schema::{Caller, Scope, Value};
 use serde_json::json;
 
@@ -34,6 +34,6 @@ pub(crate) fn values(caller: &Caller, scope: &Scope) -> BTreeMap<String, Value> 
         ("caller_scope", Value::Text(json!(scope).to_string())),
         ("caller_capabilities", Value::Text(json!(capabilities).to_string())),
     ];
-    let scope = scope.iter().map(|(key, value)| (format!("scope_{key}"), text(value)));
+    let scope = scope.iter().map(|(key, value)| (scope_parameter(key), text(value)));
     own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(scope).collect()
 }

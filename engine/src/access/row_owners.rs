@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_live::OwnerReference;
+use abide_live::{OwnerReference, scope_path};
 use abide_schema::{Scope, TableSpec};
 
 /// The owners of the rows of all tables.
@@ -124,17 +124,9 @@ impl ScopeParameters<'_> {
     fn holds(&self, column: &str) -> String {
         let keys = self.scope.keys().enumerate().map(|(nth, key)| {
             let value = self.first + nth;
-            if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                // A key that cannot be written as a path in SQL.
-                let name = key.replace('\'', "''");
-                return format!(
-                    "EXISTS (SELECT 1 FROM json_each({column}) AS m \
-                     WHERE m.key = '{name}' AND m.type = 'text' AND m.atom = ?{value})"
-                );
-            }
+            let path = scope_path(key);
             format!(
-                "json_extract({column}, '$.\"{key}\"') = ?{value} \
-                 AND json_type({column}, '$.\"{key}\"') = 'text'"
+                "json_extract({column}, {path}) = ?{value} AND json_type({column}, {path}) = 'text'"
             )
         });
         keys.collect::<Vec<_>>().join(" AND ")

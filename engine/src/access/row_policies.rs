@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use abide_live::{Condition, OwnerReference};
 use abide_schema::reducer::{ColumnCopies, PolicyTables};
-use abide_schema::{Caller, TableSpec};
+use abide_schema::{Caller, TableSpec, integers};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue};
 
@@ -161,7 +161,7 @@ impl RolePolicies {
         if !names.into_iter().any(|name| result.contains(&format!("\"{name}\":"))) {
             return result;
         }
-        let Ok(mut value) = serde_json::from_str(&result) else { return result };
+        let Ok(mut value) = integers::parse(&result) else { return result };
         self.hide(&mut value);
         value.to_string()
     }

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use abide_schema::reducer::{Abort, BuiltInRole, ColumnCopies, Context, Guard, PolicyTables};
-use abide_schema::{Module, TableSpec};
-use serde_json::Value as JsonValue;
+use abide_schema::{Module, TableSpec, integers};
 
 use crate::access::row_owners::{RowOwners, references};
 use crate::access::row_policies::RowPolicies;
@@ -77,7 +76,7 @@ impl ScopeRules {
         if members.peek().is_none() {
             return result;
         }
-        let Ok(mut value) = serde_json::from_str::<JsonValue>(&result) else { return result };
+        let Ok(mut value) = integers::parse(&result) else { return result };
         for (_, member) in members {
             if let Some(secret) = value.get_mut(member) {
                 *secret = "".into();

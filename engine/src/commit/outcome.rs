@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use abide_schema::canonical::{self, Member};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, integers};
 use serde_json::{Map, Value as JsonValue, json};
 
 const MARK: &str = "{\"$argument\":";
@@ -128,7 +128,7 @@ pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
     if !outcome.starts_with(REFUSED) {
         return None;
     }
-    let refusal: JsonValue = serde_json::from_str(outcome).ok()?;
+    let refusal: JsonValue = integers::parse(outcome).ok()?;
     let refusal = &refusal["$refused"];
     let text = |name: &str| refusal[name].as_str().map(str::to_owned);
     let code = Code::parse(&text("code")?)?;
@@ -138,13 +138,16 @@ pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
 /// Restores the result of an event from its stored form.
 pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
     if outcome.starts_with(WRAPPED) {
-        let wrapped: JsonValue = serde_json::from_str(outcome).unwrap_or_default();
+        let wrapped: JsonValue = integers::parse(outcome).unwrap_or_default();
         return wrapped["$result"].as_str().unwrap_or("null").to_owned();
     }
     if !outcome.contains(MARK) {
         return outcome.to_owned();
     }
-    let arguments = serde_json::from_str(arguments).unwrap_or_default();
+    let arguments = match integers::parse(arguments) {
+        Ok(JsonValue::Object(members)) => members,
+        _ => Map::new(),
+    };
     CanonicalArguments::of(&arguments).expand(outcome)
 }
 

@@ -55,9 +55,14 @@ impl Registry {
             let detail = format!("{reducer} can only be called by the engine");
             return Err(Refusal::new(Code::Denied, detail));
         }
+        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip these checks:
+        // a log may contain arguments accepted by earlier versions. The depth comes first: all that follows recurses.
+        if let (Some(definition), Some(members)) =
+            (self.definitions.get(reducer), arguments.as_object())
+        {
+            check_depths(definition, members)?;
+        }
         let ready = self.ready_any(reducer, arguments)?;
-        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check:
-        // a log may contain arguments accepted by earlier versions.
         integers::check(&ready.arguments.text).map_err(|found| {
             let refusal = Refusal::from(found);
             Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
@@ -102,6 +107,19 @@ impl Registry {
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.definitions().map(|definition| definition.name).collect()
     }
+}
+
+/// Checks the depth of each argument: what is stored is written into larger JSON later, which must still be readable.
+fn check_depths(
+    definition: &Definition,
+    members: &serde_json::Map<String, JsonValue>,
+) -> Result<(), Refusal> {
+    members.iter().try_for_each(|(name, value)| {
+        integers::check_depth_within(value, definition.depth).map_err(|found| {
+            let detail = format!("{}: the argument {name} {found}", definition.name);
+            Refusal { detail, ..Refusal::from(found) }
+        })
+    })
 }
 
 /// The refusal of a name that is none of these reducers.

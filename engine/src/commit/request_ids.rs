@@ -227,7 +227,7 @@ pub(crate) fn of_format_1(
 
 /// The seqs of a request id.
 pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
-    serde_json::from_value(row.seqs.value()).unwrap_or_default()
+    row.event_seqs().unwrap_or_default()
 }
 
 /// Whether a row of a file is accepted although the log gives another one: a batch of format 1 with

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
 use abide_schema::work::SharedWork;
-use abide_schema::{Abort, Code, Refusal, SEE_LOG, Seq, limits};
+use abide_schema::{Abort, Code, Refusal, SEE_LOG, Seq, integers, limits};
 use abide_store::StoreError;
 use serde_json::Value as JsonValue;
 
@@ -47,7 +47,11 @@ enum UnitFailure {
 
 impl From<StoreError> for UnitFailure {
     fn from(error: StoreError) -> UnitFailure {
-        UnitFailure::Store(error)
+        match error {
+            // The storage is sound, and other units do not read this row.
+            StoreError::Unreadable(_) => UnitFailure::Refused(error.to_refusal()),
+            error => UnitFailure::Store(error),
+        }
     }
 }
 
@@ -192,10 +196,10 @@ impl Executor {
     ) -> Result<Option<UnitResult>, UnitFailure> {
         let caller = &unit.caller;
         let found = self.transaction.store.request(caller.principal(), &request.id);
-        let found = found.map_err(UnitFailure::Store)?;
-        let found = match found {
-            None => request_ids::of_format_1(&self.transaction.store, caller, &unit.calls, request)
-                .map_err(UnitFailure::Store)?,
+        let found = match found? {
+            None => {
+                request_ids::of_format_1(&self.transaction.store, caller, &unit.calls, request)?
+            }
             found => found,
         };
         let Some(found) = found else { return Ok(None) };
@@ -211,6 +215,10 @@ impl Executor {
             )));
         }
         let seqs = request_ids::seqs_of(&found);
+        if seqs.len() != unit.calls.len() {
+            let why = format!("the stored events of request id {:?} are unreadable", request.id);
+            return Err(StoreError::Unreadable(why).into());
+        }
         let policies = self.transaction.policies_of(caller).map_err(UnitFailure::Store)?;
         let mut calls = Vec::with_capacity(seqs.len());
         for seq in seqs {
@@ -285,7 +293,7 @@ impl Executor {
 
 /// Returns why the work of a call could not be completed, if its last step says so: see `Module::continuing`.
 fn step_failure(step: &Event) -> Option<Refusal> {
-    let arguments: JsonValue = serde_json::from_str(&step.arguments).ok()?;
+    let arguments: JsonValue = integers::parse(&step.arguments).ok()?;
     let error = arguments.get("error").filter(|error| !error.is_null())?;
     let code = Code::parse(error["code"].as_str()?)?;
     Some(Refusal::new(code, error["message"].as_str()?))

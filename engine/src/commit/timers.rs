@@ -26,7 +26,7 @@ use abide_schema::caller::{Caller, Scope};
 use abide_schema::reducer::Deadline;
 use abide_schema::share::Tenants;
 use abide_schema::table::Kind;
-use abide_schema::{Code, Micros, Module, Refusal, Row, TableSpec, Value, limits};
+use abide_schema::{Code, Micros, Module, Refusal, Row, TableSpec, Value, integers, limits};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -678,7 +678,7 @@ impl Timers {
         let Some(continuation) = continuations.into_iter().find(|it| it.reducer == reducer) else {
             return Ok(None);
         };
-        let result: JsonValue = serde_json::from_str(result).unwrap_or_default();
+        let result: JsonValue = integers::parse(result).unwrap_or_default();
         let Some(subject) = result[continuation.subject].as_str() else { return Ok(None) };
         let continued = ContinuedCall {
             reducer: continuation.reducer,

@@ -39,6 +39,9 @@ pub enum StoreError {
     /// Too many files are open in the process or in the system. Nothing was written.
     #[error("{0}")]
     Unavailable(String),
+    /// A row has a value that no version of Abide writes: the file was changed from outside.
+    #[error("{0}")]
+    Unreadable(String),
     /// An operation on a file failed outside of SQLite.
     #[error("{0}")]
     Io(String),
@@ -157,6 +160,8 @@ impl StoreError {
             }
             StoreError::Limit(why) => Refusal::new(Code::LimitExceeded, why.clone()),
             StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
+            StoreError::Unreadable(why) => Refusal::new(Code::Internal, why.clone())
+                .hint("the file was changed outside of Abide; `abide verify` finds such rows"),
             StoreError::Broken(_) | StoreError::Io(_) => {
                 Refusal::new(Code::Internal, self.to_string()).hint(SEE_LOG)
             }

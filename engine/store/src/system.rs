@@ -64,6 +64,14 @@ pub struct RequestIdRow {
     pub seqs: abide_schema::Json,
 }
 
+impl RequestIdRow {
+    /// Returns the seq of each call's event; `None` if the column has anything else.
+    #[must_use]
+    pub fn event_seqs(&self) -> Option<Vec<Seq>> {
+        serde_json::from_value(self.seqs.value()).ok()
+    }
+}
+
 /// The rows that a commit overwrote in one table: the undo images for resume and time travel.
 #[table(name = "change_log", without_rowid)]
 pub struct ChangeLogRow {

@@ -1,12 +1,12 @@
 //! Verifies an untrusted file: its schema, SQLite's integrity, the hash chain, and references from rows to
 //! missing events.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use abide_log::{Chain, ChainBreak};
 use abide_schema::event::{Event, Hash};
-use abide_schema::{Code, Module, Refusal, Seq, Table as _, TableSpec, Value};
+use abide_schema::{Code, Module, Refusal, Seq, Table as _, TableSpec, Value, integers};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
@@ -15,7 +15,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
 use crate::read_only::{ReadOnlyFile, open_read_only};
-use crate::system::{self, EventRow, event_of};
+use crate::system::{self, EventRow, RequestIdRow, event_of};
 use crate::writer;
 
 /// The content of a verified file.
@@ -96,6 +96,7 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
     })?;
     check_tail(&log.connection, &chain)?;
     check_soundness(log)?;
+    log.declared.values().try_for_each(|table| check_rows(log, table))?;
     Ok(Verified { events: chain.seq, hash: chain.hash })
 }
 
@@ -104,8 +105,8 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
 pub struct LogFile {
     connection: ReadOnlyFile,
     log_id: String,
-    /// The names of the declared tables.
-    declared: BTreeSet<&'static str>,
+    /// The declared tables by name.
+    declared: BTreeMap<&'static str, &'static TableSpec>,
 }
 
 impl LogFile {
@@ -124,7 +125,7 @@ impl LogFile {
         let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let declared = system::tables().into_iter().chain(layout.tables());
-        let declared = declared.map(|table| table.name).collect();
+        let declared = declared.map(|table| (table.name, table)).collect();
         Ok(LogFile { connection, log_id, declared })
     }
 
@@ -252,7 +253,7 @@ fn check_soundness(log: &LogFile) -> Result<(), VerifyError> {
     let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(damaged)?;
     let names = names.collect::<rusqlite::Result<Vec<_>>>().map_err(damaged)?;
     let (known, others): (Vec<_>, Vec<_>) =
-        names.into_iter().partition(|name| log.declared.contains(name.as_str()));
+        names.into_iter().partition(|name| log.declared.contains_key(name.as_str()));
     let checks = if others.iter().all(|name| name.starts_with("sqlite_")) {
         vec!["PRAGMA integrity_check(1)".to_owned()]
     } else {
@@ -266,4 +267,57 @@ fn check_soundness(log: &LogFile) -> Result<(), VerifyError> {
         }
     }
     Ok(())
+}
+
+/// Checks the rows of a table: the conditions of its CHECK constraints, which SQLite's integrity check omits on a connection
+/// that only reads, and its columns of JSON.
+fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
+    let damaged = |error: StoreError| VerifyError::Damaged(error.to_string());
+    let mut columns = Vec::new();
+    let named = "SELECT name FROM pragma_table_info(?1)";
+    writer::run(&log.connection, named, &[table.name.into()], &mut |row| {
+        if let [Value::Text(name)] = row {
+            columns.push(name.clone());
+        }
+    })
+    .map_err(damaged)?;
+    // A file of an older version lacks tables and columns.
+    for check in table.checks(&columns) {
+        let sql = format!("SELECT 1 FROM {} WHERE NOT ({check}) LIMIT 1", table.name);
+        let mut fails = false;
+        writer::run(&log.connection, &sql, &[], &mut |_| fails = true).map_err(damaged)?;
+        if fails {
+            return Err(VerifyError::Damaged(format!("CHECK constraint failed in {}", table.name)));
+        }
+    }
+    let has_json = table.columns.iter().any(|column| column.json);
+    if !has_json {
+        return Ok(());
+    }
+    let mut found = None;
+    log.rows(table, &mut |row| {
+        found = found.take().or_else(|| unreadable_column(table, row).map(str::to_owned));
+    })
+    .map_err(damaged)?;
+    match found {
+        Some(column) => Err(VerifyError::Damaged(format!(
+            "a row of {} has an unreadable value in {column}",
+            table.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the first column of JSON whose value cannot be read.
+fn unreadable_column(table: &TableSpec, row: &[Value]) -> Option<&'static str> {
+    let wrong = table.columns.iter().zip(row).find(|(column, cell)| match cell {
+        Value::Text(text) => column.json && integers::check_parses(text).is_err(),
+        _ => false,
+    });
+    if let Some((column, _)) = wrong {
+        return Some(column.name);
+    }
+    let is_request = table.name == RequestIdRow::SPEC.name;
+    let has_seqs = || RequestIdRow::from_row(row).is_ok_and(|row| row.event_seqs().is_some());
+    (is_request && !has_seqs()).then_some("seqs")
 }

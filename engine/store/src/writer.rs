@@ -515,7 +515,11 @@ impl Writer {
         request_id: &str,
     ) -> Result<Option<RequestIdRow>, StoreError> {
         let row = self.get(RequestIdRow::SPEC, &[caller.into(), request_id.into()])?;
-        Ok(row.and_then(|row| RequestIdRow::from_row(&row).ok()))
+        let Some(row) = row else { return Ok(None) };
+        let row = RequestIdRow::from_row(&row).ok().filter(|row| row.event_seqs().is_some());
+        let unreadable =
+            || format!("the stored events of request id {request_id:?} are unreadable");
+        row.map(Some).ok_or_else(|| StoreError::Unreadable(unreadable()))
     }
 
     /// Records a request id.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::ReducerResult;
-use abide_schema::{Abort, Code, Context, Json, Refusal, Value, json_values, limits, reducer};
+use abide_schema::{
+    Abort, Code, Context, Json, Refusal, Value, integers, json_values, limits, reducer,
+};
 use serde_json::{Map, Value as JsonValue};
 
 use super::context::{self, SnapshotContext};
@@ -74,15 +76,29 @@ pub fn export_run(
         return Err(too_large(text.len()).into());
     }
     json_values::check(&text)?;
+    let value = serde_json::to_value(&snapshot).map_err(|why| Abort::Broken(Box::new(why)))?;
+    // Values from before there was a limit can be deeper than what an import accepts: the run would be lost.
+    if !ctx.is_replay() {
+        let max = integers::MAX_DEPTH + limits::SNAPSHOT_DEPTH;
+        integers::check_depth_within(&value, max).map_err(|found| {
+            let detail = format!("run {} cannot be exported: the snapshot {found}", run.id);
+            Refusal::new(Code::LimitExceeded, detail)
+                .hint("the run stays; fork_session copies the history of its session in this file")
+        })?;
+    }
     if !is_copy {
-        move_away(ctx, run, &snapshot)?;
+        move_away(ctx, run, &snapshot, value)?;
     }
     Ok(ReducerResult::Fresh(snapshot))
 }
 
 /// Ends the run here, and the runs that it delegated.
-fn move_away(ctx: &mut Context<'_>, run: Run, snapshot: &RunSnapshot) -> Result<(), Abort> {
-    let value = serde_json::to_value(snapshot).map_err(|why| Abort::Broken(Box::new(why)))?;
+fn move_away(
+    ctx: &mut Context<'_>,
+    run: Run,
+    snapshot: &RunSnapshot,
+    value: JsonValue,
+) -> Result<(), Abort> {
     let row = RunMove {
         run_id: run.id.clone(),
         session_id: run.session_id.clone(),

@@ -14,6 +14,7 @@ mod cancellation;
 mod collections;
 mod corrections;
 mod costs;
+mod depth;
 mod exchanges;
 mod forged_snapshots;
 mod handoffs;

@@ -195,7 +195,7 @@ fn invalid_schemas_are_refused() {
             refused bad_arguments: unsupported input_schema of a: with its references expanded it has more than 10000 subschemas (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             refused bad_arguments: unsupported input_schema of a: references are nested more than 64 deep (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             refused limit_exceeded: the input_schema of a has 65554 bytes; the limit is 65536 (hint: shorten descriptions, or register several tools)
-            refused limit_exceeded: the input_schema of a is nested more than 64 levels deep (hint: move nested schemas to $defs and refer to them with #/$defs/…)
+            refused limit_exceeded: register_tool: the argument input_schema is nested more than 64 levels deep (hint: send deeply nested parts as a string of JSON)
         "#]],
     );
 }

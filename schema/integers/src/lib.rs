@@ -1,5 +1,5 @@
 //! What `serde_json` loses or refuses in the JSON text of others: integers that do not fit a signed 64-bit integer,
-//! and unpaired surrogates ([`readable`]).
+//! unpaired surrogates ([`readable`]), and deep nesting ([`parse`], [`check_depth`]).
 //!
 //! `serde_json` parses such an integer as a double, which keeps about 16 of its digits, and reports nothing. So all
 //! JSON input is checked with [`check`] as text before it is parsed. The range is that of an INTEGER in
@@ -8,10 +8,14 @@
 //! A number with a fraction or an exponent is always a double and is not checked. The check does not validate
 //! JSON: for other text the result is unspecified, but it never panics.
 
+mod depth;
 mod surrogates;
 #[cfg(test)]
 mod tests;
 
+pub use depth::{
+    DEPTH_HINT, MAX_DEPTH, TooDeep, check_depth, check_depth_within, check_parses, parse,
+};
 pub use surrogates::{UnpairedSurrogate, check_surrogates, readable, unpaired_surrogates};
 
 use std::borrow::Cow;

@@ -307,6 +307,7 @@ fn definition(name: &Ident, doc: &str, options: &Options, answer: &Type) -> Toke
                     <#answer as ::abide_schema::reducer::ReducerReturn>::Result,
                 >,
                 decode,
+                depth: ::abide_schema::integers::MAX_DEPTH,
             }
         }
     }

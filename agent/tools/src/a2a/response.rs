@@ -45,6 +45,10 @@ pub(super) fn result_of(
     }
     let mut response: Value = serde_json::from_str(&integers::readable(text.as_bytes()))
         .map_err(|_| A2aFailure::Unreadable(format!("{host} did not respond with JSON-RPC")))?;
+    if let Err(found) = integers::check_depth(&response) {
+        let why = format!("the response of {host} cannot be stored: the JSON {found}");
+        return Err(A2aFailure::Unreadable(why));
+    }
     // Each request has this id. An error of an agent that could not read the request has none.
     let id = response.get("id").unwrap_or(&Value::Null);
     if *id != REQUEST_ID && !(id.is_null() && response.get("error").is_some()) {

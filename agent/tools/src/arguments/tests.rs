@@ -551,3 +551,18 @@ proptest! {
         }
     }
 }
+
+/// Regression: deeper arguments were recorded within events that nothing could read again.
+#[test]
+fn arguments_that_are_too_deep_are_an_error_for_the_model() {
+    let schema = of(json!({"z": {}}), &[]);
+    for levels in 1..300 {
+        let text = format!(r#"{{"z":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+        let fitted = fit(&schema, &text);
+        match levels {
+            1..=63 => assert_eq!(fitted, text),
+            64..=126 => assert!(fitted.contains("nested more than 64 levels deep"), "{fitted}"),
+            _ => assert!(fitted.contains("the arguments are not JSON"), "{fitted}"),
+        }
+    }
+}

@@ -93,7 +93,13 @@ impl Plan {
                 let readable = integers::readable(text.as_bytes());
                 let parsed = is_exact.then(|| serde_json::from_str(&readable));
                 let body = match parsed {
-                    Some(Ok(value)) => value,
+                    // The outcome has the body within two objects.
+                    Some(Ok(value))
+                        if integers::check_depth_within(&value, integers::MAX_DEPTH - 2)
+                            .is_ok() =>
+                    {
+                        value
+                    }
                     _ => Value::String(text.clone()),
                 };
                 content.insert("body".to_owned(), body);

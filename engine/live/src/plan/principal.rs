@@ -149,12 +149,31 @@ pub fn select_of(
     for (at, key) in keys.iter().enumerate() {
         let before = if at > 0 { "AND" } else { "WHERE" };
         // A text, not an array with the same spelling.
+        let (path, parameter) = (scope_path(key), scope_parameter(key));
         sql.push_str(&format!(
-            " {before} json_extract({scope}, '$.\"{key}\"') = :scope_{key} \
-             AND json_type({scope}, '$.\"{key}\"') = 'text'"
+            " {before} json_extract({scope}, {path}) = :{parameter} \
+             AND json_type({scope}, {path}) = 'text'"
         ));
     }
     sql
+}
+
+/// Returns the path of a key within a scope, as a text of SQL. Any key is possible: it is written as in JSON.
+#[must_use]
+pub fn scope_path(key: &str) -> String {
+    let name = serde_json::Value::from(key).to_string();
+    format!("'$.{}'", name.replace('\'', "''"))
+}
+
+/// Returns the name of the parameter with the caller's value for a key of its scope. A key that a parameter of SQL cannot have
+/// in its name is written in hexadecimal after `$`, which no other key has.
+#[must_use]
+pub fn scope_parameter(key: &str) -> String {
+    if key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        return format!("scope_{key}");
+    }
+    let digits = key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("scope_${digits}")
 }
 
 /// The requirement that a row belongs to a scope, directly or through its owners.
@@ -164,7 +183,7 @@ pub struct ScopeMembership<'a> {
     pub owners: Vec<OwnerReference>,
     /// The column of the last owner that holds the scope.
     pub column: &'static str,
-    /// The scope keys whose values must equal the caller's. Letters, digits and underscores.
+    /// The scope keys whose values must equal the caller's.
     pub keys: &'a [&'a str],
 }
 
