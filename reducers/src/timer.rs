@@ -1,11 +1,13 @@
 //! Timers. When a timer fires, its row becomes `fired`, which subscribers see; if it has a session, the
 //! session gets a message or is resumed.
 
+use abide_schema::caller::Scope;
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, canonical, limits, reducer,
+    table,
 };
-use serde_json::{Value as JsonValue, json};
+use serde_json::{Map, Value as JsonValue, json};
 
 use crate::check;
 use crate::cleanup::rows::Room;
@@ -65,6 +67,7 @@ pub struct Timer {
     pub seq: Seq,
 }
 
+// Each scope that consists of one key of a session's scope has a row as well: it can be that of the tenant.
 /// The number of pending timers of one scope. A scope without pending timers has no row.
 #[table(name = "timer_counts", without_rowid, shared)]
 pub struct TimerCount {
@@ -75,14 +78,19 @@ pub struct TimerCount {
     pub pending: i64,
 }
 
-/// Version 3: counts the pending timers of each scope.
+/// Version 3: counts the pending timers of each scope and of each of its keys.
 const COUNTS: &str = "CREATE TABLE timer_counts (
   scope TEXT PRIMARY KEY NOT NULL,
   pending INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO timer_counts SELECT COALESCE(s.scope, '{}'), count(*)
-FROM timers AS t LEFT JOIN sessions AS s ON s.id = t.session_id
-WHERE t.status = 'pending' GROUP BY 1";
+INSERT INTO timer_counts SELECT scope, count(*) FROM (
+  SELECT COALESCE(s.scope, '{}') AS scope
+  FROM timers AS t LEFT JOIN sessions AS s ON s.id = t.session_id WHERE t.status = 'pending'
+  UNION ALL
+  SELECT json_object(part.key, part.value)
+  FROM timers AS t JOIN sessions AS s ON s.id = t.session_id JOIN json_each(s.scope) AS part
+  WHERE t.status = 'pending' AND part.type = 'text' AND s.scope <> json_object(part.key, part.value)
+) GROUP BY scope";
 
 /// Version 2: finds the pending timers of a session without reading fired ones.
 const BY_STATUS: &str = "DROP INDEX timers_session_id;
@@ -315,27 +323,75 @@ fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort>
         let session = timer.session_id.as_deref().map(|id| ctx.get::<Session>(id));
         let session = session.transpose()?.flatten();
         let scope = session.map_or_else(|| "{}".to_owned(), |it| it.scope.as_str().to_owned());
-        let Some(mut row) = ctx.get::<TimerCount>(&*scope)? else {
-            return ctx.insert(TimerCount { scope, pending: change }).map(drop);
-        };
-        row.pending += change;
-        let max = match &*row.scope {
-            "{}" => limits::TIMERS_WITHOUT_SCOPE,
-            _ => limits::TIMERS_OF_A_SCOPE,
-        };
-        if change > 0 && row.pending > max && !ctx.is_replay() {
-            return Err(too_many(max).into());
+        let texts = texts_of(&scope);
+        if change > 0 && !ctx.is_replay() {
+            check_limit(ctx, &scope, &texts)?;
         }
-        match row.pending {
-            0 => ctx.delete::<TimerCount>(&*row.scope),
-            _ => ctx.touch(row),
+        add(ctx, &scope, change)?;
+        for (key, value) in &texts {
+            let part = part(key, value);
+            if part != scope {
+                add(ctx, &part, change)?;
+            }
         }
+        Ok(())
     })
 }
 
+/// The texts of a scope.
+fn texts_of(scope: &str) -> Scope {
+    let scope: Map<String, JsonValue> = serde_json::from_str(scope).unwrap_or_default();
+    let texts = scope.into_iter().filter_map(|(key, value)| match value {
+        JsonValue::String(text) => Some((key, text)),
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// The scope that consists of one key.
+fn part(key: &str, value: &str) -> String {
+    canonical::to_text(&json!({key: value}))
+}
+
+/// Checks that one more timer may be pending.
+fn check_limit(ctx: &mut Context<'_>, scope: &str, texts: &Scope) -> Result<(), Abort> {
+    let mut pending = pending_in(ctx, scope)?;
+    let tenant = ctx.tenant_of(texts);
+    // A caller can narrow its scope at will, so all scopes of a tenant have the limit together. Of a tenant with several keys
+    // each key has at least its timers.
+    if tenant.len() < texts.len() {
+        let mut of_tenant = i64::MAX;
+        for (key, value) in &tenant {
+            of_tenant = of_tenant.min(pending_in(ctx, &part(key, value))?);
+        }
+        pending = pending.max(of_tenant);
+    }
+    let max = match scope {
+        "{}" => limits::TIMERS_WITHOUT_SCOPE,
+        _ => limits::TIMERS_OF_A_SCOPE,
+    };
+    if pending >= max { Err(too_many(max).into()) } else { Ok(()) }
+}
+
+fn pending_in(ctx: &mut Context<'_>, scope: &str) -> Result<i64, Abort> {
+    Ok(ctx.get::<TimerCount>(scope)?.map_or(0, |row| row.pending))
+}
+
+fn add(ctx: &mut Context<'_>, scope: &str, change: i64) -> Result<(), Abort> {
+    let Some(mut row) = ctx.get::<TimerCount>(scope)? else {
+        return ctx.insert(TimerCount { scope: scope.to_owned(), pending: change }).map(drop);
+    };
+    row.pending += change;
+    match row.pending {
+        0 => ctx.delete::<TimerCount>(scope),
+        _ => ctx.touch(row),
+    }
+}
+
 fn too_many(max: i64) -> Refusal {
-    let detail =
-        format!("the sessions of this scope have {max} pending timers, which is the limit");
+    let detail = format!(
+        "the sessions of this scope, or of its tenant, have {max} pending timers, which is the limit"
+    );
     Refusal::new(Code::LimitExceeded, detail)
         .hint("wait until timers fire, or cancel some with cancel_timer")
 }

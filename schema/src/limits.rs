@@ -351,7 +351,7 @@ pub const DUE_IN_MEMORY: usize = 100_000;
 /// no room from the rows of other tenants.
 pub const DUE_OF_A_TENANT: usize = 20_000;
 
-/// Pending timers of the sessions of one scope. All of them can be due at the same time.
+/// Pending timers of the sessions of one scope, and of those of one tenant. All of them can be due at the same time.
 pub const TIMERS_OF_A_SCOPE: i64 = 10_000;
 
 /// Pending timers without a session, and of sessions without a scope: they are those of the operator.

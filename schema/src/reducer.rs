@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as JsonValue};
 use sha2::{Digest as _, Sha256};
 
+use crate::caller::Scope;
 pub use crate::caller::{BuiltInRole, Caller};
 use crate::event::{Hash, Salt};
 use crate::id::{Micros, Seq, ulid};
@@ -194,6 +195,11 @@ pub trait Transaction {
     /// Whether a replay makes the call again.
     fn is_replay(&self) -> bool {
         false
+    }
+
+    /// Returns the tenant that a stored scope belongs to, see [`Context::tenant_of`].
+    fn tenant_of(&self, scope: &Scope) -> Scope {
+        scope.clone()
     }
 
     /// Inserts a row. If the database assigns the key, a NULL key gets the next number. Returns the row.
@@ -425,6 +431,13 @@ impl<'a> Context<'a> {
     #[must_use]
     pub fn is_replay(&self) -> bool {
         self.rows.is_replay()
+    }
+
+    /// Returns the tenant that a stored scope belongs to, see [`Tenants::of_scope`](crate::share::Tenants::of_scope). It depends
+    /// on the callers that the process has seen, so it may only decide whether a call is refused that is not replayed.
+    #[must_use]
+    pub fn tenant_of(&self, scope: &Scope) -> Scope {
+        self.rows.tenant_of(scope)
     }
 
     /// Inserts a row. If the database assigns the key, key 0 means the next number, which the returned row

@@ -92,29 +92,35 @@ impl Tenants {
         if common.is_empty() || common.len() == scope.len() {
             return checked.namespace().to_owned();
         }
-        namespace_within(scope, common)
+        namespace(&within(scope, common))
     }
 
-    /// The namespace of the tenant that a stored scope belongs to. It is no scope of a caller, so it does not change which keys
-    /// all scopes have.
+    /// The namespace of the tenant that a stored scope belongs to, see [`Tenants::of_scope`].
     #[must_use]
     pub fn key_of_scope(&self, scope: &Scope) -> String {
+        namespace(&self.of_scope(scope))
+    }
+
+    /// The tenant that a stored scope belongs to: the scope without the keys that not all scopes have. It is no scope of a
+    /// caller, so it does not change which keys all scopes have.
+    #[must_use]
+    pub fn of_scope(&self, scope: &Scope) -> Scope {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &all.0 {
             Some(common)
                 if !common.is_empty() && common.iter().all(|key| scope.contains_key(key)) =>
             {
-                namespace_within(scope, common)
+                within(scope, common)
             }
-            _ => namespace(scope),
+            _ => scope.clone(),
         }
     }
 }
 
-/// The namespace of these keys of a scope.
-fn namespace_within(scope: &Scope, keys: &BTreeSet<String>) -> String {
+/// These keys of a scope.
+fn within(scope: &Scope, keys: &BTreeSet<String>) -> Scope {
     let pairs = scope.iter().filter(|(key, _)| keys.contains(*key));
-    namespace(&pairs.map(|(key, value)| (key.clone(), value.clone())).collect())
+    pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Why there is no room.

@@ -5,11 +5,11 @@ use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
 use serde_json::json;
 
-use crate::world::{World, run};
+use abide_tests::world::{World, run};
 
 /// A closed file with a session, whose creation has the request id `once`.
 fn world() -> World {
-    let mut world = World::new();
+    let mut world = World::new(abide_reducers::modules);
     run(async { create(&world, "once").await.unwrap() });
     world.close();
     world

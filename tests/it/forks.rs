@@ -501,7 +501,7 @@ async fn history_of(world: &World, tenant: &str) {
 #[test]
 fn the_same_fork_again_waits_for_the_copy() {
     run(async {
-        let mut world = World::new();
+        let mut world = World::new(modules);
         let local = Caller::local();
         history(&world, &local).await;
         without_steps(&mut world);
@@ -696,7 +696,7 @@ fn subscribers_see_each_step() {
 #[test]
 fn a_caller_without_the_session_learns_nothing_of_the_log() {
     run(async {
-        let world = World::new();
+        let world = World::new(modules);
         world.session("s1").await;
         let zeta = crate::visibility::caller("zeta", "app", &[], &[("tenant", "zeta")]);
         for at in [json!(null), json!(0), json!(1), json!(1_000_000)] {

@@ -1,6 +1,7 @@
 //! Timers of all kinds: in order, once, bounded, and across restarts.
 
 use abide_engine::{Config, Engine, SubscribeRequest, Update};
+use abide_schema::caller::Scope;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{
@@ -539,6 +540,45 @@ fn pending_timers_of_a_scope_are_limited() {
         world.pass_ms(61_000).await;
         let counts = numbers(&world, "SELECT pending FROM timer_counts ORDER BY scope").await;
         assert_eq!(counts, [all_but_one - 2], "those of the other scope have fired");
+    });
+}
+
+/// A caller of a tenant set ten thousand timers in each of any number of narrower scopes. The class: a limit that counts by
+/// the exact scope, which a caller chooses.
+#[test]
+fn narrower_scopes_do_not_multiply_the_timers_of_a_tenant() {
+    let mut world = World::new();
+    let scope = |keys: &[(&str, &str)]| -> Scope {
+        keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let acme = Caller::with("acme", "app", ["*".to_owned()].into(), scope(&[("tenant", "acme")]));
+    let zeta = Caller::with("zeta", "app", ["*".to_owned()].into(), scope(&[("tenant", "zeta")]));
+    let narrow = |user: &str| acme.acting_for(&scope(&[("u", user)])).unwrap();
+    let in_ms = |session: &str| json!({"session_id": session, "in_ms": 60_000});
+    let open = async |world: &World, caller: &Caller, id: &str| {
+        let session = json!({"agent": "x", "id": id});
+        world.engine().call(caller, "create_session", &session, None).await.unwrap();
+    };
+    run(async {
+        open(&world, &zeta, "z").await;
+        for user in ["u1", "u2"] {
+            open(&world, &narrow(user), user).await;
+            world.engine().call(&narrow(user), "set_timer", &in_ms(user), None).await.unwrap();
+        }
+    });
+    world.close();
+    let counted = "UPDATE timer_counts SET pending = ?1 WHERE pending = 2";
+    assert_eq!(world.raw().execute(counted, [limits::TIMERS_OF_A_SCOPE - 1]).unwrap(), 1);
+    world.open();
+    run(async {
+        let engine = world.engine();
+        engine.call(&zeta, "set_timer", &in_ms("z"), None).await.unwrap();
+        engine.call(&narrow("u1"), "set_timer", &in_ms("u1"), None).await.unwrap();
+        for user in ["u1", "u2"] {
+            let refused = engine.call(&narrow(user), "set_timer", &in_ms(user), None).await;
+            assert_eq!(refused.unwrap_err().code, Code::LimitExceeded);
+        }
+        engine.call(&zeta, "set_timer", &in_ms("z"), None).await.unwrap();
     });
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_schema::caller::Scope;
 use abide_schema::reducer::{Caller, DERIVED, IdArgumentKind, Transaction};
 use abide_schema::work::PolicyChecker;
 use abide_schema::{Abort, Code, Refusal, Row, Seq, TableSpec, Value, limits};
@@ -431,6 +432,10 @@ impl Transaction for ScopedTransaction<'_> {
 
     fn is_replay(&self) -> bool {
         self.rows.is_replay()
+    }
+
+    fn tenant_of(&self, scope: &Scope) -> Scope {
+        self.rows.tenant_of(scope)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

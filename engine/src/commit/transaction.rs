@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use abide_schema::caller::Scope;
 use abide_schema::event::Event;
 use abide_schema::reducer::{Caller, Transaction};
+use abide_schema::share::Tenants;
 use abide_schema::work::PolicyChecker;
 use abide_schema::{Abort, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value};
 use abide_store::{LastBefore, StoreError, Writer};
@@ -31,6 +33,8 @@ pub(crate) struct OpenTransaction {
     rows_changed: u64,
     /// Validates policies.
     policy_validator: Option<Arc<PolicyValidator>>,
+    /// For limits of a tenant. A replay has none.
+    tenants: Tenants,
     /// The last events of module versions with older rules.
     former: Vec<LastBefore>,
     /// A cache of the callers of claims. Each call of the holder of a lease reads the caller of its claim.
@@ -55,6 +59,7 @@ impl OpenTransaction {
             wrote: false,
             rows_changed: 0,
             policy_validator: None,
+            tenants: Tenants::default(),
             former,
             callers: HashMap::new(),
         }
@@ -63,6 +68,11 @@ impl OpenTransaction {
     /// Sets the policy validator. A replay needs none: the log contains only valid policies.
     pub(crate) fn validate_policies(&mut self, policy_validator: PolicyValidator) {
         self.policy_validator = Some(Arc::new(policy_validator));
+    }
+
+    /// Sets what names the tenants of scopes.
+    pub(crate) fn name_tenants(&mut self, tenants: Tenants) {
+        self.tenants = tenants;
     }
 
     /// A call begins.
@@ -250,6 +260,10 @@ impl Transaction for OpenTransaction {
 
     fn is_replay(&self) -> bool {
         self.policy_validator.is_none()
+    }
+
+    fn tenant_of(&self, scope: &Scope) -> Scope {
+        self.tenants.of_scope(scope)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

@@ -331,6 +331,7 @@ fn executor(
     let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
     let mut transaction = OpenTransaction::new(writer, rules.row_policies(), credentials, former);
     transaction.validate_policies(policy_validator(shared));
+    transaction.name_tenants(shared.threads.tenants.clone());
     Executor::new(transaction, log, sources, rules)
 }
 

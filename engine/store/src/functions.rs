@@ -3,6 +3,8 @@
 //! takes 17 s and cannot be interrupted. The replacements have the same results, count their work,
 //! and stop when the statement is interrupted.
 //!
+//! `json_patch` is SQLite's, for documents with so few keys that it takes a short time; others are `too big`.
+//!
 //! All other functions are linear in values whose size is limited; see [`crate::interrupt`].
 //!
 //! *Invariant:* every replacement returns the same bytes and the same type as SQLite's function.
@@ -12,6 +14,7 @@
 //!
 //! `search` adds functions that SQLite does not have.
 
+mod failures;
 mod glob;
 mod search;
 
@@ -24,10 +27,14 @@ use rusqlite::functions::{Context, FunctionFlags, SubType};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, Result, ffi};
 
+use self::failures::{failed, interrupted, too_big};
 use crate::interrupt::Interrupt;
 
 /// SQLite's subtype of JSON values: the letter J.
 const JSON: u32 = 74;
+
+/// Work of one call of SQLite's `json_patch`, in bytes: some 20 ms, in which nothing can interrupt it.
+const PATCH_WORK: usize = 64 << 20;
 
 const PRETTY: &str = "SELECT json_pretty(?1, ?2)";
 
@@ -141,23 +148,6 @@ impl ToSql for SameValue {
             SqlValue::Blob(bytes) => ValueRef::Blob(bytes),
         }))
     }
-}
-
-/// The error of a statement that is interrupted in a function.
-fn interrupted() -> Error {
-    failure(ffi::SQLITE_INTERRUPT, None)
-}
-
-fn too_big() -> Error {
-    failure(ffi::SQLITE_TOOBIG, None)
-}
-
-fn failed(message: &str) -> Error {
-    failure(ffi::SQLITE_ERROR, Some(message.to_owned()))
-}
-
-fn failure(code: i32, message: Option<String>) -> Error {
-    Error::SqliteFailure(ffi::Error::new(code), message)
 }
 
 impl FunctionContext {
@@ -330,8 +320,8 @@ impl FunctionContext {
         if query.trim().is_empty() {
             return Ok(Some(false));
         }
-        self.charge(search::work(&text, search::terms(&query)))?;
-        self.index.matches(&text, &query).map(Some)
+        let work = search::Work::begin(&self.interrupt)?;
+        self.index.matches(work, &text, &query).map(Some)
     }
 
     /// `fts_rank(text, query)`: the share of the words of a query that a text contains, from 0 to 1.
@@ -339,9 +329,8 @@ impl FunctionContext {
         let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
             return Ok(None);
         };
-        let words = search::words(&query);
-        self.charge(search::work(&text, words.len()))?;
-        self.index.rank(&text, &words).map(Some)
+        let work = search::Work::begin(&self.interrupt)?;
+        self.index.rank(work, &text, &query).map(Some)
     }
 
     /// The query of a search, if it is not too long.
@@ -420,7 +409,8 @@ impl FunctionContext {
         Ok(Some(out))
     }
 
-    /// Calls SQLite's function: for each key of the patch it searches the keys of the document.
+    /// Calls SQLite's function, if it does not take too long: for each key of the patch it searches the keys of the document,
+    /// those included that it has added.
     fn patch(&self, sql: &str, context: &Context<'_>) -> Result<Option<Vec<u8>>> {
         let values = [context.get_raw(0), context.get_raw(1)];
         let keys = values.map(|value| match value {
@@ -433,9 +423,24 @@ impl FunctionContext {
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len(),
             _ => 0,
         });
-        // A key of the patch that is missing in the document moves the content after it.
-        self.charge(keys[1].saturating_mul(16 * keys[0] + bytes[0] + bytes[1]))?;
+        let mut work = patch_work(keys, bytes);
+        if work > PATCH_WORK {
+            // Most of the colons can be those of texts.
+            self.charge(bytes[0] + bytes[1])?;
+            let Some(document) = self.json_of(values[0])? else { return Ok(None) };
+            let Some(patch) = self.json_of(values[1])? else { return Ok(None) };
+            work = patch_work([keys_of(&document), keys_of(&patch)], bytes);
+            if work > PATCH_WORK {
+                return Err(too_big());
+            }
+        }
+        self.charge(work)?;
         self.of_own(sql, values)
+    }
+
+    /// A JSON value as canonical text.
+    fn json_of(&self, value: ValueRef<'_>) -> Result<Option<Vec<u8>>> {
+        self.of_own("SELECT json(?1) WHERE ?2 IS NULL", [value, ValueRef::Null])
     }
 
     /// The result of SQLite's own function.
@@ -461,11 +466,7 @@ impl FunctionContext {
             self.charge(blob.len())?;
             return Ok(self.of_own(PRETTY, [given, ValueRef::Text(indent)])?.map(Text));
         }
-        let Some(json) =
-            self.of_own("SELECT json(?1) WHERE ?2 IS NULL", [given, ValueRef::Null])?
-        else {
-            return Ok(None);
-        };
+        let Some(json) = self.json_of(given)? else { return Ok(None) };
         let bytes = pretty_bytes(&json, indent.len());
         if bytes > limits::QUERY_VALUE_BYTES {
             return Err(too_big());
@@ -474,6 +475,26 @@ impl FunctionContext {
         let values = [ValueRef::Text(&json), ValueRef::Text(indent)];
         Ok(self.of_own(PRETTY, values)?.map(Text))
     }
+}
+
+/// The work of patching a document, in bytes. A key of the patch that is missing in the document moves the content after it.
+fn patch_work([of_document, of_patch]: [usize; 2], bytes: [usize; 2]) -> usize {
+    of_patch.saturating_mul(16 * (of_document + of_patch) + bytes[0] + bytes[1])
+}
+
+/// The number of keys in a JSON text without errors.
+fn keys_of(json: &[u8]) -> usize {
+    let (mut keys, mut quoted, mut escaped) = (0, false, false);
+    for byte in json.iter().copied() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b':' if !quoted => keys += 1,
+            _ => {}
+        }
+    }
+    keys
 }
 
 /// The length of a JSON text with each element on its own line.

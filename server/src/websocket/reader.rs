@@ -102,7 +102,13 @@ impl Reader<'_> {
                         .hint("abide.v1 is one JSON object per text message");
                     self.answer(frames::error(None, &refusal)).await
                 }
-                Message::Ping(payload) | Message::Pong(payload) => {
+                Message::Ping(payload) => {
+                    self.arrivals.control(&payload);
+                    // The library's pong waits for the socket like other answers: a client that does not read them is
+                    // not read from.
+                    self.send(OutgoingMessage { text: None, _room: None, _hold: None }).await
+                }
+                Message::Pong(payload) => {
                     self.arrivals.control(&payload);
                     Ok(())
                 }
@@ -301,6 +307,7 @@ impl Reader<'_> {
                 },
             };
             // If the writer has ended, the answer is dropped.
+            let text = Some(text);
             let _ = answers.send(OutgoingMessage { text, _room: room, _hold: hold }).await;
         });
         let permit = self.read_limiter.permit(&self.session.caller, bytes).await;
@@ -317,10 +324,12 @@ impl Reader<'_> {
     }
 
     async fn answer(&self, text: String) -> Result<(), WriterGone> {
-        self.answers
-            .send(OutgoingMessage { text, _room: None, _hold: None })
-            .await
-            .map_err(|_| WriterGone)
+        self.send(OutgoingMessage { text: Some(text), _room: None, _hold: None }).await
+    }
+
+    /// Waits while [`limits::IN_FLIGHT`] messages wait for the socket.
+    async fn send(&self, message: OutgoingMessage) -> Result<(), WriterGone> {
+        self.answers.send(message).await.map_err(|_| WriterGone)
     }
 
     /// After a socket error nothing more can be read.

@@ -49,7 +49,8 @@ impl Subscribe {
 
 /// A message to the client, and the resources that it holds until it is written.
 pub(super) struct OutgoingMessage {
-    pub(super) text: String,
+    /// `None` for a pong, which the WebSocket library has buffered when it read the ping.
+    pub(super) text: Option<String>,
     pub(super) _room: Option<OwnedSemaphorePermit>,
     /// Counts the text if it is large.
     pub(super) _hold: Option<Reservation>,
@@ -223,9 +224,10 @@ impl<'a> SocketSender<'a> {
         let mut answer = Some(answer);
         while let Some(OutgoingMessage { text, _room: room, _hold: hold }) = answer {
             let next = self.answers.try_recv().ok();
-            match next {
-                Some(_) => self.gather(text).await?,
-                None => self.send_text(text).await?,
+            match (text, &next) {
+                (Some(text), Some(_)) => self.gather(text).await?,
+                (Some(text), None) => self.send_text(text).await?,
+                (None, _) => self.flush().await?,
             }
             drop((room, hold));
             answer = next;
@@ -243,15 +245,26 @@ impl<'a> SocketSender<'a> {
     }
 
     async fn send(&mut self, message: Message) -> Result<(), WriterStop> {
-        let mut sending = self.sink.send(message);
-        let sent = match (&mut sending).now_or_never() {
-            Some(sent) => sent,
-            None => {
-                let sent = sending.await;
-                self.moved.store(true, Ordering::Relaxed);
-                sent
-            }
-        };
-        sent.map_err(|_| WriterStop::Broken)
+        write(self.sink.send(message), self.moved).await
     }
+
+    async fn flush(&mut self) -> Result<(), WriterStop> {
+        write(self.sink.flush(), self.moved).await
+    }
+}
+
+/// Waits until it is written. Records that a blocked write succeeded.
+async fn write(
+    mut writing: impl Future<Output = Result<(), axum::Error>> + Unpin,
+    moved: &AtomicBool,
+) -> Result<(), WriterStop> {
+    let written = match (&mut writing).now_or_never() {
+        Some(written) => written,
+        None => {
+            let written = writing.await;
+            moved.store(true, Ordering::Relaxed);
+            written
+        }
+    };
+    written.map_err(|_| WriterStop::Broken)
 }

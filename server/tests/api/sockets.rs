@@ -310,6 +310,45 @@ async fn a_dead_peer_times_out() {
     assert_eq!(pings, 4);
 }
 
+/// The pongs for a client that read nothing were buffered without a limit, 160 MB in a second. The class: an answer that the
+/// WebSocket library sends by itself does not wait for the socket.
+#[tokio::test]
+async fn a_client_that_pings_and_reads_nothing_is_not_read_from() {
+    /// More than all buffers of two sockets.
+    const MOST_BYTES: usize = 64 << 20;
+    let server = TestServer::open().await;
+    let (mut reading, mut writing) = tokio::io::split(upgraded(&server).await);
+    // The largest ping, masked with zeros.
+    let mut ping = vec![0x89, 0x80 | 125];
+    ping.resize(6 + 125, 0);
+    let pings = ping.repeat(1_000);
+    let mut sent = 0;
+    loop {
+        let sending = writing.write(&pings[sent % pings.len()..]);
+        let Ok(written) = timeout(Duration::from_secs(3), sending).await else { break };
+        sent += written.expect("it is open");
+        assert!(sent < MOST_BYTES, "the server reads without an end");
+    }
+    // It reads on when the client does, and answers the message behind the pings.
+    let mut rest = ping[sent % ping.len()..].to_vec();
+    let message = br#"{"op":"ping"}"#;
+    rest.extend([0x81, 0x80 | message.len() as u8, 0, 0, 0, 0]);
+    rest.extend(message);
+    let write = async { writing.write_all(&rest).await.expect("it is open") };
+    let read = async {
+        let mut received: Vec<u8> = Vec::new();
+        let mut buffer = vec![0; 64 << 10];
+        while !received.windows(4).any(|bytes| bytes == b"pong") {
+            let count = reading.read(&mut buffer).await.expect("it is open");
+            assert!(count > 0, "it was closed");
+            // The text may be in two parts.
+            received.drain(..received.len().saturating_sub(3));
+            received.extend(&buffer[..count]);
+        }
+    };
+    tokio::join!(write, read);
+}
+
 /// A peer that sends one byte of a message per second.
 #[tokio::test]
 async fn an_incomplete_message_times_out() {
