@@ -8,7 +8,6 @@
 mod broken;
 mod claims;
 mod cleanup;
-mod costs;
 mod damaged_rows;
 mod database;
 mod durability;

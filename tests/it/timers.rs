@@ -547,7 +547,7 @@ fn pending_timers_of_a_scope_are_limited() {
 /// the exact scope, which a caller chooses.
 #[test]
 fn narrower_scopes_do_not_multiply_the_timers_of_a_tenant() {
-    let mut world = World::new();
+    let mut world = World::new(modules);
     let scope = |keys: &[(&str, &str)]| -> Scope {
         keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };

@@ -240,7 +240,7 @@ fn a_run_of_another_session_continues_under_its_id() {
     begin(&["--id", "a"]).good();
     begin(&["--session", "a", "--id", "b"]).good();
     let again = begin(&["--id", "b"]).good();
-    assert!(again.stdout.contains("Hello."), "{again:?}");
+    assert!(again.contains("Hello."), "{again:?}");
     assert_eq!(project.rows("SELECT count(*) FROM runs"), json!([[2]]));
 }
 
