@@ -951,7 +951,7 @@ WHERE (c.status = 'succeeded' OR c.status = 'failed')
   AND (s.status = 'completed' OR s.status = 'failed') AND c.seq >= s.seq;
 
 CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
-  c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
+  c.claimed_by, c.claimed_at, c.error, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
   l.error AS late_error, l.reported_at, c.seq
 FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::agent::AgentFolder;
 use crate::program::{ExitedProcess, abide};
 use crate::project::Project;
+use crate::server::Server;
 
 const MODELS: &str = "models:
   default: { provider: script }
@@ -225,7 +226,7 @@ fn a_hint_about_an_ended_session_names_a_new_one() {
     assert_eq!(begin().code, Some(1));
     project.run_on_file(&["call", "cancel_session", "session_id=k1"]).good();
     let former = begin();
-    let hint = "hint: use another --id for a new run in a new session: session k1 has ended\n";
+    let hint = "hint: use another --id for a new run in a new session: the session k1 has ended\n";
     assert!(former.stderr.ends_with(hint), "{former:?}");
 }
 
@@ -257,12 +258,12 @@ fn a_file_in_place_of_the_folder_of_agents_names_the_folder() {
 /// A copy without the WAL was an internal error: `no such table: meta`.
 #[test]
 fn a_copy_without_its_wal_is_incomplete() {
+    let server = Server::start();
+    server.run(&["call", "create_session", "agent=a"]).good();
     let folder = tempfile::tempdir().unwrap();
-    let db = folder.path().join("copy.db");
-    let connection = rusqlite::Connection::open(&db).unwrap();
-    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA user_version = 0; VACUUM").unwrap();
-    drop(connection);
-    let verified = crate::program::run(["verify", db.to_str().unwrap()]);
+    let copy = folder.path().join("copy.db");
+    fs::copy(server.db(), &copy).unwrap();
+    let verified = crate::program::run(["verify", copy.to_str().unwrap()]);
     assert!(verified.stderr.contains("is incomplete: it has no tables"), "{verified:?}");
     assert!(verified.stderr.contains("`abide backup") && verified.code == Some(1), "{verified:?}");
 }
@@ -329,9 +330,9 @@ fn hints_of_agent_commands_name_their_options() {
         error: this snapshot was imported as run moved   [conflict]
           hint: a snapshot continues once; export with `abide agent export --db ORIGIN --copy` to continue several times
         error: run ended is aborted; only a run that waits can be exported   [bad_transition]
-          hint: `abide agent fork --db .abide/agents.db` copies the history of a session
+          hint: `abide agent fork --db .abide/agents.db ended` copies the history of its session
         error: run ended is aborted and cannot be paused   [bad_transition]
-          hint: `abide agent run --db .abide/agents.db --session SESSION` starts another run in the session
+          hint: `abide agent run --db .abide/agents.db --session ended clerk MESSAGE` starts another run in the session
         error: call ended~1.1 was cancelled, because run ended has ended (aborted): too late   [conflict]
           hint: start another run in the session; a new call asks for a new approval
     "#]].assert_eq(&output);

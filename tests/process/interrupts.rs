@@ -280,8 +280,8 @@ async fn ag_ui_shows_questions_edits_and_results() {
     check(
         &interrupts[0],
         expect![[r#"
-        {"expiresAt":"TIME","id":"RUN~1.1","message":"Refund this?","metadata":{"agent":"clerk","approvalId":"APPROVAL","arguments":{"order":"A-7"},"callId":"RUN~1.1","defaults":{"order":"A-8"},"expiresAt":"TIME","prompt":"Refund this?","sessionId":"SESSION","tool":"refund"},"reason":"tool_call","responseSchema":{"properties":{"approved":{"type":"boolean"},"reason":{"type":"string"}},"required":["approved"],"type":"object"},"toolCallId":"RUN~1.1"}
-    "#]],
+            {"expiresAt":"TIME","id":"RUN~1.1","message":"Refund this?","metadata":{"agent":"clerk","approvalId":"APPROVAL","arguments":{"order":"A-7"},"callId":"RUN~1.1","defaults":{"order":"A-8"},"expiresAt":"TIME","prompt":"Refund this?","sessionId":"SESSION","tool":"refund"},"reason":"tool_call","responseSchema":{"properties":{"approved":{"type":"boolean"},"editedArgs":{"type":"object"},"reason":{"type":"string"}},"required":["approved"],"type":"object"},"toolCallId":"RUN~1.1"}
+        "#]],
     );
     decide(&server).await;
     let all = events(&post(&server, "/v1/agents/clerk/ag-ui", &body));

@@ -154,7 +154,7 @@ mod tests {
         check(
             &json!({"name": "clerk", "tool": []}),
             expect![
-                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `model`, `config`, `mode`, `description`, `hidden`, `allow`, `a2a_exposed`, `mcp_exposed`, `response_format`, `allow_empty_answers`, `profile`, `planning`, `supervisor`, `limits`, `sandbox`, `cli`, `a2a`"
+                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `model`, `config`, `mode`, `description`, `hidden`, `allow`, `a2a_exposed`, `mcp_exposed`, `response_format`, `allow_empty_answers`, `profile`, `planning`, `supervisor`, `limits`, `sandbox`, `loop`, `cli`, `a2a`"
             ],
         );
     }

@@ -211,19 +211,21 @@ async fn wall_clock_limit_cancels_a_read_only_call() {
     assert_eq!(overtime(Effect::ReadOnly).await, ("cancelled".to_owned(), None));
 }
 
+const STOPPED: &str =
+    "wait was cancelled. It may have taken effect: find out before you repeat it.";
+
 /// Class: an unknown outcome that reads like a known one. The call had begun, and the model read only `wait was cancelled`.
 #[tokio::test]
 async fn wall_clock_limit_fails_an_idempotent_call() {
-    let text =
-        "wait was cancelled. It may have taken effect: find out before you repeat it.".to_owned();
-    let failed = ("failed".to_owned(), Some(text));
+    let failed = ("failed".to_owned(), Some(STOPPED.to_owned()));
     assert_eq!(overtime(Effect::Idempotent).await, failed);
 }
 
 /// The call may have taken effect, so it must not be recorded as failed.
 #[tokio::test]
 async fn wall_clock_limit_leaves_an_at_most_once_call_unknown() {
-    assert_eq!(overtime(Effect::AtMostOnce).await, ("unknown".to_owned(), None));
+    let unknown = ("unknown".to_owned(), Some(STOPPED.to_owned()));
+    assert_eq!(overtime(Effect::AtMostOnce).await, unknown);
 }
 
 #[tokio::test]

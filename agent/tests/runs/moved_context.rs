@@ -258,9 +258,11 @@ async fn a_fork_continues_with_the_request_of_its_origin() {
         let sql = format!("SELECT count(*) FROM context_summaries WHERE session_id = '{id}'");
         assert_eq!(numbers(&fixture.abide, &sql).await, [expected], "{id}");
     }
-    // The same id again.
+    // The same fork again is the same copy, and its id is taken for any other.
     let again = ForkSession { id: Some("f1".to_owned()), ..ForkSession::new("s1") };
-    let refused = fixture.abide.call(again).await.expect_err("it exists");
+    assert!(fixture.abide.call(again.clone()).await.expect("it exists").duplicate);
+    let other = ForkSession { title: Some("Another.".to_owned()), ..again };
+    let refused = fixture.abide.call(other).await.expect_err("its id is taken");
     assert_eq!(refused.code(), Some(Code::Conflict));
     fixture.close().await;
 }

@@ -5,6 +5,7 @@
 //! the row of the call.
 
 use std::mem;
+use std::time::Duration;
 
 use abide_agent::Settings;
 use abide_client::Decision;
@@ -68,8 +69,12 @@ async fn open_with(
     tools.add(fail).expect("it is valid");
     tools.add(hang).expect("it is valid");
     let abide = open_ahead(folder.path(), is_ahead);
-    let grace = std::time::Duration::from_millis(50);
-    let settings = Settings { grace, look: grace, ..Settings::named("runtime") };
+    // The grace is longer than a busy machine needs to stop a call.
+    let settings = Settings {
+        grace: Duration::from_secs(60),
+        look: Duration::from_millis(50),
+        ..Settings::named("runtime")
+    };
     let options = FixtureOptions { folder, models: answering(model.clone()), tools, settings };
     options.define("clerk.yaml", definition);
     let fixture = options.open_file(abide).await;
@@ -112,9 +117,9 @@ async fn the_next_run_reads_the_stored_outcomes() {
     next_turn(&fixture, &model, "s1", expect![[r#"
         look ok: look A is done
         fail failed: no such order
-        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
-        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
-        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
         pay failed: The call did not run: its run ended before it began.
     "#]]).await;
     let folder = mem::replace(&mut fixture.folder, temporary_folder());
@@ -123,9 +128,9 @@ async fn the_next_run_reads_the_stored_outcomes() {
     next_turn(&fixture, &model, "s1", expect![[r#"
         look ok: look A is done
         fail failed: no such order
-        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
-        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
-        hang failed: The outcome is unknown: hang did not stop when it was asked to. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
+        hang failed: The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
         pay failed: The call did not run: its run ended before it began.
     "#]]).await;
     let fork = ForkSession::new("s1").id("s2");
@@ -171,7 +176,7 @@ answers:
     fixture.until("SELECT 1 FROM runs WHERE ended_at IS NOT NULL").await;
     next_turn(&fixture, &model, "s1", expect![[r#"
         hang failed: The approver changed the arguments to {"order":"B"}.
-        There is no result yet: the run ended while the call ran, and it has not stopped. It may take effect: find out before you repeat it.
+        The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
     "#]]).await;
     let folder = mem::replace(&mut fixture.folder, temporary_folder());
     fixture.close().await;
@@ -180,7 +185,7 @@ answers:
     fixture.until("SELECT 1 FROM tool_calls WHERE status = 'unknown'").await;
     next_turn(&fixture, &model, "s1", expect![[r#"
         hang failed: The approver changed the arguments to {"order":"B"}.
-        The outcome is unknown: the worker of the call disappeared while it ran. It may have taken effect: find out before you repeat it.
+        The outcome is unknown: hang was cancelled. It may have taken effect: find out before you repeat it.
     "#]]).await;
     fixture.close().await;
 }

@@ -305,7 +305,7 @@ fn one_call_is_cancelled() {
             seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 10 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
             refused conflict: call put1 is succeeded and cannot be cancelled (hint: only a call that has not ended can be cancelled)
-            refused conflict: call pay1 cannot be cancelled: its worker disappeared, and it may have run (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
+            refused conflict: call pay1 cannot be cancelled: it may have run (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
             refused not_found: there is no tool call noname (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             ("put1", "succeeded") ("pay1", "unknown") ("put2", "cancelled")
             ("suspended")

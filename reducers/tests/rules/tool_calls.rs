@@ -320,8 +320,8 @@ fn an_expired_at_most_once_call_does_not_run_again() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call pay1 is claimed; only an unknown call can be settled
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
+            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
+            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
             refused bad_arguments: settle_tool_call: argument outcome: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
@@ -368,7 +368,7 @@ fn a_holder_reports_that_the_outcome_is_unknown() {
             seq 10 again {call_id: pay1, status: unknown, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"exit_code":3}, error: HTTP 503: refund 77 queued}
             refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
             refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
-            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call`)
+            refused conflict: call pay1 was claimed by worker-1; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
             ("pay1", "HTTP 503: refund 77 queued", null, null)
             seq 11 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             ("succeeded", "{\"paid\":true}", null)
@@ -434,7 +434,7 @@ fn late_without_another_claim() {
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: the report is stored in unknown_tool_calls; record an outcome with settle_tool_call)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this call; discard this result)
+            refused lease_lost: the lease of worker-1 on call pay1 has ended (hint: another worker may repeat this call; discard this result)
             refused denied: call pay1 is unknown, and its lease was held by another identity (hint: find out whether it ran, then record the outcome with `abide call settle_tool_call call_id=pay1 outcome=succeeded` or `abide call settle_tool_call call_id=pay1 outcome=failed`)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
             (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"the report is stored in unknown_tool_calls; record an outcome with settle_tool_call\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":{\"$argument\":\"text\"},\"missed\":0,\"at\":1795273200000000,\"seq\":11}")

@@ -156,7 +156,7 @@ async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
         events ok: � cut
         other lost: MCP server json has answered, but the response is not that of the request
         proxy lost: MCP server json has answered, but not as the protocol says: its content type is text/html
-        gateway lost: MCP server json has answered, but not as the protocol says: HTTP 502
+        gateway lost: MCP server json has answered, but not as the protocol says: HTTP 502 Bad Gateway: <html>Bad gateway</html>
         cut lost: the connection to MCP server json was lost during the call: the connection was closed
         silent lost: the connection to MCP server json was lost during the call: the connection was closed
         strange lost: the connection to MCP server json was lost during the call: the connection was closed
