@@ -138,7 +138,7 @@ export interface BuiltinTables {
     cancel_requested_at: number | null;
     /** Its result. JSON text. */
     result: string | null;
-    /** Its error. */
+    /** Its error, or why its outcome is unknown. */
     error: string | null;
     /** The evidence of a settlement. JSON text. */
     evidence: string | null;
@@ -1200,6 +1200,7 @@ export interface BuiltinTables {
     attempt: SqlValue;
     claimed_by: SqlValue;
     claimed_at: SqlValue;
+    error: SqlValue;
     lost_at: SqlValue;
     late_outcome: SqlValue;
     late_result: SqlValue;
@@ -1838,18 +1839,19 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["sessions"];
   };
-  /** Fails a call; if the holder declares it retryable, the call becomes pending again. Only the identity that claimed it can, with the capability that the tool requires. */
+  /** Fails a call; if the holder declares it retryable, the call becomes pending again. If its tool may have had its effect and must not run twice, the call becomes unknown, and waits for its settlement. Only the identity that claimed it can, with the capability that the tool requires. */
   fail_tool_call: {
     args: {
       call_id: string;
       error: string;
       exit_code?: number | bigint | null | undefined;
       fencing_token: number | bigint;
+      may_have_run?: boolean | null | undefined;
       retryable?: boolean | null | undefined;
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Ends a run. `output` is the answer; `code` and `message` say why there is none. */
+  /** Ends a run. `output` is the answer; `code` and `message` say why there is none. A run that is being aborted, also with its session, ends as failed or aborted: `done` is refused with `conflict`. */
   finish_run: {
     args: {
       code?: string | null | undefined;
@@ -1882,7 +1884,7 @@ export interface BuiltinReducers {
       more: boolean;
     };
   };
-  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call that had not begun is cancelled in the copy, and one that ran stays without an outcome. The row of `session_forks` links both. A long history is copied in several transactions; the answer waits for the last one. */
+  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call that had not begun is cancelled in the copy, and one that ran stays without an outcome. The row of `session_forks` links both. A long history is copied in several transactions; the answer waits for the last one. The same call of the same caller again, with `id`, is about the same copy, and waits for it. */
   fork_session: {
     args: {
       at?: number | bigint | null | undefined;
@@ -2721,7 +2723,7 @@ export interface BuiltinReducers {
       updated_at: number;
     };
   };
-  /** Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one changes nothing. Refused while the caller that started the run of the call may not start runs of its agents. Requires the capability that the tool requires. */
+  /** Settles the unknown outcome of a call. The first settlement counts; an identical one changes nothing. Refused while the caller that started the run of the call may not start runs of its agents. Requires the capability that the tool requires. */
   settle_tool_call: {
     args: {
       call_id: string;
