@@ -68,7 +68,7 @@ fn what_is_accepted_at_any_depth_can_be_exported_imported_and_replayed() {
                 let is_too_deep =
                     outcome.as_ref().is_err_and(|refusal| refusal.code == Code::LimitExceeded);
                 assert_eq!(is_too_deep, levels > max, "{reducer} {levels}: {outcome:?}");
-                if let Err(refusal) = outcome.as_ref().map_err(|it| it).map(drop)
+                if let Err(refusal) = &outcome
                     && is_too_deep
                 {
                     assert!(refusal.detail.contains("levels deep"), "{refusal}");
