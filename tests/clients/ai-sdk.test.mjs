@@ -112,7 +112,7 @@ test("a call whose outcome is unknown is named, and the chat continues after its
   const reloaded = new Chat("payer", "chat-unknown");
   await reloaded.resumeStream();
   const { reason, message, calls } = reloaded.last.parts.at(-1).data;
-  assert.deepEqual([reason, calls], ["settlement", [{ toolCallId: call, toolName: "pay", input: {} }]]);
+  assert.deepEqual([reason, calls], ["settlement", [{ toolCallId: call, toolName: "pay", input: {}, why: "its process disappeared" }]]);
   assert.match(message, /the outcome of pay/);
   const outcome = { call_id: call, outcome: "succeeded" };
   const settled = await fetch(`${server.url}/v1/call/settle_tool_call`, { method: "POST", body: JSON.stringify(outcome) });
