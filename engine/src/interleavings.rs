@@ -29,6 +29,11 @@ use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
 /// Number of interleavings per test.
 const ORDERS: usize = 20_000;
 
+/// The turn of a caller without a scope, which is a tenant of its own.
+fn turn_of(caller: &str) -> Turn {
+    Turn { tenant: caller.into(), caller: caller.into() }
+}
+
 /// Two producers that wait for room, one that does not, one consumer, and a close: every accepted item
 /// is taken once, in its producer's order, and no thread waits for ever.
 #[test]
@@ -42,7 +47,8 @@ fn a_queue_loses_nothing() {
             };
             let givers = [giver(1), giver(2)];
             let hasty = Arc::clone(&queue);
-            let hasty = thread::spawn(move || match hasty.push(Some("hasty"), (3, 0), 1) {
+            let turn = turn_of("hasty");
+            let hasty = thread::spawn(move || match hasty.push(Some(&turn), (3, 0), 1) {
                 Ok(()) => 1,
                 Err(Rejected::Full(_)) => 0,
                 Err(Rejected::Closed(_)) => panic!("it is closed when all have given"),
@@ -103,8 +109,7 @@ fn takers_of_single_items_lose_nothing() {
                 })
             });
             for item in [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)] {
-                let caller = ["ann", "bob"][item.0];
-                let turn = Turn { tenant: caller.into(), caller: caller.into() };
+                let turn = turn_of(["ann", "bob"][item.0]);
                 assert_eq!(queue.push(Some(&turn), item, 1), Ok(()));
             }
             queue.close();
