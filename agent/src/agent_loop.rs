@@ -15,7 +15,7 @@ use abide_client::{ModelUsage, RunEventKind};
 use abide_definitions::agent::AgentDefinition;
 use abide_definitions::error::DefinitionError;
 use abide_definitions::guardrail::GuardrailAt;
-use abide_models::{ModelCall, ModelMessage, ModelRequest, ModelResponse, Stop, Usage, answer_of};
+use abide_models::{ModelMessage, ModelRequest, ModelResponse, Stop, Usage, answer_of};
 use abide_tools::ToolContext;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use crate::context::entry::{
     self, AssistantEntry, CHECKPOINT, CallResult, CallStatus, RequestedCall,
 };
 use crate::middleware::{self, streaming::Published, verdict};
-use crate::model::{self, choice, outgoing::Purpose};
+use crate::model::{self, choice, outgoing::Purpose, stopped};
 use crate::run;
 use crate::run::decide::Action;
 use crate::run::driver::Driver;
@@ -292,7 +292,8 @@ pub(crate) async fn drive(
     driver: &mut Driver,
     agent_loop: &dyn AgentLoop,
 ) -> Step<Option<DriveResult>> {
-    if let Some(restart) = model::restart::of_loop(driver).await? {
+    let why = "the loop begins its answer again";
+    if let Some(restart) = model::restart::of_loop(driver, why).await? {
         driver.record(&[restart], None, Vec::new()).await?;
     }
     let stop = driver.stop.clone();
@@ -319,7 +320,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
     let mut answer = ModelResponse {
         text,
         reasoning: None,
-        calls: Vec::<ModelCall>::new(),
+        calls: Vec::new(),
         stop: Stop::End,
         usage: Usage::default(),
         cost_micros: None,
@@ -327,6 +328,12 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
         model: String::new(),
         carry: None,
     };
+    let definition = &driver.agent.definition;
+    let needs_content = definition.response_format.is_none() && !definition.allow_empty_answers;
+    if needs_content && stopped::is_empty(&answer) {
+        let why = "the loop's answer is empty: set allow_empty_answers if that can be an answer";
+        return Err(StepError::Failed(Failure::new("no_answer", why)));
+    }
     middleware::redaction::answer(driver, &mut answer);
     let denied = match middleware::hooks::after_model(driver, &mut answer) {
         Err(why) => Some(why),
@@ -336,14 +343,14 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
         return model::call::withhold(driver, answer, Vec::new(), &message).await.map(drop);
     }
     let mut events = Vec::new();
-    let rest = answer.text.strip_prefix(said).unwrap_or_else(|| {
-        // The answer is another one than its pieces.
-        let since = driver.state.run.events + 1;
-        let data = json!({"since": since, "code": "answer_replaced",
-            "error": "the answer differs from the pieces that were published"});
-        events.push(run_event(RunEventKind::Restart, data));
-        answer.text.as_str()
-    });
+    let rest = match answer.text.strip_prefix(said) {
+        Some(rest) => rest,
+        None => {
+            events
+                .extend(model::restart::of_loop(driver, "the answer is not what was said").await?);
+            answer.text.as_str()
+        }
+    };
     if !rest.is_empty() {
         events.push(run_event(RunEventKind::Token, json!({"content": rest})));
     }

@@ -109,13 +109,6 @@ pub(crate) fn is_error(field: &Value) -> bool {
 /// Whether an event without content is an error without a field `error`, as gateways, web frameworks and some providers
 /// write it with the status 200.
 pub(crate) fn reports_error(event: &Value) -> bool {
-    let is_failure = |code: &Value| match code {
-        Value::Number(code) => code.as_i64().is_none_or(|code| code != 0 && code != 200),
-        Value::String(code) => {
-            !matches!(code.to_ascii_lowercase().as_str(), "" | "0" | "200" | "ok" | "success")
-        }
-        _ => false,
-    };
     let codes =
         ["code", "error_code", "errorCode", "errcode", "status_code", "statusCode", "StatusCode"];
     let texts = ["error_msg", "error_message", "errmsg", "exception", "detail", "errors"];
@@ -132,6 +125,17 @@ pub(crate) fn reports_error(event: &Value) -> bool {
         || event["message"].as_str().is_some_and(|message| !message.is_empty()) && !has_succeeded
         || is_failure(&event["base_resp"]["status_code"])
         || is_failure(&event["header"]["code"])
+}
+
+/// Whether a field with the code of an outcome has that of a failure.
+fn is_failure(code: &Value) -> bool {
+    match code {
+        Value::Number(code) => code.as_i64().is_none_or(|code| code != 0 && code != 200),
+        Value::String(code) => {
+            !matches!(code.to_ascii_lowercase().as_str(), "" | "0" | "200" | "ok" | "success")
+        }
+        _ => false,
+    }
 }
 
 fn json_or_text(body: &str) -> Value {

@@ -22,6 +22,8 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -102,19 +104,29 @@ impl Protocol {
 
     /// The body of a request.
     pub(crate) fn body(self, request: &ModelRequest) -> Value {
-        let messages = |rules| with_accepted_ids(request, rules);
+        let messages = match self.id_rules() {
+            Some(rules) => with_accepted_ids(request, &rules),
+            None => Cow::Borrowed(request.messages.as_slice()),
+        };
         match self {
-            Self::OpenAi => chat::body(request, &messages(&IdRules::OPENAI), chat::Dialect::OpenAi),
-            Self::OpenAiCompatible => {
-                let messages = messages(&IdRules::OPENAI_COMPATIBLE);
-                chat::body(request, &messages, chat::Dialect::Compatible)
-            }
-            Self::OpenAiResponses => {
-                responses::body(request, &messages(&IdRules::OPENAI_RESPONSES))
-            }
-            Self::Anthropic => anthropic::body(request, &messages(&IdRules::ANTHROPIC)),
-            Self::Gemini => gemini::body(request, &messages(&IdRules::GEMINI)),
+            Self::OpenAi => chat::body(request, &messages, chat::Dialect::OpenAi),
+            Self::OpenAiCompatible => chat::body(request, &messages, chat::Dialect::Compatible),
+            Self::OpenAiResponses => responses::body(request, &messages),
+            Self::Anthropic => anthropic::body(request, &messages),
+            Self::Gemini => gemini::body(request, &messages),
             Self::Ollama => ollama::body(request),
+        }
+    }
+
+    /// Returns what the provider accepts as ids of calls; `None` if its requests have none.
+    fn id_rules(self) -> Option<IdRules> {
+        match self {
+            Self::OpenAi => Some(IdRules::OPENAI),
+            Self::OpenAiCompatible => Some(IdRules::OPENAI_COMPATIBLE),
+            Self::OpenAiResponses => Some(IdRules::OPENAI_RESPONSES),
+            Self::Anthropic => Some(IdRules::ANTHROPIC),
+            Self::Gemini => Some(IdRules::GEMINI),
+            Self::Ollama => None,
         }
     }
 

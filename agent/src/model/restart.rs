@@ -42,9 +42,9 @@ pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunE
     Ok((last > before).then(|| event(before + 1, why)))
 }
 
-/// The announcement that a loop in Rust begins its answer again, after a crash or after the run has waited; `None` if none of the
-/// answer was published.
-pub(crate) async fn of_loop(driver: &Driver) -> Step<Option<NewRunEvent>> {
+/// The announcement that the answer of a loop in Rust starts again: it is called again after a crash or a wait, or its answer is not
+/// what it has said. `None` if none of the answer was published.
+pub(crate) async fn of_loop(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
     let is_answer = |entry: &&SessionEntry| {
         entry::is_answer(entry) && entry.assistant().is_some_and(|answer| answer.calls.is_empty())
     };
@@ -53,7 +53,7 @@ pub(crate) async fn of_loop(driver: &Driver) -> Step<Option<NewRunEvent>> {
                ORDER BY number LIMIT 1";
     let first = driver.abide.sql(sql).param("id", &driver.state.run.id).param("answered", answered);
     let first: Vec<(i64,)> = first.fetch().await?;
-    Ok(first.first().map(|(number,)| event(*number, "the loop begins its answer again")))
+    Ok(first.first().map(|(number,)| event(*number, why)))
 }
 
 fn event(since: i64, why: &str) -> NewRunEvent {

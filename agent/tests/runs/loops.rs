@@ -108,6 +108,7 @@ impl AgentLoop for Does {
         async move {
             match self.0 {
                 "hang" => pending().await,
+                "say nothing" => Ok(" ".to_owned()),
                 "fail" => Err(LoopError::failed("no_luck", "It did not work.")),
                 "tell" => Ok("The password is swordfish.".to_owned()),
                 "say another" => {
@@ -172,6 +173,8 @@ async fn the_limits_and_rules_of_the_definition_apply_to_a_loop() {
     expect![[r#"error: "recursion_limit": "the model has answered 9 times""#]].assert_eq(
         &end("limits: { tool_calls: 3 }\nconfig: { recursion_limit: 9 }\n", "call for ever").await,
     );
+    expect![""].assert_eq(&end("", "say nothing").await);
+    expect!["done:  "].assert_eq(&end("allow_empty_answers: true\n", "say nothing").await);
     expect!["done: No."].assert_eq(&end(guardrail, "tell").await);
     expect!["done: It says: The model."].assert_eq(&end("", "ask").await);
     expect![[r#"

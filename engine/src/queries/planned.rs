@@ -56,7 +56,7 @@ pub(crate) fn error_for(binding: &Binding, refusal: Refusal) -> Refusal {
     }
     tracing::debug!(%refusal, "a query of a restricted caller failed");
     Refusal::new(Code::BadSql, "an expression failed: invalid argument")
-        .hint("check json_extract(), sum() and abs()")
+        .hint("check the arguments of functions such as json_extract(), fts_match() and sum()")
 }
 
 /// One query of a restricted caller, now or as of a seq. Columns that only determine the order are removed.

@@ -278,16 +278,7 @@ impl OpenCalls {
         }
         if let [single] = self.calls.as_slice() {
             let is_enough = is_last || list.len() > 1;
-            let is_other = |listed: &ModelCall| {
-                !single.id.is_empty() && !listed.id.is_empty() && single.id != listed.id
-            };
-            return is_enough
-                && single.is_whole()
-                && list.iter().any(|listed| {
-                    !is_other(listed)
-                        && single.name == listed.name
-                        && single.stated() == canonical(&listed.arguments)
-                });
+            return is_enough && single.is_whole() && list.iter().any(|it| single.equals(it));
         }
         let mut counts: BTreeMap<(&str, String), usize> = BTreeMap::new();
         for listed in list {
@@ -608,6 +599,12 @@ impl OpenCall {
             (Some(own), Some(index)) => own == index,
             _ => !self.progress.is_complete() || self.has_arguments_of(part, stated),
         }
+    }
+
+    /// Whether a listed call has the name and the arguments of this one, and no other id.
+    fn equals(&self, listed: &ModelCall) -> bool {
+        let has_other_id = !self.id.is_empty() && !listed.id.is_empty() && self.id != listed.id;
+        !has_other_id && self.name == listed.name && self.stated() == canonical(&listed.arguments)
     }
 
     /// Whether a part of an event that repeats the whole answer is this call. `is_same`: it has no other arguments.
