@@ -173,7 +173,7 @@ async fn the_limits_and_rules_of_the_definition_apply_to_a_loop() {
     expect![[r#"error: "recursion_limit": "the model has answered 9 times""#]].assert_eq(
         &end("limits: { tool_calls: 3 }\nconfig: { recursion_limit: 9 }\n", "call for ever").await,
     );
-    expect![""].assert_eq(&end("", "say nothing").await);
+    expect![[r#"error: "no_answer": "the loop's answer is empty: set allow_empty_answers if that can be an answer""#]].assert_eq(&end("", "say nothing").await);
     expect!["done:  "].assert_eq(&end("allow_empty_answers: true\n", "say nothing").await);
     expect!["done: No."].assert_eq(&end(guardrail, "tell").await);
     expect!["done: It says: The model."].assert_eq(&end("", "ask").await);
