@@ -40,13 +40,14 @@ impl EventReader {
         Ok(())
     }
 
-    /// The data of the next event, if all of it has arrived. A comment has none.
+    /// The data of the next event, if all of it has arrived. A comment has none, and empty data is skipped: servers send it to keep
+    /// a connection open.
     pub fn next_event(&mut self) -> Option<String> {
         while let Some(line) = self.line() {
             if line.is_empty() {
                 match self.data.take() {
-                    Some(data) => return Some(data),
-                    None => continue,
+                    Some(data) if !data.is_empty() => return Some(data),
+                    _ => continue,
                 }
             }
             let Some(text) = line.strip_prefix("data:") else { continue };
@@ -85,7 +86,8 @@ mod tests {
 
     #[test]
     fn events_do_not_depend_on_the_pieces() {
-        let stream = b": hello\n\ndata: a\r\ndata:b\r\n\r\nid: 7\n\nevent: x\ndata: c\n\ndata: end";
+        let stream =
+            b": hello\n\ndata: a\r\ndata:b\r\n\r\nid: 7\n\ndata:\n\nevent: x\ndata: c\n\ndata: end";
         for size in 1..=stream.len() {
             let mut reader = EventReader::new(64);
             let mut events = Vec::new();

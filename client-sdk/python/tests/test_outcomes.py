@@ -116,6 +116,20 @@ async def test_a_settlement_without_a_result(client: Abide) -> None:
         await session.tool("pay", {}, key="failed", run=lambda _: 1)
 
 
+async def test_an_unknown_outcome_has_the_reason_of_its_worker(client: Abide) -> None:
+    session = await client.session("s1")
+    await client.call.register_tool(name="pay", effect="at_most_once")
+    call_id = session.call_id("k")
+    await client.call.request_tool_call(call_id=call_id, session_id="s1", tool_name="pay", arguments={})
+    claim = await client.call.claim_tool_call(call_id=call_id, worker="w", lease_ms=60_000)
+    await client.call.fail_tool_call(
+        call_id=call_id, fencing_token=claim["fencing_token"], error="the bank answered 504", may_have_run=True
+    )
+    with pytest.raises(UnknownOutcome, match=f"^it is unknown whether call {call_id} of pay ran: the bank answered 504") as unknown:
+        await session.tool("pay", {}, key="k", run=lambda _: 1)
+    assert unknown.value.error == "the bank answered 504"
+
+
 async def test_an_approver_replaces_the_whole_document(client: Abide) -> None:
     session = await client.session("s1")
     async with client.subscribe("SELECT call_id FROM approvals WHERE status = 'pending'") as pending:

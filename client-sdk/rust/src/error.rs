@@ -75,12 +75,14 @@ pub enum Error {
         /// The violation.
         why: String,
     },
-    /// A tool call may have run: its worker disappeared, and its tool must not run twice. When its outcome is settled,
-    /// the step returns the settled outcome.
-    #[error("the worker of call {call_id} disappeared, and its tool must not run twice")]
+    /// A tool call may have run: its worker disappeared or could not tell, and its tool must not run twice. When its outcome is
+    /// settled, the step returns the settled outcome.
+    #[error("{}", unknown_outcome(.call_id, .error.as_deref()))]
     UnknownOutcome {
         /// The call.
         call_id: String,
+        /// The reason that its worker reported.
+        error: Option<String>,
     },
     /// A tool call has ended without a result: it failed, was rejected, or was cancelled.
     #[error("call {call_id} is {status}{}", because(.error.as_deref()))]
@@ -161,6 +163,15 @@ fn reached(why: &str) -> String {
     match why.starts_with(NOT_ABIDE) {
         true => why.to_owned(),
         false => format!("cannot be reached: {why}"),
+    }
+}
+
+fn unknown_outcome(call_id: &str, why: Option<&str>) -> String {
+    match why {
+        Some(why) => format!("it is unknown whether call {call_id} ran: {why}"),
+        None => {
+            format!("the worker of call {call_id} disappeared, and its tool must not run twice")
+        }
     }
 }
 

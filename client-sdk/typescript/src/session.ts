@@ -367,11 +367,11 @@ export class Session {
 
   /** The error of a call whose outcome is unknown, with what its worker reported too late. */
   async #unknownOutcome(id: string, toolName: string): Promise<UnknownOutcome> {
-    type Late = Pick<UnknownOutcome, "reported">;
-    const sql = "SELECT late_outcome AS reported FROM unknown_tool_calls WHERE call_id = :id";
+    type Known = Pick<UnknownOutcome, "reported" | "reason">;
+    const sql = "SELECT late_outcome AS reported, error AS reason FROM unknown_tool_calls WHERE call_id = :id";
     // A caller that may not read the view gets the error without this.
-    const late = await this.client.sql<Late>(sql, { id }).catch(() => undefined);
-    return new UnknownOutcome(id, toolName, late?.rows[0]?.reported ?? null);
+    const known = (await this.client.sql<Known>(sql, { id }).catch(() => undefined))?.rows[0];
+    return new UnknownOutcome(id, toolName, known?.reported ?? null, known?.reason ?? null);
   }
 
   /** Claims a call; `undefined` if another worker was first. The next change of the call then decides. */

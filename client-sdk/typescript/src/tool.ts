@@ -40,7 +40,7 @@ export class Retryable extends Error {
 }
 
 /**
- * A tool call may have run: its worker disappeared, or lost its lease, and its tool must not run twice. Find
+ * A tool call may have run: its worker disappeared, lost its lease or could not tell, and its tool must not run twice. Find
  * out whether it ran, and record that with `client.call.settle_tool_call`. The step then returns the settled
  * outcome.
  */
@@ -54,12 +54,16 @@ export class UnknownOutcome extends AbideError {
     readonly toolName: string,
     /** The report of the worker after it had lost the lease; the view `unknown_tool_calls` has it. */
     readonly reported: "succeeded" | "failed" | null = null,
+    /** The reason that the worker reported. */
+    readonly reason: string | null = null,
   ) {
     super(
       "unknown_outcome",
-      reported === null
-        ? `the worker of call ${callId} of ${toolName} disappeared, and the tool must not run twice`
-        : `the worker of call ${callId} of ${toolName} lost its lease before it reported that the tool ${reported}`,
+      reported !== null
+        ? `the worker of call ${callId} of ${toolName} lost its lease before it reported that the tool ${reported}`
+        : reason !== null
+          ? `it is unknown whether call ${callId} of ${toolName} ran: ${reason}`
+          : `the worker of call ${callId} of ${toolName} disappeared, and the tool must not run twice`,
       {
         hint:
           reported === null

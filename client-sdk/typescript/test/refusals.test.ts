@@ -289,6 +289,26 @@ test("options and arguments of another type, and misspelt options, are refused",
   }
 });
 
+test("an unknown outcome has the reason of its worker", async () => {
+  const session = await client.session({ agent: "a" });
+  const call_id = session.callId("reported");
+  await client.call.register_tool({ name: "pay-unsure", effect: "at_most_once" });
+  const request = { call_id, session_id: session.id, tool_name: "pay-unsure", arguments: {} };
+  await client.call.request_tool_call(request);
+  const { value } = await client.call.claim_tool_call({ call_id, worker: "w", lease_ms: 60_000 });
+  await client.call.fail_tool_call({
+    call_id,
+    fencing_token: value.fencing_token,
+    error: "the bank answered 504",
+    may_have_run: true,
+  });
+  const error = await session
+    .tool("pay-unsure", {}, { key: "reported", effect: "at_most_once", run: () => "it ran twice" })
+    .catch((error: unknown) => error);
+  assert.ok(error instanceof UnknownOutcome && error.reason === "the bank answered 504", String(error));
+  assert.match(error.message, /^it is unknown whether call .* of pay-unsure ran: the bank answered 504$/);
+});
+
 test("a tool that blocks longer than its lease ends with where its result is", async () => {
   const session = await client.session({ agent: "a" });
   const pay = (wait: () => unknown) =>

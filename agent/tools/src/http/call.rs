@@ -122,8 +122,9 @@ impl Plan {
         let failure = match status {
             // "Retry later" means that the request was not processed.
             StatusCode::TOO_MANY_REQUESTS => Failure::Unavailable,
-            // A gateway that has no answer of the server, which may have processed the request.
-            StatusCode::BAD_GATEWAY
+            // The server gave up waiting, or a gateway has no answer of the server, which may have processed the request.
+            StatusCode::REQUEST_TIMEOUT
+            | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => Failure::Lost,
             // The request was processed, and its result is elsewhere.
@@ -145,6 +146,7 @@ impl Plan {
 
 fn is_json(media_type: Option<&str>) -> bool {
     let essence = media_type.and_then(|all| all.split(';').next()).unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
     essence == "application/json" || essence.ends_with("+json")
 }
 
@@ -157,4 +159,22 @@ fn causes(error: &reqwest::Error) -> String {
         cause = one.source();
     }
     if output.is_empty() { "unknown error".to_owned() } else { output.join(": ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_json;
+
+    #[test]
+    fn media_types_are_compared_without_case() {
+        for json in
+            ["application/json", "Application/JSON; charset=utf-8", "application/problem+Json"]
+        {
+            assert!(is_json(Some(json)), "{json}");
+        }
+        for other in ["text/json", "application/jsonl", "application/xml; a=application/json"] {
+            assert!(!is_json(Some(other)), "{other}");
+        }
+        assert!(!is_json(None));
+    }
 }

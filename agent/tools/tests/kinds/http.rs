@@ -285,6 +285,7 @@ async fn a_gateway_without_an_answer_leaves_the_outcome_open() {
         (400, Failure::Tool),
         (429, Failure::Unavailable),
         (500, Failure::Tool),
+        (408, Failure::Lost),
         (502, Failure::Lost),
         (503, Failure::Lost),
         (504, Failure::Lost),

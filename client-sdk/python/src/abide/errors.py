@@ -156,7 +156,7 @@ class Closed(AbideError):
 
 
 class UnknownOutcome(AbideError):
-    """A tool call may have run: its worker disappeared, and its tool must not run twice.
+    """A tool call may have run: its worker disappeared or could not tell, and its tool must not run twice.
 
     Find out whether it ran, and record that with the reducer `settle_tool_call`. If the worker lost its lease and reported its
     result too late, the view `unknown_tool_calls` has the result.
@@ -164,12 +164,15 @@ class UnknownOutcome(AbideError):
 
     code = "unknown_outcome"
 
-    def __init__(self, call_id: str, tool_name: str) -> None:
+    def __init__(self, call_id: str, tool_name: str, error: str | None = None) -> None:
         super().__init__(
-            f"the worker of call {call_id} of {tool_name} disappeared, and the tool must not run twice",
+            f"it is unknown whether call {call_id} of {tool_name} ran: {error}"
+            if error
+            else f"the worker of call {call_id} of {tool_name} disappeared, and the tool must not run twice",
             hint="find out whether it ran (unknown_tool_calls has late reports), then record that with settle_tool_call",
         )
         self.call_id = call_id
+        self.error = error
 
 
 class ToolFailed(AbideError):

@@ -291,7 +291,7 @@ class Session:
                 if row.status == "succeeded":
                     return None, _json(row.result, "the result of a tool call")
                 if row.status == "unknown":
-                    raise UnknownOutcome(call_id, name)
+                    raise UnknownOutcome(call_id, name, row.error)
                 if row.status in ("failed", "rejected", "cancelled"):
                     raise ToolFailed(call_id, row.status, row.error)
                 if row.status == "pending" and row.retry_at is None:

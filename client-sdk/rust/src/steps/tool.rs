@@ -181,7 +181,7 @@ impl DurableSession {
                     ));
                 }
                 ToolCallStatus::Unknown => {
-                    return Err(Error::UnknownOutcome { call_id: call_id.to_owned() });
+                    return Err(Error::UnknownOutcome { call_id: call_id.to_owned(), error });
                 }
                 status if status.is_terminal() => {
                     let call_id = call_id.to_owned();

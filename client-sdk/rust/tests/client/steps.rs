@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use abide_client::arguments::{
-    CancelToolCall, DecideApproval, RegisterTool, RequestToolCall, SettleToolCall,
+    CancelToolCall, ClaimToolCall, DecideApproval, FailToolCall, RegisterTool, RequestToolCall,
+    SettleToolCall,
 };
 use abide_client::{
     Abide, Approval, Code, Decision, DurableSession, Effect, Error, HandoffRequest,
@@ -201,6 +202,19 @@ async fn an_unknown_outcome_is_settled(abide: &Abide) {
         panic!("it is unknown")
     };
     assert!(unknown.to_string().contains("s1/refund") && unknown.hint().is_some());
+    let reported = session.tool("refund", json!({}), "reported").effect(Effect::AtMostOnce);
+    let request = RequestToolCall::new("s1/reported", "s1", "refund", json!({}));
+    abide.call(request).await.expect("it is requested");
+    let claimed = abide.call(ClaimToolCall::new("s1/reported")).await.expect("it is claimed");
+    let token = claimed.fencing_token.expect("a token");
+    let failure =
+        FailToolCall::new("s1/reported", token, "the bank answered 504").may_have_run(true);
+    abide.call(failure).await.expect("it is reported");
+    let unknown = reported.run(|_: JsonValue| async { Ok("it ran twice".to_owned()) }).await;
+    assert_eq!(
+        unknown.expect_err("it is unknown").to_string(),
+        "it is unknown whether call s1/reported ran: the bank answered 504"
+    );
     let settle = SettleToolCall::new("s1/refund", Outcome::Succeeded).result(json!("settled"));
     abide.call(settle).await.expect("it is settled");
     assert_eq!(again().await.expect("the settled outcome"), "settled");
