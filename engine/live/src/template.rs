@@ -232,6 +232,12 @@ impl Template {
         Some((self.catalog.table(sources[source].table), source))
     }
 
+    /// Whether a restricted caller did not name a source, so that it only decides which rows are visible.
+    pub(crate) fn is_of_policy(&self, source: usize) -> bool {
+        let sources = &self.query.sources;
+        !sources[source].is_named && sources.iter().any(|other| other.is_named)
+    }
+
     /// The columns of a source that partition the evaluation.
     pub(crate) fn part_columns(&self, source: usize) -> Vec<usize> {
         self.rule.part_columns(&self.query, source)

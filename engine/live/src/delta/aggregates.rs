@@ -109,7 +109,7 @@ impl AggregateRule {
 
     /// The statements that join changed rows.
     fn terms(&self) -> impl Iterator<Item = &Statement> {
-        self.terms.iter().map(Term::statement)
+        self.terms.iter().flat_map(Term::statements)
     }
 
     /// The delta from changes in the temporary tables; updates the cached state. Groups that are

@@ -5,7 +5,7 @@
 //! wherever the changed row matters.
 
 use crate::plan::block::{Block, Item, ShownColumns, path};
-use crate::plan::conjunct::{Conjunct, EqualColumns};
+use crate::plan::conjunct::{ConditionOrigin, Conjunct, EqualColumns};
 use crate::plan::fragment::{DerivedColumns, Fragment};
 use crate::plan::query::SelectCore;
 
@@ -14,6 +14,9 @@ use crate::plan::query::SelectCore;
 pub(crate) struct DependencyPath {
     pub(crate) sources: Vec<usize>,
     pub(crate) conditions: Vec<Fragment>,
+    /// The conditions of policies with a subquery. Without them, rows that a caller does not see
+    /// would find rows and groups to evaluate.
+    pub(crate) visibility: Vec<Fragment>,
 }
 
 /// The path from a source to the outermost rows.
@@ -39,7 +42,7 @@ pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath>
         return None;
     }
     let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner()).collect();
-    let dependency = DependencyPath { sources: vec![source], conditions: Vec::new() };
+    let dependency = DependencyPath::of(vec![source], Vec::new());
     let mut found =
         SourcePath { dependency, path, equal: Vec::new(), certain, known: DerivedColumns::new() };
     found.follow_left_joins(&blocks[home], source);
@@ -66,6 +69,11 @@ pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath>
 }
 
 impl DependencyPath {
+    /// A path without conditions of policies.
+    pub(crate) fn of(sources: Vec<usize>, conditions: Vec<Fragment>) -> DependencyPath {
+        DependencyPath { sources, conditions, visibility: Vec::new() }
+    }
+
     /// The part that conditions connect with its first source.
     pub(crate) fn connected(&self) -> DependencyPath {
         let mut sources = vec![self.sources[0]];
@@ -87,7 +95,11 @@ impl DependencyPath {
             condition.columns().all(|(source, _)| sources.contains(&source))
         };
         let conditions = self.conditions.iter().filter(among).cloned().collect();
-        DependencyPath { sources, conditions }
+        let on_these = |condition: &&Fragment| {
+            condition.enclosing_sources().iter().all(|source| sources.contains(source))
+        };
+        let visibility = self.visibility.iter().filter(on_these).cloned().collect();
+        DependencyPath { sources, conditions, visibility }
     }
 }
 
@@ -111,10 +123,26 @@ impl SourcePath {
     /// Adds the conditions that name only sources present in every row. A source that may be all
     /// NULL proves nothing in WHERE, nor does one of another block.
     fn demand<'b>(&mut self, conjuncts: impl IntoIterator<Item = &'b Conjunct>) {
+        let conjuncts: Vec<&Conjunct> = conjuncts.into_iter().collect();
+        // The condition that counts a row contains all others of its view.
+        let counts = conjuncts.iter().any(|conjunct| conjunct.origin == ConditionOrigin::Count);
+        let deciding = if counts { ConditionOrigin::Count } else { ConditionOrigin::Visibility };
         for conjunct in conjuncts {
             self.dependency.conditions.extend(self.of_certain(&conjunct.condition));
+            if conjunct.origin == deciding && self.is_policy_with_subquery(&conjunct.condition) {
+                self.dependency.visibility.push(conjunct.condition.clone());
+            }
             self.equal.extend(conjunct.equal);
         }
+    }
+
+    /// Whether a condition of a view reads tables in subqueries, for a row that is present in every
+    /// row on the path.
+    fn is_policy_with_subquery(&self, condition: &Fragment) -> bool {
+        let enclosing = condition.enclosing_sources();
+        condition.has_subquery()
+            && !condition.derived
+            && enclosing.iter().all(|source| self.certain.contains(source))
     }
 
     /// A source of a LEFT JOIN matters only if its ON holds. If the ON equates a column with
@@ -150,9 +178,6 @@ impl SelectCore {
     /// All its sources and conditions.
     pub(crate) fn dependency_path(&self) -> DependencyPath {
         let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
-        DependencyPath {
-            sources: self.sources().unwrap_or_default(),
-            conditions: conditions.collect(),
-        }
+        DependencyPath::of(self.sources().unwrap_or_default(), conditions.collect())
     }
 }

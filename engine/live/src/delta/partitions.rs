@@ -145,7 +145,7 @@ impl Partitions {
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let mut statements = Vec::new();
         for part in &self.parts {
-            statements.extend(part.terms.iter().map(|term| term.statement.clone()));
+            statements.extend(part.terms.iter().flat_map(Term::statements).cloned());
             let nulls = part.body.may_be_null(catalog, query);
             for nulls in std::iter::once(Vec::new()).chain(nulls) {
                 for before in [false, true] {
@@ -495,8 +495,7 @@ impl FullJoin<'_> {
     }
 
     fn terms(&self, side: usize, condition: Fragment, shown: &[Fragment]) -> Vec<Term> {
-        let (sources, conditions) = (vec![self.sources[side]], vec![condition]);
-        let dependency = DependencyPath { sources, conditions };
+        let dependency = DependencyPath::of(vec![self.sources[side]], vec![condition]);
         terms(self.catalog, self.query, &dependency, None, shown, Show::Distinct)
     }
 

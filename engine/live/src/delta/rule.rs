@@ -165,7 +165,7 @@ impl DeltaRule {
             DeltaRule::IncrementalAggregate(rule, _) => rule.statements(),
             _ => Vec::new(),
         };
-        statements.extend(terms.iter().map(|term| term.statement.clone()));
+        statements.extend(terms.iter().flat_map(Term::statements).cloned());
         for before in [false, true] {
             let before = vec![before; query.sources.len()];
             statements.extend(extent.map(|extent| evaluate(catalog, query, extent, &before)));

@@ -65,12 +65,10 @@ impl RuleContext<'_> {
         each: &mut dyn FnMut(Row, i64),
     ) -> Result<(), LiveError> {
         for term in terms {
-            let changed =
-                |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
-            if !term.changed.iter().all(changed) {
+            let Some(statement) = term.statement_after(self.catalog, self.changes) else {
                 continue;
-            }
-            self.rows(&term.statement, given, &mut |row| {
+            };
+            self.rows(statement, given, &mut |row| {
                 let (weight, row) = row.split_first().expect("a term shows its weight first");
                 each(row.into(), term.sign * integer(weight));
             })?;

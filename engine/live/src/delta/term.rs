@@ -1,6 +1,9 @@
 //! The summands of a join's delta: statements in which some sources stand for their changes.
 
+use std::collections::BTreeSet;
+
 use crate::catalog::{Catalog, WEIGHT};
+use crate::delta::changes::Changes;
 use crate::delta::dependency::DependencyPath;
 use crate::plan::fragment::{Fragment, Renderer, SourceForm, Statement};
 use crate::plan::query::Query;
@@ -15,12 +18,38 @@ pub(crate) struct Term {
     pub(crate) changed: Vec<usize>,
     pub(crate) sign: i64,
     pub(crate) statement: Statement,
+    /// What replaces the statement if a table that policies read in subqueries changed.
+    with_changed_policies: Option<PolicyVariant>,
+}
+
+/// The form of a term in which subqueries of policies read the state of their row.
+#[derive(Debug)]
+struct PolicyVariant {
+    /// The tables that the subqueries read.
+    tables: BTreeSet<usize>,
+    statement: Statement,
 }
 
 impl Term {
-    /// The statement of the term.
-    pub(crate) fn statement(&self) -> &Statement {
-        &self.statement
+    /// The statements of the term.
+    pub(crate) fn statements(&self) -> impl Iterator<Item = &Statement> {
+        let variant = self.with_changed_policies.iter().map(|variant| &variant.statement);
+        std::iter::once(&self.statement).chain(variant)
+    }
+
+    /// The statement to run; `None` if a table has no change that it would read.
+    pub(crate) fn statement_after(
+        &self,
+        catalog: &Catalog,
+        changes: &Changes,
+    ) -> Option<&Statement> {
+        if self.changed.iter().any(|table| changes.of(catalog.table(*table).name).is_empty()) {
+            return None;
+        }
+        let Some(variant) = &self.with_changed_policies else { return Some(&self.statement) };
+        let mut read = variant.tables.iter().map(|table| catalog.table(*table).name);
+        let is_changed = read.any(|table| !changes.of(table).is_empty());
+        Some(if is_changed { &variant.statement } else { &self.statement })
     }
 }
 
@@ -43,6 +72,9 @@ pub(crate) fn terms(
     shown: &[Fragment],
     show: Show,
 ) -> Vec<Term> {
+    let outline = TermOutline { catalog, query, dependency, shown, show };
+    let own = dependency.visibility.iter().flat_map(Fragment::own_sources);
+    let read_by_policies: BTreeSet<usize> = own.map(|source| query.sources[source].table).collect();
     let mut terms = Vec::new();
     for subset in 1_usize..1 << dependency.sources.len() {
         let mut changed = Vec::new();
@@ -53,31 +85,62 @@ pub(crate) fn terms(
         if always.is_some_and(|source| !changed.contains(&source)) {
             continue;
         }
-        let mut out = Renderer::new(catalog, &query.sources);
+        terms.push(Term {
+            changed: changed.iter().map(|source| query.sources[*source].table).collect(),
+            sign: if changed.len() % 2 == 1 { 1 } else { -1 },
+            statement: outline.render(&changed, &rest, false),
+            with_changed_policies: (!read_by_policies.is_empty()).then(|| PolicyVariant {
+                tables: read_by_policies.clone(),
+                statement: outline.render(&changed, &rest, true),
+            }),
+        });
+    }
+    terms
+}
+
+/// What the terms of one dependency have in common.
+struct TermOutline<'a> {
+    catalog: &'a Catalog,
+    query: &'a Query,
+    dependency: &'a DependencyPath,
+    shown: &'a [Fragment],
+    show: Show,
+}
+
+impl TermOutline<'_> {
+    /// The statement in which these sources stand for their changes. `policies_changed`: tables that
+    /// subqueries of policies read may have changed.
+    fn render(&self, changed: &[usize], rest: &[usize], policies_changed: bool) -> Statement {
+        let mut out = Renderer::new(self.catalog, &self.query.sources);
         out.has_fixed_order = true;
         changed.iter().for_each(|source| out.forms[*source] = SourceForm::Changed);
         let weights: Vec<String> =
             changed.iter().map(|source| format!("{}.{WEIGHT}", out.alias(*source))).collect();
-        match show {
+        match self.show {
             Show::Weighted => out.text(&format!("SELECT {}", weights.join(" * "))),
             Show::Distinct => out.text("SELECT DISTINCT 1"),
         }
-        for value in shown {
+        for value in self.shown {
             out.text(",");
             out.fragment(value);
         }
-        for (at, source) in join_order(dependency, &changed, &rest).into_iter().enumerate() {
+        for (at, source) in join_order(self.dependency, changed, rest).into_iter().enumerate() {
             out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
             out.source(source);
         }
-        write_conditions(&mut out, dependency.conditions.iter());
-        terms.push(Term {
-            changed: changed.iter().map(|source| query.sources[*source].table).collect(),
-            sign: if changed.len() % 2 == 1 { 1 } else { -1 },
-            statement: out.finish(),
-        });
+        write_conditions(&mut out, self.dependency.conditions.iter());
+        for (at, condition) in self.dependency.visibility.iter().enumerate() {
+            let is_first = at == 0 && self.dependency.conditions.is_empty();
+            out.text(if is_first { "WHERE (" } else { "AND (" });
+            if policies_changed {
+                out.in_state_of_row(condition);
+            } else {
+                out.in_state(condition, SourceForm::After);
+            }
+            out.text(")");
+        }
+        out.finish()
     }
-    terms
 }
 
 /// The join order: the changes first, then always a table connected with the preceding ones. CROSS

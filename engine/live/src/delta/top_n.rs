@@ -50,7 +50,7 @@ impl TopNRule {
             Some(value) => core.shielded(value, not_after),
             None => not_after,
         });
-        let up_to = DependencyPath { sources: dependency.sources.clone(), conditions };
+        let up_to = DependencyPath::of(dependency.sources.clone(), conditions);
         TopNRule {
             terms: terms(catalog, query, &dependency, None, &[], Show::Distinct),
             up_to: terms(catalog, query, &up_to, None, &[], Show::Distinct),

@@ -1,7 +1,7 @@
 //! Resolved SQL: text in which columns, tables and parameters are references. One query can be
 //! rendered over the tables after a commit, before it, or over its changes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use abide_schema::table::Kind;
@@ -486,6 +486,21 @@ impl Fragment {
         text.trim_start_matches('(').starts_with("EXISTS")
     }
 
+    /// The sources that it names and does not read in a subquery of its own.
+    pub(crate) fn enclosing_sources(&self) -> BTreeSet<usize> {
+        let own = self.own_sources();
+        self.columns().map(|(source, _)| source).filter(|source| !own.contains(source)).collect()
+    }
+
+    /// The sources that its subqueries read.
+    pub(crate) fn own_sources(&self) -> BTreeSet<usize> {
+        let own = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Source(source) | Piece::AddedSource(source) => Some(*source),
+            _ => None,
+        });
+        own.collect()
+    }
+
     /// Whether it contains a subquery.
     pub(crate) fn has_subquery(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Source(_)))
@@ -560,6 +575,67 @@ impl<'a> Renderer<'a> {
                 Piece::Derived(text, ..) => self.text(text),
             }
         }
+    }
+
+    /// Appends a condition on a row. Its subqueries read their tables in the state that the row
+    /// belongs to: for an old image that before the commit, for a new one that after it, and for a
+    /// row that is the same in both either.
+    pub(crate) fn in_state_of_row(&mut self, condition: &Fragment) {
+        let row = condition.enclosing_sources().first().copied();
+        match row {
+            Some(row) if self.forms[row] == SourceForm::Changed => {
+                self.text(&format!("CASE WHEN {}.{WEIGHT} < 0 THEN (", self.alias(row)));
+                self.in_state(condition, SourceForm::Before);
+                self.text(") ELSE (");
+                self.in_state(condition, SourceForm::After);
+                self.text(") END");
+            }
+            _ => {
+                self.text("(");
+                self.in_state(condition, SourceForm::After);
+                self.text(") OR (");
+                if let Some(row) = row {
+                    self.same_before(row, condition);
+                    self.text("AND");
+                }
+                self.in_state(condition, SourceForm::Before);
+                self.text(")");
+            }
+        }
+    }
+
+    /// Appends the condition that a row of a table was the same before the commit, as far as a
+    /// condition reads it. A row may have changed in other columns, even in such that the query does
+    /// not read: then its own change is not one of the changes of the query.
+    fn same_before(&mut self, source: usize, condition: &Fragment) {
+        let table = self.catalog.table(self.sources[source].table);
+        let quoted_names = |columns: &mut dyn Iterator<Item = usize>| {
+            let names: Vec<String> = columns.map(|at| quoted(table.columns[at].name)).collect();
+            names.join(", ")
+        };
+        let key = quoted_names(&mut table.key.iter().copied());
+        let read = condition.columns().filter(|(of, _)| *of == source).map(|(_, column)| column);
+        let read: BTreeSet<usize> = read.chain(table.key.iter().copied()).collect();
+        let read = quoted_names(&mut read.into_iter());
+        self.text("(");
+        for (at, column) in table.key.iter().enumerate() {
+            self.text(if at > 0 { "," } else { "" });
+            self.column(source, *column);
+        }
+        self.text(&format!(
+            ") NOT IN (SELECT {key} FROM {} GROUP BY {read} HAVING sum({WEIGHT}) <> 0)",
+            delta_name(table)
+        ));
+    }
+
+    /// Appends a fragment whose subqueries read their tables in one state.
+    pub(crate) fn in_state(&mut self, fragment: &Fragment, state: SourceForm) {
+        let forms = self.forms.clone();
+        for source in fragment.own_sources() {
+            self.forms[source] = state;
+        }
+        self.fragment(fragment);
+        self.forms = forms;
     }
 
     /// Appends the call of a function that counts work.

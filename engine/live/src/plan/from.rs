@@ -409,6 +409,7 @@ impl Lowering<'_> {
                     inner.filter.extend(self.visible_row(&inner.from, guard.as_ref()));
                     inner.guards.extend(guard);
                     inner.opaque = inner.guards.iter().any(|guard| guard.condition.has_subquery());
+                    self.blocks[inner.block].filter.clone_from(&inner.filter);
                 }
             }
             None => {
@@ -430,16 +431,17 @@ impl Lowering<'_> {
         self.catalog.work_functions()?;
         // The key makes it depend on the row. SQLite evaluates a condition without a column once and not for each row, and
         // it replaces columns that a condition fixes, and tests that a column cannot fail, by constants.
-        let (first, owners) = from.split_first()?;
-        let source = first.source?;
+        let sources: Option<Vec<usize>> = from.iter().map(|term| term.source).collect();
+        let sources = sources.expect("a view joins its table and those of its owners");
+        let (source, owners) = sources.split_first().expect("a view reads its table");
         let mut count = Fragment::new();
         count.mark(Mark::Visible);
         count.push_text("(");
-        for (nth, key) in self.catalog.table(self.sources[source].table).key.iter().enumerate() {
+        for (nth, key) in self.catalog.table(self.sources[*source].table).key.iter().enumerate() {
             if nth > 0 {
                 count.push_text(",");
             }
-            count.push(&Fragment::column(source, *key));
+            count.push(&Fragment::column(*source, *key));
         }
         count.push_text(")");
         let condition = match guard {
@@ -451,7 +453,7 @@ impl Lowering<'_> {
                     if nth > 0 {
                         is_visible.push_text(",");
                     }
-                    is_visible.pieces.push(Piece::AddedSource(owner.source?));
+                    is_visible.pieces.push(Piece::AddedSource(*owner));
                 }
                 is_visible.push_text("WHERE");
                 is_visible.push(&guard.condition);

@@ -55,7 +55,7 @@ impl Lookup {
         let with_params = dependency.sources.iter().filter(|other| **other != source);
         let equalities = with_params.filter_map(|other| single(query, *other)).next()?;
         let conditions = free(&dependency).cloned().collect();
-        let dependency = DependencyPath { sources: dependency.sources, conditions };
+        let dependency = DependencyPath::of(dependency.sources, conditions);
         if dependency.sources.len() > JOINED || dependency.conditions.is_empty() {
             return None;
         }
@@ -193,7 +193,7 @@ fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<Depend
         condition.is_flat() && condition.columns().all(|(source, _)| found.contains(&source))
     };
     let conditions = free(dependency).filter(within).cloned().collect();
-    Some(DependencyPath { sources: found, conditions })
+    Some(DependencyPath::of(found, conditions))
 }
 
 /// The equalities of a source with exactly one key.
