@@ -34,7 +34,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static dyn RuntimeTool> {
     TOOLS.into_iter()
 }
 
-/// Returns the tool of the runtime that a name means for the active agent.
+/// Returns the tool of the runtime that a name means for the active agent: a tool that stands for an agent, or one of [`TOOLS`]. A
+/// reserved name never means a tool of the user, even for an agent without the tool.
 pub(crate) fn find<'a>(driver: &'a Driver, name: &str) -> Option<&'a dyn RuntimeTool> {
     if let Some(tool) = driver.agent.composition.tool(name) {
         return Some(tool);
