@@ -164,7 +164,7 @@ pub fn set_timer(
         return again(before, &timer, in_ms);
     }
     if let Some(session_id) = &timer.session_id {
-        let session = session::wanted(ctx, session_id)?;
+        let session = session::find_accepting(ctx, session_id)?;
         session::touch(ctx, session)?;
     }
     count(ctx, &timer, 1)?;
