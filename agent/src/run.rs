@@ -19,7 +19,7 @@
 //! | a run starts | a caller calls the reducer `start_run` (`reducers/src/run/start.rs`): `POST /v1/agents/{name}/runs` (`server/src/routes/runs.rs`), `abide agent run` (`cli/src/agent/run.rs`). A message alone (`append_message`) starts none; in the session of an active run it is a part of the next request |
 //! | it gets a driver | `dispatcher` watches runs without one, `drivers` claims (`claim_run` in `reducers/src/run/drive.rs`) |
 //! | the next action | `RunState::decide` in `decide`, from rows alone; `pause` can stop before it |
-//! | the model is asked | `Driver::answer` in `drive`: limits, guardrails; then `model/request.rs`: facts, summary, budget, request |
+//! | the model is asked | `Driver::answer` in `drive`: limits, guardrails, facts; then `model/request.rs`: summary, budget, request |
 //! | an answer is recorded | `model/answer.rs`: message, usage and the requests of its calls in one batch |
 //! | a call is admitted | `to_request` in `tools/calls.rs`, for what the model wrote; `request_tool_call` in `reducers/src/tool_call/request.rs`, for what is stored |
 //! | a call needs an approval | `request_tool_call`: the tool's row, or the argument `needs_approval` from `interrupt_on` of the definition |
