@@ -30,7 +30,7 @@ use crate::run;
 use crate::run::decide::Action;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
-use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+use crate::run::step::{DriveResult, RunFailure, Step, StepError, overtime};
 use crate::tools::arguments::arguments_or_text;
 
 /// A loop that drives the runs of agents in place of the built-in one.
@@ -50,15 +50,15 @@ pub struct LoopError(Halt);
 
 enum Halt {
     Step(StepError),
-    /// The run waits, or another driver holds it.
-    Rests(DriveResult),
+    /// The work of the driver ends with the call, for example because the run waits.
+    DriverEnds(DriveResult),
 }
 
 impl LoopError {
     /// The run fails with this code and message.
     #[must_use]
     pub fn failed(code: impl Into<String>, message: impl Into<String>) -> LoopError {
-        LoopError(Halt::Step(StepError::Failed(Failure::new(code, message))))
+        LoopError(Halt::Step(StepError::Failed(RunFailure::new(code, message))))
     }
 }
 
@@ -71,13 +71,13 @@ impl From<StepError> for LoopError {
 impl fmt::Debug for LoopError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Halt::Step(StepError::Failed(Failure { code, message })) => {
+            Halt::Step(StepError::Failed(RunFailure { code, message })) => {
                 write!(f, "{code}: {message}")
             }
             Halt::Step(StepError::Aborted) => f.write_str("the run was aborted"),
             Halt::Step(StepError::Ended) => f.write_str("the run has ended"),
             Halt::Step(StepError::Refused(error)) => write!(f, "{error}"),
-            Halt::Rests(_) => f.write_str("the run waits"),
+            Halt::DriverEnds(_) => f.write_str("the run waits"),
         }
     }
 }
@@ -263,17 +263,18 @@ impl LoopRun<'_> {
     /// Does what the calls of the last answer need, until they have results.
     async fn settle(&mut self) -> Result<(), LoopError> {
         loop {
-            let action = match self.driver.next_action().await? {
-                Ok(action) => action,
-                Err(rests) => return Err(LoopError(Halt::Rests(rests))),
+            let Some(action) = self.driver.next_action().await? else {
+                return Err(LoopError(Halt::DriverEnds(DriveResult::Waits)));
             };
-            let rests = match action {
+            let ended = match action {
                 Action::Calls(step) => self.driver.perform(step).await?,
-                Action::Rest(reason) => self.driver.waits(&[], reason).await?,
-                Action::Ask | Action::Finish(_) | Action::Stop(_) => return Ok(()),
+                Action::Suspend(reason) => {
+                    self.driver.suspend(&[], reason).await?.then_some(DriveResult::Waits)
+                }
+                Action::Ask | Action::Finish(_) | Action::EndAtLimit(_) => return Ok(()),
             };
-            if let Some(rests) = rests {
-                return Err(LoopError(Halt::Rests(rests)));
+            if let Some(ended) = ended {
+                return Err(LoopError(Halt::DriverEnds(ended)));
             }
         }
     }
@@ -310,7 +311,7 @@ pub(crate) async fn drive(
     let said = run.said;
     match driven {
         Ok(text) => record_answer(driver, text, &said).await.map(|()| None),
-        Err(LoopError(Halt::Rests(rests))) => Ok(Some(rests)),
+        Err(LoopError(Halt::DriverEnds(ended))) => Ok(Some(ended)),
         Err(LoopError(Halt::Step(error))) => Err(error),
     }
 }
@@ -332,7 +333,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
     let needs_content = definition.response_format.is_none() && !definition.allow_empty_answers;
     if needs_content && stopped::is_empty(&answer) {
         let why = "the loop's answer is empty: set allow_empty_answers if that can be an answer";
-        return Err(StepError::Failed(Failure::new("no_answer", why)));
+        return Err(StepError::Failed(RunFailure::new("no_answer", why)));
     }
     middleware::redaction::answer(driver, &mut answer);
     let denied = match middleware::hooks::after_model(driver, &mut answer) {
@@ -340,7 +341,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
         Ok(()) => verdict::rule_response(driver, &answer.text, false).await?.denied,
     };
     if let Some(message) = denied {
-        return model::call::withhold(driver, answer, Vec::new(), &message).await.map(drop);
+        return model::answer::withhold(driver, answer, Vec::new(), &message).await.map(drop);
     }
     let mut events = Vec::new();
     let rest = match answer.text.strip_prefix(said) {

@@ -1,11 +1,15 @@
 //! All agents of a runtime: the folder that defines them, what it needs, the native ones, and those received over the
 //! network.
 //!
-//! `agents` the catalog · `cycles` delegation in a cycle · `folder_check` what a folder lacks · `folder_texts` the
-//! files of a folder · `mlflow` prompts of MLflow · `native` the native agents · `project` `abide.yaml` and the folder
-//! · `project_reload` the same while a runtime uses it · `shared_setting` what it replaces · `revision` definitions
-//! in rows · `stored_prompts` prompts of the database · `submitted` definitions from the network · `trusted_programs`
-//! programs and remote agents that may be used.
+//! | file | what it does |
+//! |---|---|
+//! | `project`, `project_reload`, `shared_setting` | `abide.yaml` and its folder; the same while a runtime uses it; what a reload replaces |
+//! | `agents`, `native` | the catalog: the definitions of the folder, and the native ones |
+//! | `submitted` | definitions from the network |
+//! | `revision` | definitions in rows, which runs use |
+//! | `folder_check`, `cycles` | what a folder lacks; delegation in a cycle |
+//! | `stored_prompts`, `mlflow` | prompts of the database, and of MLflow |
+//! | `trusted_programs` | which programs and remote agents runs may use |
 
 pub(crate) mod agents;
 pub(crate) mod cycles;

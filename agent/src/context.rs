@@ -1,10 +1,14 @@
 //! The context of a model: the messages of a session, derived from rows for each request, and the replacement of those that no
 //! longer fit.
 //!
-//! `checked_summary` a model's summary after the middleware · `compaction` older messages are summarised · `entry` a
-//! message and its data · `session_entries` the messages that a driver has read · `reduction` results and arguments are archived · `request_size` tokens of a request ·
-//! `summarized` the newest summary · `summary` the form of a summary · `transcript` the messages for a model ·
-//! `truncation` shortening of long results.
+//! | file | what it does |
+//! |---|---|
+//! | `entry`, `session_entries` | a message and its data; the messages that a driver has read |
+//! | `transcript` | the messages for a model |
+//! | `request_size` | the tokens of a request, and what is cut if it does not fit |
+//! | `truncation`, `reduction` | long results are shortened; old results and arguments are archived |
+//! | `compaction` | when older messages are summarised, and how |
+//! | `summary`, `checked_summary`, `summarized` | the form of a summary; a model's summary after the middleware; the newest one |
 
 pub(crate) mod checked_summary;
 pub(crate) mod compaction;

@@ -1,7 +1,11 @@
 //! Work of other agents: runs of their own, and agents that take over the turn.
 //!
-//! `agent_tool` agents as tools · `composition` the agents that a model sees · `handoff` another agent takes over · `supervisor` a person answers · `task`
-//! another agent runs in a child session.
+//! | file | what it does |
+//! |---|---|
+//! | `composition`, `agent_tool` | the agents that a model sees, and those that are tools of their own |
+//! | `task` | another agent runs in a child session |
+//! | `handoff` | another agent takes over the turn |
+//! | `supervisor` | a person answers |
 
 mod agent_tool;
 pub(crate) mod composition;

@@ -33,9 +33,10 @@ use serde_json::json;
 use self::hint::of_folder;
 pub(crate) use self::hint::{quoted, where_to};
 pub(crate) use self::host::{
-    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named, unusable,
+    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named, open_project,
+    unusable,
 };
-use self::host::{open, opened, prompt_store};
+use self::host::{prompt_store, try_open_project};
 use crate::cells::counted;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
@@ -162,7 +163,7 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     if options.db.is_some() || options.is_url_named {
         return list_registered(options).await;
     }
-    let (definitions, problems) = open(options, folder).await?.catalog.read();
+    let (definitions, problems) = open_project(options, folder).await?.catalog.read();
     for definition in definitions.iter().filter(|it| !it.hidden) {
         if options.json {
             print_json(definition)?;
@@ -206,7 +207,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     if let Some(file) = &options.db {
         check_file(file)?;
     }
-    let project = match opened(options, folder).await {
+    let project = match try_open_project(options, folder).await {
         Ok(project) => project,
         Err(error) => {
             let mut problems = vec![error.to_problem(folder)];

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::agent::AgentHost;
+use crate::agent::{AgentHost, open_project};
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -96,7 +96,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
     // A client starts this command, so a new file at a mistyped path would not be noticed.
     check_file(db)?;
     let project = match &args.agents {
-        Some(folder) => Some(AgentHost::project(options, folder).await?),
+        Some(folder) => Some(open_project(options, folder).await?),
         None => None,
     };
     let engine = Engine::open(db, abide_engine::Config::from(options.config()));
@@ -142,7 +142,7 @@ impl OwnServer {
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let access = AccessConfig::bearer(token.clone())?;
         let agents = match project {
-            Some(project) => Some(AgentHost::open(options, project, engine).await?),
+            Some(project) => Some(AgentHost::for_engine(options, project, engine).await?),
             None => None,
         };
         let agents_of_server = agents.as_ref().map(AgentHost::registry);

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 use self::webhooks::Webhooks;
 
-use crate::agent::{AgentHost, LoadedProject, agents_file, check_folder_exists};
+use crate::agent::{AgentHost, LoadedProject, agents_file, check_folder_exists, open_project};
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
@@ -171,7 +171,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let project = match &args.agents {
         Some(folder) => {
             check_folder_exists(folder)?;
-            Some(AgentHost::project(options, folder).await?)
+            Some(open_project(options, folder).await?)
         }
         None => None,
     };
@@ -188,7 +188,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         return Ok(checked.map(drop)?);
     };
     let agents = match project {
-        Some(project) => match AgentHost::open_and_tell(options, project, &engine).await {
+        Some(project) => match AgentHost::for_server(options, project, &engine).await {
             Ok(agents) => Some(agents),
             Err(failure) => {
                 close(&engine).await;

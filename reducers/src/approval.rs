@@ -183,7 +183,7 @@ pub fn decide_approval(
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     // A caller who can see the approval may decide, even if it cannot see the call.
-    ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
+    ctx.without_policies(|ctx| session::find_accepting(ctx, &approval.session_id))?;
     let mut call = ctx.without_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if decision == Decision::Approve {
         run::starter::check_continues(ctx, &approval.session_id)?;
@@ -214,7 +214,7 @@ pub fn decide_approval(
     approval.approved_arguments = approved_arguments_text;
     approval.decided_by = Some(by);
     approval.comment = comment;
-    run::wake(ctx, &approval.session_id)?;
+    run::continue_if_decided(ctx, &approval.session_id)?;
     save(ctx, approval).map(ReducerResult::Fresh)
 }
 
@@ -239,7 +239,7 @@ pub fn expire_approval(
     call.error = Some(error.to_owned());
     let call = tool_call::save(ctx, call)?;
     exchange::rows::answered(ctx, &call)?;
-    run::wake(ctx, &approval.session_id)?;
+    run::continue_if_decided(ctx, &approval.session_id)?;
     approval.status = ApprovalStatus::Expired;
     save(ctx, approval)
 }

@@ -339,9 +339,9 @@ impl Claim {
     fn check(self, ctx: &mut Context<'_>, fencing_token: Option<i64>) -> Result<(), Abort> {
         match (self.call_id, self.run_id, self.handoff_id, fencing_token) {
             (None, None, None, None) => Ok(()),
-            (Some(id), None, None, Some(token)) => tool_call::held(ctx, &id, token).map(drop),
-            (None, Some(id), None, Some(token)) => run::drive::held(ctx, &id, token).map(drop),
-            (None, None, Some(id), Some(token)) => handoff::held(ctx, &id, token).map(drop),
+            (Some(id), None, None, Some(token)) => tool_call::find_held(ctx, &id, token).map(drop),
+            (None, Some(id), None, Some(token)) => run::drive::find_held(ctx, &id, token).map(drop),
+            (None, None, Some(id), Some(token)) => handoff::find_held(ctx, &id, token).map(drop),
             // Calls that were logged before the claim had to be named.
             (None, None, None, Some(_)) if ctx.is_replay() => Ok(()),
             _ => {

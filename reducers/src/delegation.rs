@@ -40,7 +40,7 @@ pub fn start_child_run(
     /// Time limit of the child in milliseconds. It never exceeds what is left of the parent's time limit.
     deadline_ms: Option<i64>,
 ) -> Result<ReducerResult<Run>, Abort> {
-    let call = tool_call::held(ctx, &call_id, fencing_token)?;
+    let call = tool_call::find_held(ctx, &call_id, fencing_token)?;
     let parent = parent_of(ctx, &call)?;
     let id = format!("{call_id}{DERIVED}run");
     if let Some(mut before) = ctx.get::<Run>(&id)? {
@@ -51,7 +51,7 @@ pub fn start_child_run(
     let scope = session::find(ctx, &call.session_id)?.scope;
     agent::ready(ctx, &agent, RunPurpose::Delegation, &starter, &scope)?;
     let place = admit(ctx, &parent)?;
-    let above = session::wanted(ctx, &call.session_id)?;
+    let above = session::find_accepting(ctx, &call.session_id)?;
     let child = session::make_child(ctx, call_id.clone(), agent.clone(), &above)?;
     let new = NewRun {
         id: Some(id.clone()),
@@ -68,13 +68,13 @@ pub fn start_child_run(
     let mut parent = parent;
     if !is_former {
         // Before the events of the child, which the parent reports, too.
-        run::tell(ctx, &mut parent, RunEventKind::Delegation, data.clone())?;
+        run::add_consequence(ctx, &mut parent, RunEventKind::Delegation, data.clone())?;
         parent = run::save(ctx, parent)?;
     }
     let child = run::begin(ctx, child, new)?;
     note(ctx, &child, &parent, place, Some(call_id))?;
     if is_former {
-        run::tell(ctx, &mut parent, RunEventKind::Delegation, data)?;
+        run::add_consequence(ctx, &mut parent, RunEventKind::Delegation, data)?;
         run::save(ctx, parent)?;
     }
     ctx.about(&call.session_id);

@@ -68,7 +68,7 @@ pub fn record_exchange(
     /// The steps.
     entries: Vec<NewExchange>,
 ) -> Result<ToolCall, Abort> {
-    let call = tool_call::held(ctx, &call_id, fencing_token)?;
+    let call = tool_call::find_held(ctx, &call_id, fencing_token)?;
     record(ctx, &call, entries)?;
     Ok(call)
 }
@@ -88,7 +88,7 @@ pub fn suspend_tool_call(
     /// When the call can be claimed again.
     retry_ms: Option<i64>,
 ) -> Result<ToolCall, Abort> {
-    let mut call = tool_call::held(ctx, &call_id, fencing_token)?;
+    let mut call = tool_call::find_held(ctx, &call_id, fencing_token)?;
     if call.cancel_requested_at.is_some() {
         let detail = format!("call {call_id} is being cancelled");
         let hint = "end it with acknowledge_cancel, complete_tool_call or fail_tool_call";
@@ -112,7 +112,7 @@ pub fn suspend_tool_call(
         }
     }
     let call = tool_call::save(ctx, call)?;
-    run::rest(ctx, &call.session_id)?;
+    run::suspend_for_call(ctx, &call.session_id)?;
     Ok(call)
 }
 
@@ -126,7 +126,7 @@ pub fn close_exchange(
     fencing_token: Option<i64>,
 ) -> Result<ToolCall, Abort> {
     let mut call = match fencing_token {
-        Some(fencing_token) => tool_call::held(ctx, &call_id, fencing_token)?,
+        Some(fencing_token) => tool_call::find_held(ctx, &call_id, fencing_token)?,
         None => tool_call::find(ctx, &call_id)?,
     };
     if fencing_token.is_none() && !call.status.is_terminal() {

@@ -203,7 +203,7 @@ pub fn request_supervisor_handoff(
     }
     let escalate_at = check::after("escalate_after_ms", ctx.now, escalate_after_ms)?;
     let expires_at = check::after("expires_after_ms", ctx.now, expires_after_ms)?;
-    let session = session::wanted(ctx, &session_id)?;
+    let session = session::find_accepting(ctx, &session_id)?;
     if session.status == SessionStatus::HandedOff {
         let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
         let open = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
@@ -262,7 +262,7 @@ fn claimed_call(
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     };
-    let call = tool_call::held(ctx, call_id, fencing_token)?;
+    let call = tool_call::find_held(ctx, call_id, fencing_token)?;
     if call.session_id != session_id {
         let detail = format!("call {call_id} belongs to another session");
         let hint = format!("hand off its session, {}", call.session_id);
@@ -463,7 +463,7 @@ fn give_back(
             append(ctx, &session, entry)?;
         }
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
-        run::wake(ctx, &handoff.session_id)
+        run::continue_if_decided(ctx, &handoff.session_id)
     })?;
     handoff.status = status;
     handoff.resolution = Some(text);
@@ -526,7 +526,7 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
 }
 
 /// A handoff that this caller has claimed with this token.
-pub(crate) fn held(
+pub(crate) fn find_held(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: i64,

@@ -168,7 +168,7 @@ pub fn record_health(
     /// The action of the watchdog; nothing if omitted.
     action: Option<HealthAction>,
 ) -> Result<ReducerResult<RunHealth>, Abort> {
-    let run = run::drive::held(ctx, &id, fencing_token)?;
+    let run = run::drive::find_held(ctx, &id, fencing_token)?;
     check_health(iteration, &health)?;
     let action = action.unwrap_or(HealthAction::None);
     if let Some(mut before) = ctx.get::<RunHealth>((run.id.as_str(), iteration))? {

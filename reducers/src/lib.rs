@@ -57,8 +57,8 @@ pub mod webhook;
 pub mod withheld;
 
 mod check;
+mod claim_queue;
 mod lease;
-mod waiting;
 
 use abide_schema::Module;
 
@@ -75,6 +75,7 @@ pub use access::token::Token;
 pub use agent::{Agent, AgentAllow, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
 pub use budget::{Reservation, RunBudget};
+pub use claim_queue::WaitingEntry;
 pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
 pub use correction::RunCorrection;
@@ -95,7 +96,6 @@ pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
 pub use trace::{RunTrace, TraceStatus};
-pub use waiting::WaitingEntry;
 pub use webhook::{Webhook, WebhookState, WebhookStatus};
 pub use withheld::WithheldAnswer;
 

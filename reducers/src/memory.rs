@@ -447,7 +447,7 @@ fn check_holder(
 ) -> Result<(), Abort> {
     match (run_id, fencing_token) {
         (None, None) => Ok(()),
-        (Some(id), Some(token)) => run::drive::held(ctx, id, token).map(drop),
+        (Some(id), Some(token)) => run::drive::find_held(ctx, id, token).map(drop),
         _ => {
             let detail = "the call has only one of run_id and fencing_token";
             Err(Refusal::new(Code::BadArguments, detail)

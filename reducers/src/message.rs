@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
-use crate::run::drive::held;
+use crate::run::drive::find_held;
 use crate::run::{Run, active_agent};
 use crate::session::{self, Session, SessionStatus};
 
@@ -66,7 +66,7 @@ pub fn append_message(
     }
     // A user message requests new work. Other entries report on work in progress and are accepted until it ends.
     let session = match role.as_str() {
-        "user" => session::wanted(ctx, &session_id)?,
+        "user" => session::find_accepting(ctx, &session_id)?,
         _ => session::open(ctx, &session_id)?,
     };
     if let (Some(run_id), Some(data), "tool") = (&run_id, &data, role.as_str()) {
@@ -109,7 +109,7 @@ fn check_author(
     let is_trusted = ctx.caller.is_unrestricted();
     match (run_id, fencing_token) {
         (Some(run_id), Some(token)) => {
-            let run = held(ctx, run_id, token)?;
+            let run = find_held(ctx, run_id, token)?;
             if run.session_id != session_id {
                 let detail = format!("run {} belongs to another session", run.id);
                 let hint = "a driver writes to the session of its run only";

@@ -12,7 +12,7 @@ use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, limits, reducer};
 use serde_json::json;
 
-use crate::run::drive::held;
+use crate::run::drive::find_held;
 use crate::run::{self, PAUSED, Run, RunEventKind, RunStatus};
 use crate::{budget, check, lease};
 
@@ -83,7 +83,7 @@ pub fn record_pause(
     /// When the run ends if it still waits: the time limit of an agent that has taken over the turn, if it includes waits.
     ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
-    let mut run = held(ctx, &id, fencing_token)?;
+    let mut run = find_held(ctx, &id, fencing_token)?;
     check_reason(reason.as_deref())?;
     let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
     let asks = |pause: &Pause| {
@@ -113,10 +113,10 @@ pub fn record_pause(
     ctx.without_policies(|ctx| put(ctx, pause, before.is_some()))?;
     budget::release(ctx, &run)?;
     run::limit_wait(ctx, &run, ends_at)?;
-    run::tell(ctx, &mut run, RunEventKind::Interrupt, event)?;
+    run::add_consequence(ctx, &mut run, RunEventKind::Interrupt, event)?;
     run.status = RunStatus::Waiting;
     run.reason = Some(PAUSED.to_owned());
-    run.let_go();
+    run.release_driver();
     run::save(ctx, run)
 }
 
@@ -162,7 +162,7 @@ pub fn resume_run(
         lease::hide(ctx, &mut run.fencing_token)?;
         return Ok(ReducerResult::Fresh(run));
     }
-    let mut run = run::go_on_after_pause(ctx, run)?;
+    let mut run = run::continue_after_pause(ctx, run)?;
     lease::hide(ctx, &mut run.fencing_token)?;
     Ok(ReducerResult::Fresh(run))
 }

@@ -179,7 +179,7 @@ pub fn write_plan(
     /// All steps, in order.
     steps: Vec<NewPlanStep>,
 ) -> Result<SessionPlan, Abort> {
-    let run = run::drive::held(ctx, &id, fencing_token)?;
+    let run = run::drive::find_held(ctx, &id, fencing_token)?;
     let before = ctx.get::<SessionPlan>(run.session_id.as_str())?;
     let version = before.as_ref().map_or(0, |before| before.version);
     if version != expected_version {

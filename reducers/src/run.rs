@@ -14,13 +14,22 @@
 //! A run reports its progress as **run events**, in order, each once. A turn ends with exactly one of `done`,
 //! `error` or `interrupt`: a unique index enforces that too.
 //!
-//! The rows are in `run/rows.rs`, lists of runs in [`mod@list`]; then follow `run/start.rs`, [`mod@drive`], `run/wait.rs`, [`mod@end`], and
-//! `run/stop.rs`, which sessions and cleanups call, too.
+//! | file | what it decides |
+//! |---|---|
+//! | `start` | which run starts in a session, with which agent, revision and time limit |
+//! | `drive` | who holds a run, and what its driver may record |
+//! | `wait` | whether a run waits, and what makes it continue |
+//! | `end` | how a run ends: by its driver, by an abort, at a time limit, or with its lease |
+//! | `stop` | what ends with a run; sessions and cleanups call it, too |
+//! | `rows`, `list` | the rows, their one way to be written, and lists of runs |
+//! | `starter`, `active_agent`, `reserve`, `delegated_session` | on whose behalf a run works, which agent acts, what it may consume, the session of a delegated run |
+//!
+//! The driver is a client: `agent/src/run.rs` describes a step from its side.
 
 use abide_schema::reducer::RowVisibility;
 use abide_schema::{Module, limits};
 
-use crate::waiting;
+use crate::claim_queue;
 
 pub(crate) mod active_agent;
 pub(crate) mod delegated_session;
@@ -37,18 +46,21 @@ mod rows;
 
 pub use active_agent::ActiveAgent;
 pub use drive::{claim_next_run, claim_run, heartbeat_run, record_run};
-pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run};
+pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run, lapse_run};
 pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
-use rows::status;
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
-pub(crate) use rows::{PAUSED, active, find, is_former, missing, save, tell};
+pub(crate) use rows::{
+    PAUSED, active, add_consequence, add_status, find, is_former, missing, save,
+};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use starter::RunStarter;
-pub use stop::lapse_run;
 pub use wait::wait_run;
-pub(crate) use wait::{RESTS, go_on_after_pause, is_resting, limit_wait, rest, wake};
+pub(crate) use wait::{
+    CALL_WAITS, continue_after_pause, continue_if_decided, is_suspended_for_call, limit_wait,
+    suspend_for_call,
+};
 
 /// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
 const DELEGATIONS_REPORT: &str = "SELECT 1";
@@ -77,7 +89,7 @@ const FAILED_CALLS: &str = "SELECT 1";
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")
-        .step(waiting::FILL_RUNS)
+        .step(claim_queue::FILL_RUNS)
         .step(stop::WAKE_SESSIONS)
         .step(DELEGATIONS_REPORT)
         .step(WAITING_ENDS)

@@ -29,7 +29,7 @@ mod rows;
 pub(crate) mod scope;
 pub(crate) mod update;
 
-pub(crate) use ancestors::{is_closing, wanted};
+pub(crate) use ancestors::{find_accepting, is_closing};
 pub(crate) use create::{NewSession, insert, make_child};
 pub use create::{create_session, open_session};
 use end::{CANCELLED, end};
@@ -65,13 +65,13 @@ pub fn suspend_session(
     #[id(Session)] session_id: String,
     reason: Option<String>,
 ) -> Result<Session, Abort> {
-    if reason.as_ref().is_some_and(|reason| reason.starts_with(run::RESTS)) {
-        let detail = format!("a reason cannot begin with {:?}", run::RESTS);
+    if reason.as_ref().is_some_and(|reason| reason.starts_with(run::CALL_WAITS)) {
+        let detail = format!("a reason cannot begin with {:?}", run::CALL_WAITS);
         let hint = "the engine gives this reason to sessions that it suspends itself";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     let mut session = find(ctx, &session_id)?;
-    if run::is_resting(&session) {
+    if run::is_suspended_for_call(&session) {
         session.reason = reason;
         session.updated_at = ctx.now;
         session.seq = ctx.seq;
@@ -95,7 +95,7 @@ pub fn resume_session(
     run::starter::check_continues(ctx, &session_id)?;
     let session =
         to_status(ctx, session, SessionStatus::Active, |session| session.reason = reason)?;
-    run::wake(ctx, &session_id)?;
+    run::continue_if_decided(ctx, &session_id)?;
     Ok(session)
 }
 

@@ -167,7 +167,7 @@ pub fn record_summary(
     /// The results that it archives. Their messages are in the session.
     archived: Option<Vec<NewArchivedResult>>,
 ) -> Result<ContextSummary, Abort> {
-    let run = run::drive::held(ctx, &id, fencing_token)?;
+    let run = run::drive::find_held(ctx, &id, fencing_token)?;
     let last = ctx.find::<ContextSummary>(
         "WHERE session_id = ?1 ORDER BY number DESC LIMIT 1",
         &[Value::from(run.session_id.as_str())],

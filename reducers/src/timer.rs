@@ -164,7 +164,7 @@ pub fn set_timer(
         return again(before, &timer, in_ms);
     }
     if let Some(session_id) = &timer.session_id {
-        let session = session::wanted(ctx, session_id)?;
+        let session = session::find_accepting(ctx, session_id)?;
         session::touch(ctx, session)?;
     }
     count(ctx, &timer, 1)?;
@@ -188,7 +188,7 @@ pub fn cancel_timer(
         }
         TimerStatus::Pending => {
             timer.status = TimerStatus::Cancelled;
-            save(ctx, timer).map(ReducerResult::Fresh)
+            save_ended(ctx, timer).map(ReducerResult::Fresh)
         }
     }
 }
@@ -205,11 +205,11 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
         && !tell(ctx, &timer, &session_id)?
     {
         timer.status = TimerStatus::Cancelled;
-        return save(ctx, timer);
+        return save_ended(ctx, timer);
     }
     timer.status = TimerStatus::Fired;
     timer.fired_at = Some(ctx.now);
-    save(ctx, timer)
+    save_ended(ctx, timer)
 }
 
 /// Cancels timers of a session that is ending or has ended, as many as there is room for.
@@ -226,7 +226,7 @@ pub(crate) fn cancel_some_of_session(
     {
         room.take(1, timer.bytes());
         timer.status = TimerStatus::Cancelled;
-        save(ctx, timer)?;
+        save_ended(ctx, timer)?;
     }
     Ok(())
 }
@@ -397,7 +397,7 @@ fn too_many(max: i64) -> Refusal {
 }
 
 /// Stores a timer that is pending no longer.
-fn save(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
+fn save_ended(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
     count(ctx, &timer, -1)?;
     timer.updated_at = ctx.now;
     timer.seq = ctx.seq;

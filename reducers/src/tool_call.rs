@@ -19,7 +19,7 @@
 use abide_schema::Module;
 use abide_schema::reducer::{ColumnName, RowVisibility};
 
-use crate::waiting::{self, WaitingEntry};
+use crate::claim_queue::{self, WaitingEntry};
 
 pub mod cancel;
 pub mod claim;
@@ -33,7 +33,7 @@ mod rows;
 pub use cancel::{acknowledge_cancel, cancel_tool_call};
 pub use claim::{claim_next_tool_call, claim_tool_call, heartbeat_tool_call, retry_tool_call};
 pub use finish::{complete_tool_call, fail_tool_call, lapse_tool_call, settle_tool_call};
-pub(crate) use holder::held;
+pub(crate) use holder::find_held;
 use holder::{is_held, lost_lease, refusal};
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
@@ -136,7 +136,7 @@ pub fn module() -> Module {
         .copied(("tool_calls", "arguments"), COPIES_OF_ARGUMENTS)
         .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
-        .step(waiting::FILL_CALLS)
+        .step(claim_queue::FILL_CALLS)
         .step(RUNS_STOP)
         .step(BOUNDED_CLAIMS)
         .step(WITH_REASON)

@@ -53,7 +53,7 @@ pub fn withhold_answer(
     original: JsonValue,
 ) -> Result<ReducerResult<WithheldKey>, Abort> {
     // The event names no session: events of a session are visible to everyone in its scope.
-    let run = run::drive::held_quietly(ctx, &id, fencing_token)?;
+    let run = run::drive::find_held_unnamed(ctx, &id, fencing_token)?;
     let original = Json::from(original);
     let key = WithheldKey { run_id: run.id, iteration };
     let before =

@@ -34,8 +34,9 @@ pub struct AsHandoff {
     pub description: Option<String>,
 }
 
-/// Names that belong to the runtime.
-pub const RESERVED: [&str; 11] = [
+/// Names that belong to the runtime: no agent can be a tool with one of them, and a pause can name them in a definition without
+/// the tool. Most are tools of the runtime, in `TOOLS` of `agent/src/tools/registry.rs`; a test there compares both lists.
+pub const RESERVED: &[&str] = &[
     TASK,
     MANAGE_TODO_LIST,
     GET_TOOL_RESPONSE,

@@ -10,7 +10,7 @@ use crate::context::entry::{self, SessionEntry, ToolEntry};
 use crate::context::truncation::Truncation;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::step::{RunFailure, Step, StepError};
 use crate::tools::response;
 
 /// How many answers are searched for a reported number of tokens.
@@ -134,7 +134,7 @@ pub(crate) fn fit(
         "the instructions, tools, the task and the latest turn take {tokens} tokens, and the window has \
          {window}: choose a profile with a larger window_tokens, or shorten the instructions or the task"
     );
-    Err(StepError::Failed(Failure::new("context_too_long", why)))
+    Err(StepError::Failed(RunFailure::new("context_too_long", why)))
 }
 
 /// The positions of the results in a request, oldest first, with the execution id of each. The ids of providers may repeat.

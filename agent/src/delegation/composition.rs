@@ -8,7 +8,7 @@ use abide_client::{Abide, AgentRevision, Error, Tool};
 use abide_definitions::agent::{AgentDefinition, Subagent};
 use abide_definitions::agent_tool::AgentTool;
 
-use crate::run::step::Failure;
+use crate::run::step::RunFailure;
 
 /// The agents that an agent can use.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,7 +24,7 @@ impl Composition {
     pub(crate) async fn load(
         abide: &Abide,
         definition: &AgentDefinition,
-    ) -> Result<Result<Composition, Failure>, Error> {
+    ) -> Result<Result<Composition, RunFailure>, Error> {
         let mut composition = Composition::default();
         for subagent in &definition.subagents {
             let agent = subagent.registered_name(&definition.name);
@@ -66,7 +66,7 @@ async fn newest(abide: &Abide, name: &str) -> Result<Option<AgentDefinition>, Er
 }
 
 /// Registers a tool, unless another tool has its name.
-async fn register(abide: &Abide, tool: &AgentTool) -> Result<Result<(), Failure>, Error> {
+async fn register(abide: &Abide, tool: &AgentTool) -> Result<Result<(), RunFailure>, Error> {
     let sql = "SELECT * FROM tools WHERE name = :name";
     let found: Vec<Tool> = abide.sql(sql).param("name", &tool.name).fetch().await?;
     let of_agent = |found: &Tool| {
@@ -75,7 +75,7 @@ async fn register(abide: &Abide, tool: &AgentTool) -> Result<Result<(), Failure>
     if found.first().is_some_and(|found| !of_agent(found)) {
         let (name, agent) = (&tool.name, &tool.agent);
         let why = format!("agent {agent} cannot be the tool {name}: another tool has that name");
-        return Ok(Err(Failure::new("tool_conflict", why)));
+        return Ok(Err(RunFailure::new("tool_conflict", why)));
     }
     abide.call(tool.registration()).await?;
     Ok(Ok(()))

@@ -63,13 +63,13 @@ impl RuntimeTool for RequestSupervisor {
         run(call).boxed()
     }
 
-    fn checked<'a>(
+    fn result_for_model<'a>(
         &'a self,
         driver: &'a Driver,
         call: &'a ToolCall,
         result: CallResult,
     ) -> BoxFuture<'a, Step<CallResult>> {
-        checked(driver, call, result).boxed()
+        result_for_model(driver, call, result).boxed()
     }
 }
 
@@ -121,7 +121,11 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
 }
 
 /// Replaces a result that no supervisor has given: a worker of the tenant can claim the call before its driver, and complete it.
-async fn checked(driver: &Driver, call: &ToolCall, result: CallResult) -> Step<CallResult> {
+async fn result_for_model(
+    driver: &Driver,
+    call: &ToolCall,
+    result: CallResult,
+) -> Step<CallResult> {
     if call.status == ToolCallStatus::Cancelled && call.attempt > 0 {
         let why = "The request was withdrawn: no supervisor has answered it.";
         return Ok(CallResult::without_success(CallStatus::Cancelled, why));

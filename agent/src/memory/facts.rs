@@ -238,7 +238,7 @@ async fn embed(
     let Some(model) = driver.shared.models.get().embedding().ok().flatten() else {
         return Ok(None);
     };
-    let limits = [&driver.own.limits, &driver.agent.definition.limits];
+    let limits = [&driver.own_definition.limits, &driver.agent.definition.limits];
     let has_cost_limit = limits.iter().any(|limits| limits.cost_usd.is_some());
     if query.trim().is_empty() || (has_cost_limit && model.price.is_none()) {
         return Ok(None);

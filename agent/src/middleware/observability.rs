@@ -103,7 +103,7 @@ type EndedRun = (RunStatus, Option<String>, i64, i64, Option<i64>, Option<Micros
 pub(crate) async fn run_ended(driver: &Driver) {
     let (of_runs, of_models) =
         (counts(driver, ObservedAt::Runs), counts(driver, ObservedAt::Models));
-    let is_external = driver.own.external_kind().is_some();
+    let is_external = driver.own_definition.external_kind().is_some();
     if !(of_runs || of_models && is_external) {
         return;
     }
@@ -116,8 +116,8 @@ pub(crate) async fn run_ended(driver: &Driver) {
     else {
         return;
     };
-    let (metrics, agent) = (&driver.shared.metrics, driver.own.name.clone());
-    if let Some(provider) = driver.own.external_kind().filter(|_| of_models) {
+    let (metrics, agent) = (&driver.shared.metrics, driver.own_definition.name.clone());
+    if let Some(provider) = driver.own_definition.external_kind().filter(|_| of_models) {
         let count = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
         let consumed = Consumed {
             input_tokens: count(input),
@@ -147,7 +147,7 @@ pub(crate) fn program_tools(driver: &Driver, calls: Vec<ProgramCall>) {
         return;
     }
     for ProgramCall { tool, outcome, took } in calls {
-        let labels = ToolLabels { agent: driver.own.name.clone(), tool };
+        let labels = ToolLabels { agent: driver.own_definition.name.clone(), tool };
         driver.shared.metrics.tool(labels, outcome, took);
     }
 }

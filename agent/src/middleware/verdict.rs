@@ -11,7 +11,7 @@ use crate::middleware::unchecked;
 use crate::model::choice::{self, candidates};
 use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step, StepError, overtime};
+use crate::run::step::{RunFailure, Step, StepError, overtime};
 use crate::{middleware, model};
 
 /// The decision of the guardrails. The verdicts of models have been recorded.
@@ -120,5 +120,5 @@ fn is_allowed(answer: &str) -> bool {
 
 fn failed(error: &ModelError) -> StepError {
     let message = format!("a guardrail's model did not answer: {}", error.message);
-    StepError::Failed(Failure::new(error.code(), message))
+    StepError::Failed(RunFailure::new(error.code(), message))
 }

@@ -9,7 +9,7 @@ use abide_models::{Completeness, ModelRequest, Price, Usage};
 use serde_json::json;
 
 use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step, StepError, overtime};
+use crate::run::step::{RunFailure, Step, StepError, overtime};
 
 /// Characters per token, as an estimate.
 const CHARS: usize = 4;
@@ -19,19 +19,19 @@ const ANSWER: u64 = 512;
 
 /// Reserves the estimated usage of a request. Waits while reservations of other runs leave too little.
 pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Step {
-    let limits = &driver.own.limits;
+    let limits = &driver.own_definition.limits;
     let is_limited = limits.tokens.is_some() || limits.cost_usd.is_some();
     if !(is_limited || driver.state.run.parent_id.is_some())
-        || driver.unlimited.load(Ordering::Relaxed)
+        || driver.has_no_budget.load(Ordering::Relaxed)
     {
         return Ok(());
     }
-    let wish = wish(driver, request, price);
+    let reservation = reservation(driver, request, price);
     let mut changes = None;
     loop {
-        match driver.abide.call(wish.clone()).await {
+        match driver.abide.call(reservation.clone()).await {
             Ok(reserved) => {
-                driver.unlimited.store(reserved.budgets == 0, Ordering::Relaxed);
+                driver.has_no_budget.store(reserved.budgets == 0, Ordering::Relaxed);
                 return Ok(());
             }
             Err(error) if error.code() == Some(Code::LimitExceeded) => {
@@ -61,7 +61,8 @@ pub(crate) fn input_tokens(request: &ModelRequest) -> i64 {
     i64::try_from(chars / CHARS).unwrap_or(i64::MAX)
 }
 
-fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
+/// The call that reserves the estimated usage of a request.
+fn reservation(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
     let input = input_tokens(request).unsigned_abs();
     let output = request.max_tokens.map_or(ANSWER, u64::from);
     let usage = Usage {
@@ -117,5 +118,5 @@ async fn used_up(driver: &Driver, error: &Error) -> Step<StepError> {
                AND run_id IN (SELECT value FROM json_each(:ids))";
     let found: Vec<(String,)> = driver.abide.sql(sql).param("ids", ids).fetch().await?;
     let code = if found.is_empty() { "cost_limit" } else { "token_limit" };
-    Ok(StepError::Failed(Failure::new(code, message)))
+    Ok(StepError::Failed(RunFailure::new(code, message)))
 }

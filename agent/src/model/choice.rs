@@ -13,7 +13,7 @@ use crate::middleware::observability;
 use crate::model::outgoing::{self, Purpose};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::step::{RunFailure, Step, StepError};
 
 /// The candidates of a request, in order.
 pub(crate) struct Candidates {
@@ -51,13 +51,13 @@ pub(crate) fn candidates<'a>(
         let wanted =
             ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };
         let resolved = driver.shared.models.get().resolve(&wanted);
-        let resolved =
-            resolved.map_err(|why| StepError::Failed(Failure::new(why.code(), why.to_string())))?;
-        let limits = [&driver.own.limits, &driver.agent.definition.limits];
+        let resolved = resolved
+            .map_err(|why| StepError::Failed(RunFailure::new(why.code(), why.to_string())))?;
+        let limits = [&driver.own_definition.limits, &driver.agent.definition.limits];
         if limits.iter().any(|it| it.cost_usd.is_some()) && resolved.price.is_none() {
             // A cost limit cannot be enforced for a model without a price.
             let why = format!("the run has a cost limit, but {resolved:?} has no price");
-            return Err(StepError::Failed(Failure::new("price_unknown", why)));
+            return Err(StepError::Failed(RunFailure::new("price_unknown", why)));
         }
         candidates.push(resolved);
     }

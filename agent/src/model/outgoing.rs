@@ -5,7 +5,7 @@ use abide_models::RequestPurpose;
 
 use crate::middleware::unchecked;
 use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::step::{RunFailure, Step, StepError};
 
 /// For what text of a session leaves the run. The test `denied_text_is_in_no_request_of_any_purpose` has a case for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Purpose {
 pub(crate) async fn ready(driver: &Driver, purpose: Purpose) -> Step {
     if !purpose.takes_unchecked() && unchecked::exist(driver) {
         let why = "a message was not checked by the request guardrails, so nothing was sent";
-        return Err(StepError::Failed(Failure::new("unchecked_request", why)));
+        return Err(StepError::Failed(RunFailure::new("unchecked_request", why)));
     }
     driver.until_durable().await
 }

@@ -14,7 +14,7 @@ const RESTARTED: &str = "runtime_restarted";
 
 /// Announces the restart of an answer, before a driver asks its model for the first time.
 pub(crate) async fn of_answer(driver: &mut Driver) -> Step {
-    if std::mem::replace(&mut driver.has_asked, true) {
+    if std::mem::replace(&mut driver.has_asked_model, true) {
         return Ok(());
     }
     // The pieces of an answer are consecutive, and an event of another kind follows a complete one.

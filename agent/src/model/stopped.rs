@@ -3,7 +3,7 @@
 
 use abide_models::{ModelResponse, Stop};
 
-use crate::run::step::Failure;
+use crate::run::step::RunFailure;
 
 /// The reason in the provider's term, unless the answer is complete or the model waits for results.
 pub(crate) fn reason(stop: &Stop) -> Option<String> {
@@ -23,7 +23,7 @@ pub(crate) fn is_empty(answer: &ModelResponse) -> bool {
 
 /// Why the run cannot continue after an answer. Calls of such an answer do not run: their arguments may be cut off.
 /// `needs_content`: an empty answer is a failure.
-pub(crate) fn failure(answer: &ModelResponse, needs_content: bool) -> Option<Failure> {
+pub(crate) fn failure(answer: &ModelResponse, needs_content: bool) -> Option<RunFailure> {
     let is_missing = needs_content && is_empty(answer);
     let (code, message) = match &answer.stop {
         Stop::End | Stop::ToolUse if is_missing => (
@@ -50,5 +50,5 @@ pub(crate) fn failure(answer: &ModelResponse, needs_content: bool) -> Option<Fai
         }
         Stop::Other(_) => return None,
     };
-    Some(Failure::new(code, message))
+    Some(RunFailure::new(code, message))
 }

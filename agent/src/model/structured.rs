@@ -14,7 +14,7 @@ use crate::context::entry::{REPAIR, RepairEntry, SessionEntry, data};
 use crate::model;
 use crate::model::embedded_json;
 use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::step::{RunFailure, Step, StepError};
 
 /// How often a model may correct its answer in one run, if the provider enforces the schema.
 const REPAIRS: usize = 1;
@@ -193,7 +193,7 @@ pub(crate) fn failed(why: &str) -> StepError {
 }
 
 /// The failure of a run without a matching answer, before it is a step's result.
-pub(crate) fn mismatch(why: &str) -> Failure {
+pub(crate) fn mismatch(why: &str) -> RunFailure {
     let message = format!("the answer does not match the response_format: {why}");
-    Failure::new("response_format_mismatch", message)
+    RunFailure::new("response_format_mismatch", message)
 }

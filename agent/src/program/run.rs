@@ -28,7 +28,7 @@ use crate::program::approvals::{self, OpenApprovals};
 use crate::program::output::ProgramOutput;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
-use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+use crate::run::step::{DriveResult, RunFailure, Step, StepError, overtime};
 
 /// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;
@@ -98,9 +98,10 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             keep(driver, output, vec![failed.into()]).await?;
             Ok(DriveResult::Ended)
         }
-        None => {
-            Err(StepError::Failed(Failure::new("bad_model_output", "the program gave no answer")))
-        }
+        None => Err(StepError::Failed(RunFailure::new(
+            "bad_model_output",
+            "the program gave no answer",
+        ))),
     }
 }
 
@@ -277,7 +278,7 @@ impl Before {
             }
             Err(error) => {
                 let why = format!("the program of the previous runtime cannot be ended: {error}");
-                Err(StepError::Failed(Failure::new("runtime_crash", why)))
+                Err(StepError::Failed(RunFailure::new("runtime_crash", why)))
             }
         }
     }
@@ -294,7 +295,7 @@ impl Before {
             None if self.has_lines || (self.has_begun() && kind == Program::Generic) => {
                 let why = "the runtime ended while the program ran, and the program has no \
                            session to resume";
-                return Err(StepError::Failed(Failure::new("runtime_crash", why)));
+                return Err(StepError::Failed(RunFailure::new("runtime_crash", why)));
             }
             None => {}
         }
@@ -340,7 +341,7 @@ fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
         };
         *value = value.clone().resolved(get).map_err(|why| {
             let why = format!("cannot start the program: {why}");
-            StepError::Failed(Failure::new("runtime_crash", why))
+            StepError::Failed(RunFailure::new("runtime_crash", why))
         })?;
     }
     for (name, value) in environment.iter() {
@@ -376,7 +377,7 @@ async fn finish(
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => {
-                let Failure { code, message } = structured::mismatch(&why);
+                let RunFailure { code, message } = structured::mismatch(&why);
                 let failed = driver.run_lease.failed(code, message);
                 program.failed = Some(Box::new(answer));
                 keep(driver, program, vec![failed.into()]).await?;

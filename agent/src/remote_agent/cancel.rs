@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 
 use crate::catalog;
 use crate::remote_agent::rows::{self, OrphanedTask};
-use crate::run::attempts::{Attempts, TRIED, try_all};
+use crate::run::cancel_attempts::{CancelAttempts, TRY_FOR_US, try_all};
 use crate::run::context::RuntimeContext;
 use crate::run::error::RuntimeError;
 
@@ -20,7 +20,7 @@ use crate::run::error::RuntimeError;
 #[derive(Debug, Default)]
 pub(crate) struct RemoteCancels {
     /// By run.
-    attempts: Attempts,
+    attempts: CancelAttempts,
     /// The identity of this runtime in the log.
     identity: OnceCell<String>,
 }
@@ -47,7 +47,7 @@ impl RemoteCancels {
         task: &OrphanedTask,
         identity: &str,
     ) -> Result<(), Error> {
-        let is_old = shared.settings.now() - task.updated_at > TRIED;
+        let is_old = shared.settings.now() - task.updated_at > TRY_FOR_US;
         match cancel(shared, task, identity).await? {
             Err(failure) if failure.is_temporary() && !is_old => {
                 self.attempts.later(&task.run_id);

@@ -24,7 +24,7 @@ use crate::remote_agent::rows::{self, RemoteRows};
 use crate::remote_agent::task::{RemoteTask, TaskState};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
-use crate::run::step::{DriveResult, Failure, Step, StepError, overtime};
+use crate::run::step::{DriveResult, RunFailure, Step, StepError, overtime};
 
 /// Maximum number of events recorded in one batch.
 const EVENTS: usize = 100;
@@ -193,7 +193,7 @@ impl RemoteTaskRun<'_> {
                 Ok(None)
             }
             Ok(false) | Err(StepError::Failed(_)) => {
-                Err(StepError::Failed(Failure::new("outcome_unknown", failure.to_string())))
+                Err(StepError::Failed(RunFailure::new("outcome_unknown", failure.to_string())))
             }
             Err(stopped) => Err(stopped),
         }
@@ -242,7 +242,7 @@ impl RemoteTaskRun<'_> {
             Err(failure) if failure.is_unsupported() => {
                 let why = "the runtime ended while it sent a message to a remote agent, and \
                            the agent cannot list its tasks: whether it has the message is unknown";
-                return Err(StepError::Failed(Failure::new("outcome_unknown", why)));
+                return Err(StepError::Failed(RunFailure::new("outcome_unknown", why)));
             }
             Err(failure) => return Err(failed(failure)),
         };
@@ -273,7 +273,7 @@ impl RemoteTaskRun<'_> {
     async fn waits(&self) -> Step<bool> {
         let Some(question) = self.rows.asked.last() else { return Ok(false) };
         match input::undecided(self.driver, question).await? {
-            Some(call) => self.driver.wait(&[call], "approval").await,
+            Some(call) => self.driver.suspend(&[call], "approval").await,
             None => Ok(false),
         }
     }
@@ -328,7 +328,7 @@ impl RemoteTaskRun<'_> {
             events = None;
             if self.rows.task.is_none() {
                 let why = "the agent answered with neither a task nor a message";
-                return Err(StepError::Failed(Failure::new("remote_agent_invalid", why)));
+                return Err(StepError::Failed(RunFailure::new("remote_agent_invalid", why)));
             }
             match self.read_again().await? {
                 Ok(stream) => {
@@ -359,7 +359,7 @@ impl RemoteTaskRun<'_> {
             let why = format!(
                 "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
             );
-            return Err(StepError::Failed(Failure::new("remote_agent_silent", why)));
+            return Err(StepError::Failed(RunFailure::new("remote_agent_silent", why)));
         }
         Ok(rest)
     }
@@ -448,7 +448,7 @@ impl RemoteTaskRun<'_> {
             }
             if let Err(why) = is_within {
                 new.record(self.driver).await?;
-                return Err(StepError::Failed(Failure::new("remote_agent_invalid", why)));
+                return Err(StepError::Failed(RunFailure::new("remote_agent_invalid", why)));
             }
             match self.published.extend(&self.task.text()) {
                 Ok(None) => {}
@@ -487,7 +487,7 @@ impl RemoteTaskRun<'_> {
                     drop(output.insert("structured".to_owned(), value))
                 }
                 StructuredAnswer::Mismatch(why) => {
-                    let Failure { code, message } = structured::mismatch(&why);
+                    let RunFailure { code, message } = structured::mismatch(&why);
                     return self.end(vec![driver.run_lease.failed(code, message).into()]).await;
                 }
                 StructuredAnswer::Free => {}
@@ -562,7 +562,7 @@ fn failed(failure: A2aFailure) -> StepError {
         A2aFailure::Refused { .. } => "remote_agent_refused",
         A2aFailure::Invalid(_) => "remote_agent_invalid",
     };
-    StepError::Failed(Failure::new(code, failure.to_string()))
+    StepError::Failed(RunFailure::new(code, failure.to_string()))
 }
 
 /// Waits for something, until the run is to be stopped.

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use crate::delegation::composition::Composition;
 use crate::memory::space::MemorySpace;
-use crate::run::step::Failure;
+use crate::run::step::RunFailure;
 
 /// The active agent of a run.
 pub(crate) struct ActiveAgent {
@@ -29,7 +29,7 @@ impl ActiveAgent {
         abide: &Abide,
         tools: &Tools,
         definition: Arc<AgentDefinition>,
-    ) -> Result<Result<ActiveAgent, Failure>, Error> {
+    ) -> Result<Result<ActiveAgent, RunFailure>, Error> {
         let composition = match Composition::load(abide, &definition).await? {
             Ok(composition) => composition,
             Err(conflict) => return Ok(Err(conflict)),

@@ -45,7 +45,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) metrics: AgentMetrics,
     /// Limits the runs that are driven at a time.
     pub(crate) run_limiter: ScopeLimiter,
-    /// While a recording is repeated: what the tools of the memory returned, by call.
+    /// While a recording is repeated: the outcomes in it, by call. The tools of the runtime whose outcomes depend on more than their
+    /// arguments return them (memory, supervisors), and calls that were cancelled or rejected end so again (`tools/repeated.rs`).
     pub(crate) recorded_outcomes: BTreeMap<String, ToolOutcome>,
 }
 

@@ -10,16 +10,16 @@ use crate::run::state::RunState;
 /// What a run does next.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Wait until the session is resumed or taken back. The text is the reason of the interrupt.
-    Rest(&'static str),
-    /// Answer the last message.
+    /// Suspend the run: its session is suspended or handed off. The text is the reason of the interrupt.
+    Suspend(&'static str),
+    /// Ask the model: the last message has no answer yet.
     Ask,
     /// Do what the calls of the last answer need.
     Calls(CallStep),
-    /// The model has answered.
+    /// End the run: the model has answered.
     Finish(String),
-    /// The model keeps calling tools beyond the limit. End the run.
-    Stop(String),
+    /// End the run: the model keeps calling tools beyond the limit. The text is that of its last answer.
+    EndAtLimit(String),
 }
 
 /// What the calls of an answer need.
@@ -29,9 +29,9 @@ pub(crate) enum CallStep {
     Request(Vec<RequestedCall>),
     /// Run these calls.
     Run(Vec<ToolCall>),
-    /// Wait: the calls are claimed, or scheduled for their next attempt.
+    /// Wait with this driver: the calls are claimed, or scheduled for their next attempt.
     Await,
-    /// Wait for a decision on these calls, or on calls of the runs that they have started.
+    /// Suspend the run until there is a decision on these calls, or on calls of the runs that they have started.
     Interrupt(Vec<ToolCall>),
     /// Every call has ended: give the results to the model.
     Deliver(Vec<(RequestedCall, ToolCall)>),
@@ -44,8 +44,8 @@ const TURNS_PAST_LIMIT: i64 = 2;
 impl RunState {
     /// Returns the next action.
     pub(crate) fn decide(&self) -> Action {
-        if let Some(reason) = self.session.as_ref().and_then(rests) {
-            return Action::Rest(reason);
+        if let Some(reason) = self.session.as_ref().and_then(suspension) {
+            return Action::Suspend(reason);
         }
         let Some((at, answer)) = self.last_answer() else { return Action::Ask };
         let after = &self.entries[at + 1..];
@@ -55,7 +55,7 @@ impl RunState {
         }
         let text = || self.entries[at].content.clone().unwrap_or_default();
         if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {
-            return Action::Stop(text());
+            return Action::EndAtLimit(text());
         }
         // There is a newer message (from a supervisor or a timer), or the model waits for its results.
         let has_news = after.iter().any(|entry| entry.role != "assistant");
@@ -109,8 +109,8 @@ impl RunState {
     }
 }
 
-/// Returns why a session is suspended, if it is.
-pub(crate) fn rests(session: &Session) -> Option<&'static str> {
+/// Returns why no run of a session goes on now: the reason of the interrupt. `None` if a run can go on.
+pub(crate) fn suspension(session: &Session) -> Option<&'static str> {
     match session.status {
         SessionStatus::Suspended => Some("resume"),
         SessionStatus::HandedOff => Some("handoff"),

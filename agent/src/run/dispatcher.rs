@@ -1,5 +1,8 @@
-//! Gives runs to drivers: each run without a driver gets one, and the driver of a run that is to be aborted is stopped. Tasks that
-//! ended runs have left on other servers are cancelled.
+//! Gives runs to drivers: each run without a driver gets one, and the driver of a run that is to be aborted is stopped.
+//!
+//! A run has no driver after `start_run`, after a decision that it has waited for, and after the lease of its driver has expired.
+//! Each of these is a change of its row, so one subscription tells this runtime about all of them. The claim is in
+//! `run/drivers.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +11,17 @@ use abide_client::{Error, Subscription};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::de::DeserializeOwned;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::remote_agent::cancel::RemoteCancels;
 use crate::run::context::RuntimeContext;
 use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
 use crate::run::registrar::Registrar;
 use crate::run::reloader::Reloader;
-use crate::tools::left_tasks::OrphanedTasks;
+use crate::run::sweeps::Sweeps;
 use crate::trace::tracer::TraceQueue;
 
-/// The drivers of a runtime, and what begins and stops them.
+/// The drivers of a runtime, and what starts and stops them.
 pub(crate) struct Dispatcher<'a> {
     context: &'a Arc<RuntimeContext>,
     registrar: &'a Registrar,
@@ -50,22 +51,22 @@ impl<'a> Dispatcher<'a> {
         let mut abort_requested = self.abort_requested_runs().await?;
         let mut prompts = self.changed_prompts().await?;
         for id in self.own_runs().await? {
-            self.drivers.begin(id);
+            self.drivers.ensure_driver(id);
         }
-        let look = self.context.settings.look.max(Duration::from_millis(1));
-        let mut look = tokio::time::interval(look);
+        let interval = self.context.settings.reload_interval.max(Duration::from_millis(1));
+        let mut reload_tick = tokio::time::interval(interval);
         let mut tools = self.context.tools.revision();
         // At most one reload at a time. It can wait for other servers.
         let mut reloads = FuturesUnordered::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                changed = changed(&mut unclaimed) => {
-                    changed?;
-                    self.begin_all(&unclaimed)?;
+                update = next_update(&mut unclaimed) => {
+                    update?;
+                    self.drive_all(&unclaimed)?;
                 }
-                changed = changed(&mut abort_requested) => {
-                    changed?;
+                update = next_update(&mut abort_requested) => {
+                    update?;
                     for id in column::<String>(&abort_requested)? {
                         self.drivers.stop(&id);
                     }
@@ -73,11 +74,11 @@ impl<'a> Dispatcher<'a> {
                 () = self.drivers.one_ended() => {
                     // A run that its driver has just suspended may already be running again. That update was
                     // ignored because the driver was still active.
-                    self.begin_all(&unclaimed)?;
+                    self.drive_all(&unclaimed)?;
                     self.sweeps.start(self.context);
                 }
-                changed = changed(&mut prompts) => {
-                    changed?;
+                update = next_update(&mut prompts) => {
+                    update?;
                     for seq in column::<Option<i64>>(&prompts)? {
                         self.registrar.prompt_changed(seq.unwrap_or(0));
                     }
@@ -85,7 +86,7 @@ impl<'a> Dispatcher<'a> {
                 Ok(()) = tools.changed(), if reloads.is_empty() => {
                     reloads.push(self.reloader.reload());
                 }
-                _ = look.tick() => {
+                _ = reload_tick.tick() => {
                     if reloads.is_empty() {
                         reloads.push(self.reloader.reload());
                     }
@@ -98,9 +99,9 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
-    fn begin_all(&mut self, unclaimed: &Subscription) -> Result<(), Error> {
+    fn drive_all(&mut self, unclaimed: &Subscription) -> Result<(), Error> {
         for id in column::<String>(unclaimed)? {
-            self.drivers.begin(id);
+            self.drivers.ensure_driver(id);
         }
         Ok(())
     }
@@ -124,7 +125,7 @@ impl<'a> Dispatcher<'a> {
         self.context.abide.subscribe(sql).await
     }
 
-    /// The runs that this driver held when it ended.
+    /// The runs that a runtime with the same driver name held when it ended: they need not wait for their leases to expire.
     async fn own_runs(&self) -> Result<Vec<String>, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running'";
         let held: Vec<(String,)> =
@@ -133,54 +134,11 @@ impl<'a> Dispatcher<'a> {
     }
 }
 
-/// The tasks at other servers that are being cancelled.
-#[derive(Default)]
-struct Sweeps {
-    remote_tasks: Arc<RemoteCancels>,
-    left_tasks: Arc<OrphanedTasks>,
-    remote: Option<JoinHandle<()>>,
-    left: Option<JoinHandle<()>>,
-}
-
-impl Sweeps {
-    /// Starts to cancel the tasks that are no longer needed: those of remote agents whose runs have ended, and those that calls have
-    /// left on the servers of tools.
-    fn start(&mut self, context: &Arc<RuntimeContext>) {
-        let shared = Arc::clone(context);
-        let tasks = Arc::clone(&self.remote_tasks);
-        let remote = async move { tasks.sweep(&shared).await };
-        sweep(&mut self.remote, "tasks of remote agents", remote);
-        let shared = Arc::clone(context);
-        let tasks = Arc::clone(&self.left_tasks);
-        let left = async move { tasks.sweep(&shared).await };
-        sweep(&mut self.left, "tasks of tools", left);
-    }
-}
-
-/// Starts to cancel tasks that are no longer needed, unless that is in progress.
-fn sweep(
-    sweeping: &mut Option<JoinHandle<()>>,
-    what: &'static str,
-    cancels: impl Future<Output = Result<(), Error>> + Send + 'static,
-) {
-    if sweeping.as_ref().is_some_and(|task| !task.is_finished()) {
-        return;
-    }
-    *sweeping = Some(tokio::spawn(async move {
-        // When the client is closed, the next runtime tries the tasks.
-        if let Err(error) = cancels.await
-            && !matches!(error, Error::Closed)
-        {
-            tracing::warn!(%error, "{what} could not be cancelled");
-        }
-    }));
-}
-
 /// Waits for the next update of a subscription.
 ///
 /// # Errors
 /// Why it has ended.
-async fn changed(subscription: &mut Subscription) -> Result<(), Error> {
+async fn next_update(subscription: &mut Subscription) -> Result<(), Error> {
     match subscription.next().await {
         Some(_) => Ok(()),
         None => Err(subscription.error().cloned().unwrap_or(Error::Closed)),

@@ -1,7 +1,9 @@
-//! The loop of a driver: it makes its state current, decides what comes next, does it, and repeats. Each step is one batch under the
+//! The loop of a driver: it makes its rows current, decides what comes next, does it, and repeats. Each step is one batch under the
 //! lease of the run.
 //!
-//! What comes next is [`RunState::decide`](crate::run::state::RunState::decide), which depends on rows alone.
+//! What comes next is [`RunState::decide`](crate::run::state::RunState::decide), which depends on rows alone. This file maps each
+//! [`Action`] to the code that performs it: `model/request.rs` asks the model, `tools/calls.rs` runs calls, `tools/delivery.rs`
+//! makes their results, `run/wait.rs` suspends the run. It also decides how the run ends ([`Driver::end_after`] after an error).
 
 use std::collections::BTreeSet;
 
@@ -15,8 +17,9 @@ use crate::model::structured::{self, StructuredAnswer};
 use crate::run::decide::{Action, CallStep};
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
-use crate::run::state::Recorded;
-use crate::run::step::{DriveResult, Failure, Step, StepError};
+use crate::run::state::NewRows;
+use crate::run::step::{DriveResult, RunFailure, Step, StepError};
+use crate::tools::delivery::Delivery;
 use crate::watchdog::health::{self, WatchdogStep};
 use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
@@ -24,21 +27,49 @@ impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
     /// `loops` are those in Rust that definitions can select.
     pub(crate) async fn drive(mut self, loops: &AgentLoops) -> Result<DriveResult, RuntimeError> {
-        let driven = self.drive_and_end(loops).await?;
+        let driven = match self.run_loop(loops).await {
+            Ok(driven) => driven,
+            Err(error) => self.end_after(error).await?,
+        };
         if driven == DriveResult::Ended {
             observability::run_ended(&self).await;
         }
         Ok(driven)
     }
 
-    /// Drives the run without counting it.
-    async fn drive_and_end(&mut self, loops: &AgentLoops) -> Result<DriveResult, RuntimeError> {
-        let halted = match self.go_on(loops).await {
-            Ok(driven) => return Ok(driven),
-            Err(halted) => halted,
-        };
-        let ended = match halted {
-            StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
+    /// Performs one action after the other, until the work of this driver ends.
+    async fn run_loop(&mut self, loops: &AgentLoops) -> Step<DriveResult> {
+        if self.agent.definition.cli.is_some() {
+            return program::run::drive(self).await;
+        }
+        if self.agent.definition.a2a.is_some() {
+            return remote_agent::run::drive(self).await;
+        }
+        loop {
+            let Some(action) = self.next_action().await? else { return Ok(DriveResult::Waits) };
+            let ended = match action {
+                Action::Ask => self.answer(loops).await?,
+                Action::Calls(step) => self.perform(step).await?,
+                Action::Suspend(reason) => {
+                    self.suspend(&[], reason).await?.then_some(DriveResult::Waits)
+                }
+                Action::Finish(text) => self.finish(&text).await?,
+                Action::EndAtLimit(text) => Some(self.end_at_limit(&text).await?),
+            };
+            if let Some(ended) = ended {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Ends the run whose step did not complete: as failed, or as aborted. It is not ended if another driver holds it, or if the same
+    /// step can succeed later.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] if the step can succeed later: the run is driven again after a pause (`run/drivers.rs`).
+    async fn end_after(&self, error: StepError) -> Result<DriveResult, RuntimeError> {
+        let end = match error {
+            StepError::Failed(RunFailure { code, message }) => self.run_lease.failed(code, message),
             StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
             StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
@@ -52,7 +83,7 @@ impl Driver {
                 _ => return Err(error.into()),
             },
         };
-        match self.abide.call(ended).await {
+        match self.abide.call(end).await {
             Ok(_) => Ok(DriveResult::Ended),
             // `Denied` means that a runtime with another identity has claimed the run.
             Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
@@ -62,54 +93,33 @@ impl Driver {
         }
     }
 
-    async fn go_on(&mut self, loops: &AgentLoops) -> Step<DriveResult> {
-        if self.agent.definition.cli.is_some() {
-            return program::run::drive(self).await;
-        }
-        if self.agent.definition.a2a.is_some() {
-            return remote_agent::run::drive(self).await;
-        }
-        loop {
-            let action = match self.next_action().await? {
-                Ok(action) => action,
-                Err(rests) => return Ok(rests),
-            };
-            let ended = match action {
-                Action::Ask => self.answer(loops).await?,
-                Action::Finish(text) => self.finish(&text).await?,
-                Action::Stop(text) => Some(self.stop_calling(&text).await?),
-                Action::Rest(reason) => self.waits(&[], reason).await?,
-                Action::Calls(step) => self.perform(step).await?,
-            };
-            if let Some(ended) = ended {
-                return Ok(ended);
-            }
-        }
-    }
-
-    /// Returns the next action; or how the work of this driver ends, if the run pauses before it.
-    pub(crate) async fn next_action(&mut self) -> Step<Result<Action, DriveResult>> {
+    /// Returns the next action, after it has made the rows current; `None` if the run pauses before the action.
+    pub(crate) async fn next_action(&mut self) -> Step<Option<Action>> {
         self.refresh().await?;
         let action = self.state.decide();
-        if run::pause::at_stage(self, &action).await? {
-            return Ok(Err(DriveResult::Waits));
-        }
-        Ok(Ok(action))
+        let is_paused = run::pause::at_stage(self, &action).await?;
+        Ok((!is_paused).then_some(action))
     }
 
     /// Does what the calls of the last answer need. Returns how the work of this driver ends, if it ends with it.
     pub(crate) async fn perform(&mut self, step: CallStep) -> Step<Option<DriveResult>> {
         match step {
-            CallStep::Request(missing) => self.request(missing).await?,
+            CallStep::Request(missing) => self.request_one_by_one(missing).await?,
             CallStep::Run(ready) => self.run_calls(ready).await?,
             CallStep::Await => self.wait_for_calls().await?,
-            CallStep::Interrupt(undecided) => return self.waits(&undecided, "approval").await,
+            CallStep::Interrupt(undecided) => {
+                return Ok(self
+                    .suspend(&undecided, "approval")
+                    .await?
+                    .then_some(DriveResult::Waits));
+            }
             CallStep::Deliver(ended) => self.deliver(ended).await?,
         }
         Ok(None)
     }
 
-    /// Answers the last message: with the loop of the definition if it names one, else with the model.
+    /// Answers the last message: with the loop of the definition if it names one, else with the model. Limits and guardrails come
+    /// before either.
     async fn answer(&mut self, loops: &AgentLoops) -> Step<Option<DriveResult>> {
         self.check_limits()?;
         tools::undelivered::read(self).await?;
@@ -119,61 +129,53 @@ impl Driver {
             return Ok(None);
         }
         let Some(name) = &self.agent.definition.agent_loop else {
-            return self.ask().await.map(|()| None);
+            return self.ask_model().await.map(|()| None);
         };
         match loops.get(name) {
             Some(agent_loop) => agent_loop::drive(self, &*agent_loop).await,
             None => {
                 let why = format!("this runtime has no loop {name}");
-                Err(StepError::Failed(Failure::new("unknown_loop", why)))
+                Err(StepError::Failed(RunFailure::new("unknown_loop", why)))
             }
         }
     }
 
-    /// Asks the model, unless something comes before it: a summary, or facts that are read.
-    async fn ask(&mut self) -> Step {
+    /// Asks the model, unless something comes before it: a summary, or facts that are read. The next action asks again then.
+    async fn ask_model(&mut self) -> Step {
         let has_read_facts = memory::facts::read(self).await?;
         let step = health::act(self).await?;
         self.health.wants_compaction = step == WatchdogStep::Compact;
-        if step == WatchdogStep::LookAgain || has_read_facts {
+        if step == WatchdogStep::ReadAgain || has_read_facts {
             return Ok(());
         }
-        match model::call::ask(self).await? {
+        match model::request::ask(self).await? {
             Some(claimed) => self.run_calls(vec![claimed]).await,
             None => Ok(()),
         }
     }
 
-    /// Waits for decisions. Returns how the work of this driver ends if they have not been made meanwhile.
-    pub(crate) async fn waits(
-        &self,
-        undecided: &[ToolCall],
-        reason: &str,
-    ) -> Step<Option<DriveResult>> {
-        Ok(self.wait(undecided, reason).await?.then_some(DriveResult::Waits))
-    }
-
     /// Runs calls. If the batch that completes the only call also delivers its result, takes over the state after that batch.
     async fn run_calls(&mut self, ready: Vec<ToolCall>) -> Step {
-        self.state.calls_begin();
+        self.state.mark_outdated();
         match tools::calls::run_all(self, ready).await? {
-            Some(delivered) => self.apply(Recorded::Step(delivered)).await,
+            Some(delivered) => self.apply(NewRows::Step(delivered)).await,
             None => Ok(()),
         }
     }
 
-    /// Requests the missing calls one by one, because the batch of all of them was refused.
-    async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
+    /// Requests calls that have no rows: the batch with their answer was refused because of one of them, which is not known. The
+    /// refusal of a call becomes its result.
+    async fn request_one_by_one(&mut self, missing: Vec<RequestedCall>) -> Step {
         let skipped = self.calls_past_limit();
-        for asked in missing {
-            if skipped.contains(&asked.call_id) {
-                self.record_result(&asked, &tools::calls::skipped()).await?;
+        for call in missing {
+            if skipped.contains(&call.call_id) {
+                self.record_result(&call, &tools::delivery::skipped()).await?;
                 continue;
             }
-            let request = match tools::calls::to_request(self, &asked, false) {
+            let request = match tools::calls::to_request(self, &call, false) {
                 Ok(request) => request,
                 Err(text) => {
-                    self.record_result(&asked, &CallResult::error(text)).await?;
+                    self.record_result(&call, &CallResult::error(text)).await?;
                     continue;
                 }
             };
@@ -182,7 +184,7 @@ impl Driver {
                 Err(StepError::Refused(error))
                     if error.code().is_some_and(tools::calls::is_for_the_model) =>
                 {
-                    self.record_result(&asked, &CallResult::error(error.to_string())).await?;
+                    self.record_result(&call, &CallResult::error(error.to_string())).await?;
                 }
                 Err(halt) => return Err(halt),
             }
@@ -194,13 +196,12 @@ impl Driver {
     async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
         let mut events = Vec::new();
         let mut messages = Vec::new();
-        for (asked, row) in ended {
-            let tools::calls::Delivery { result, handoff } =
-                tools::calls::deliver(self, &row).await?;
+        for (call, row) in ended {
+            let Delivery { result, handoff } = tools::delivery::deliver(self, &row).await?;
             if row.status == ToolCallStatus::Rejected {
-                events.push(tools::calls::decided(&row, "rejected", None));
+                events.push(tools::approval::decision_event(&row, "rejected", None));
             }
-            let (event, message) = self.result_with_handoff(&asked, &result, handoff);
+            let (event, message) = self.result_with_handoff(&call, &result, handoff);
             events.push(event);
             messages.push(message.into());
         }
@@ -230,7 +231,7 @@ impl Driver {
 
     /// Ends a run whose model keeps calling tools beyond the limit. The text of its last answer, if any, is the
     /// result.
-    async fn stop_calling(&self, text: &str) -> Step<DriveResult> {
+    async fn end_at_limit(&self, text: &str) -> Step<DriveResult> {
         if !text.trim().is_empty() {
             return self.end(text, structured::evaluate(self, text)).await;
         }
@@ -238,9 +239,10 @@ impl Driver {
         let why = format!(
             "the run has reached its limit of {max} tool calls, and the model gave no answer"
         );
-        Err(StepError::Failed(Failure::new("tool_call_limit", why)))
+        Err(StepError::Failed(RunFailure::new("tool_call_limit", why)))
     }
 
+    /// Ends the run as done, with an answer.
     async fn end(&self, text: &str, evaluated: StructuredAnswer) -> Step<DriveResult> {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.state.entries.last() {

@@ -1,10 +1,12 @@
-//! The driver of one run: what it holds, and the agent that acts for it. `read` and `record` are the ways in which every step reads
-//! and records; the loop is in `drive`.
+//! The driver of one run: what it holds, and the agent that acts for it.
+//!
+//! Its methods are in the files of their subjects: the loop in `run/drive.rs`, reading in `run/read.rs`, recording in
+//! `run/record.rs`, limits in `run/limits.rs`, waits in `run/wait.rs`. A driver is made by a claim, in `run/drivers.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use abide_client::{Abide, Scope, Session};
+use abide_client::{Abide, Scope};
 use abide_definitions::agent::AgentDefinition;
 use abide_definitions::guardrail::Guardrail;
 use abide_definitions::middleware::Middleware;
@@ -19,8 +21,8 @@ use crate::run::active_agent::ActiveAgent;
 use crate::run::context::RuntimeContext;
 use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
-use crate::run::state::{Recorded, RunState};
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::state::{NewRows, RunState};
+use crate::run::step::{RunFailure, Step, StepError};
 use crate::watchdog::state::HealthState;
 
 /// The driver of one run.
@@ -36,25 +38,25 @@ pub(crate) struct Driver {
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
     /// The definition of the run's own agent. It differs from the active one only while a handoff is in effect.
-    pub(crate) own: Arc<AgentDefinition>,
+    pub(crate) own_definition: Arc<AgentDefinition>,
     /// The middleware of all agents when this driver began.
     pub(crate) deployment: Arc<Vec<Middleware>>,
     pub(crate) agent: ActiveAgent,
     pub(crate) state: RunState,
     /// The measurements of the run.
     pub(crate) health: HealthState,
-    /// Whether no budget limits the run.
-    pub(crate) unlimited: AtomicBool,
+    /// Whether no budget limits the run, as the last reservation has shown.
+    pub(crate) has_no_budget: AtomicBool,
     /// Whether this driver has asked the model.
-    pub(crate) has_asked: bool,
+    pub(crate) has_asked_model: bool,
     /// The event that imported the run; 0 if there is none.
     pub(crate) imported_seq: OnceCell<i64>,
 }
 
 impl Driver {
     /// Takes over rows. If another agent is active afterwards, it is loaded.
-    pub(crate) async fn apply(&mut self, recorded: Recorded) -> Step {
-        if self.state.apply(recorded) {
+    pub(crate) async fn apply(&mut self, rows: NewRows) -> Step {
+        if self.state.apply(rows) {
             self.activate().await?;
         }
         Ok(())
@@ -70,15 +72,15 @@ impl Driver {
                     Ok(definition) => definition,
                     Err(RuntimeError::Abide(error)) => return Err(error.into()),
                     Err(unreadable) => {
-                        let why = Failure::new("malformed_definition", unreadable.to_string());
+                        let why = RunFailure::new("malformed_definition", unreadable.to_string());
                         return Err(StepError::Failed(why));
                     }
                 })
             }
-            _ => Arc::clone(&self.own),
+            _ => Arc::clone(&self.own_definition),
         };
         if let Err(refused) = self.shared.middleware.check(&definition) {
-            let why = Failure::new(refused.code(), refused.to_string());
+            let why = RunFailure::new(refused.code(), refused.to_string());
             return Err(StepError::Failed(why));
         }
         let loaded = ActiveAgent::load(abide, &self.shared.tools, definition).await?;
@@ -97,19 +99,15 @@ impl Driver {
         let of_all = active.into_iter().flat_map(|it| &it.deployment_middleware);
         // What applies to all agents applies once.
         let is_new = |it: &&Middleware| {
-            !self.deployment.contains(it) && !self.own.deployment_middleware.contains(it)
+            !self.deployment.contains(it) && !self.own_definition.deployment_middleware.contains(it)
         };
-        let own = self.own.all_middleware(&self.deployment);
+        let own = self.own_definition.all_middleware(&self.deployment);
         own.chain(of_all.filter(is_new)).chain(active.into_iter().flat_map(|it| &it.middleware))
     }
 
-    /// The context of a tool, with the session as it was last read.
+    /// Returns what tools and middleware learn about their run, with the session as it was last read.
     pub(crate) fn tool_context(&self) -> ToolContext {
-        self.state.session.as_ref().map(|session| self.context(session)).unwrap_or_default()
-    }
-
-    /// The context that tools are called with.
-    pub(crate) fn context(&self, session: &Session) -> ToolContext {
+        let Some(session) = &self.state.session else { return ToolContext::default() };
         let scope = match session.scope.value() {
             Value::Object(scope) => scope,
             _ => Map::new(),

@@ -1,5 +1,9 @@
-//! The drivers of a runtime: one task per run. After a connection error, a run is retried. After a panic, a new
-//! driver continues the run, a few times.
+//! The drivers of a runtime: one task per run. This file decides whether a runtime drives a run (it has a permit, the claim succeeds,
+//! the definition is accepted), and what follows when a driver ends: after a connection error the run is claimed and driven again,
+//! after a panic too, a few times.
+//!
+//! The loop of a driver is in `run/drive.rs`. All that it knows is in rows, so a new driver continues where the last one has
+//! recorded a step.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -25,7 +29,7 @@ use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, millis};
 use crate::run::state::RunState;
-use crate::run::step::Failure;
+use crate::run::step::RunFailure;
 use crate::trace::tracer::TraceQueue;
 use crate::watchdog::state::HealthState;
 
@@ -72,7 +76,7 @@ struct DriverExit {
 }
 
 enum ExitReason {
-    /// The run needs no further work.
+    /// The run needs no further work of this runtime: it has ended, waits, or another driver holds it.
     Finished,
     /// The connection failed.
     ConnectionLost(RuntimeError),
@@ -90,9 +94,9 @@ impl Drivers {
     }
 
     /// Starts a driver for a run, unless there is one.
-    pub(crate) fn begin(&mut self, run: String) {
+    pub(crate) fn ensure_driver(&mut self, run: String) {
         if !self.driven.contains_key(&run) {
-            self.drive(run, 0, Duration::ZERO);
+            self.spawn(run, 0, Duration::ZERO);
         }
     }
 
@@ -107,7 +111,7 @@ impl Drivers {
     pub(crate) async fn one_ended(&mut self) {
         match self.tasks.join_next().await {
             // Tasks catch their own panics, and are aborted only at shutdown.
-            Some(Ok(ended)) => self.after(ended),
+            Some(Ok(exit)) => self.handle_exit(exit),
             Some(Err(error)) => tracing::error!(%error, "a driver was lost"),
             None => std::future::pending().await,
         }
@@ -123,18 +127,19 @@ impl Drivers {
         self.tasks.shutdown().await;
     }
 
-    fn after(&mut self, DriverExit { run, how }: DriverExit) {
+    /// Traces a run that has ended, or drives it again.
+    fn handle_exit(&mut self, DriverExit { run, how }: DriverExit) {
         let panics = self.driven.remove(&run).map_or(0, |driven| driven.panics);
         self.shared.leases.release_run(&run);
         match how {
             ExitReason::Finished => self.trace(&run),
             ExitReason::ConnectionLost(error) => {
                 tracing::warn!(run, %error, "a run could not be driven; it will be retried");
-                self.drive(run, panics, RETRY_DELAY);
+                self.spawn(run, panics, RETRY_DELAY);
             }
             ExitReason::Panicked => {
                 tracing::error!(run, times = panics + 1, "the driver of a run panicked");
-                self.drive(run, panics + 1, RETRY_DELAY);
+                self.spawn(run, panics + 1, RETRY_DELAY);
             }
         }
     }
@@ -146,20 +151,22 @@ impl Drivers {
         }
     }
 
-    fn drive(&mut self, run: String, panics: u32, wait: Duration) {
+    /// Starts the task of a driver. `panics` is how often drivers of the run have panicked in a row.
+    fn spawn(&mut self, run: String, panics: u32, delay: Duration) {
         let stop = CancellationToken::new();
         self.driven.insert(run.clone(), ActiveDriver { stop: stop.clone(), panics });
         let shared = Arc::clone(&self.shared);
         let loops = self.loops.clone();
         self.tasks.spawn(async move {
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
             }
             // `AssertUnwindSafe` is sound: a driver shares no state that a panic could leave inconsistent.
             let drives = async {
-                match panics < MAX_PANICS {
-                    true => drive(shared, &loops, &run, stop).await,
-                    false => give_up(&shared, &run).await,
+                if panics < MAX_PANICS {
+                    claim_and_drive(shared, &loops, &run, stop).await
+                } else {
+                    fail_after_panics(&shared, &run).await
                 }
             };
             let how = match AssertUnwindSafe(drives).catch_unwind().await {
@@ -187,7 +194,7 @@ async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, Runtime
 }
 
 /// Fails a run whose driver panics repeatedly.
-async fn give_up(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> {
+async fn fail_after_panics(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> {
     let Some(run) = claim(shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let why = format!("the run's driver panicked {MAX_PANICS} times; this is a bug in the runtime");
@@ -196,26 +203,23 @@ async fn give_up(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> 
 
 /// Waits until a run may be driven. Until then it has no driver, so that another runtime can claim it. Returns its scope;
 /// `None` if there is no such run. A delegated run needs no permit: the run that waits for it has one.
-async fn admit(
+async fn permit_to_drive(
     shared: &RuntimeContext,
     id: &str,
 ) -> Result<Option<(Scope, Option<ScopePermit>)>, RuntimeError> {
     let Some((scope, is_delegated)) = shared.scope_of_run(id).await? else { return Ok(None) };
-    let permit = match is_delegated {
-        true => None,
-        false => Some(shared.run_permit(&scope).await),
-    };
+    let permit = if is_delegated { None } else { Some(shared.run_permit(&scope).await) };
     Ok(Some((scope, permit)))
 }
 
-/// Claims a run and drives it.
-async fn drive(
+/// Claims a run and drives it. A run whose definition this runtime cannot use fails.
+async fn claim_and_drive(
     shared: Arc<RuntimeContext>,
     loops: &AgentLoops,
     id: &str,
     stop: CancellationToken,
 ) -> Result<(), RuntimeError> {
-    let Some((scope, permit)) = admit(&shared, id).await? else { return Ok(()) };
+    let Some((scope, permit)) = permit_to_drive(&shared, id).await? else { return Ok(()) };
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     shared.leases.hold_run(run_lease.clone());
@@ -228,8 +232,8 @@ async fn drive(
         }
     };
     let deployment = shared.deployment.get();
-    if let Some(Failure { code, message }) =
-        refusal(&shared, loops, &run.agent, &definition, &deployment)
+    if let Some(RunFailure { code, message }) =
+        unaccepted(&shared, loops, &run.agent, &definition, &deployment)
     {
         return end(&shared.abide, run_lease.failed(code, message)).await;
     }
@@ -237,7 +241,7 @@ async fn drive(
     let loaded = ActiveAgent::load(&shared.abide, &shared.tools, Arc::clone(&definition)).await?;
     let agent = match loaded {
         Ok(agent) => agent,
-        Err(Failure { code, message }) => {
+        Err(RunFailure { code, message }) => {
             return end(&shared.abide, run_lease.failed(code, message)).await;
         }
     };
@@ -248,13 +252,13 @@ async fn drive(
         permit,
         run_lease,
         stop,
-        own: definition,
+        own_definition: definition,
         deployment,
         agent,
         state: RunState::claimed(run),
         health: HealthState::default(),
-        unlimited: AtomicBool::new(false),
-        has_asked: false,
+        has_no_budget: AtomicBool::new(false),
+        has_asked_model: false,
         imported_seq: OnceCell::new(),
     };
     driver.drive(loops).await.map(drop)
@@ -262,13 +266,13 @@ async fn drive(
 
 /// The failure of a run whose definition this runtime does not accept; `None` if it accepts it. The definition may have been registered by a runtime
 /// with another configuration.
-fn refusal(
+fn unaccepted(
     shared: &RuntimeContext,
     loops: &AgentLoops,
     agent: &str,
     definition: &AgentDefinition,
     deployment: &[Middleware],
-) -> Option<Failure> {
+) -> Option<RunFailure> {
     if !shared.trusted_programs.allows(agent, definition) {
         let (code, what) = match definition.a2a {
             Some(_) => (UNTRUSTED_AGENT, "a remote agent"),
@@ -276,7 +280,7 @@ fn refusal(
         };
         let why =
             format!("the agent uses {what} that is not configured in this runtime's agent folder");
-        return Some(Failure::new(code, why));
+        return Some(RunFailure::new(code, why));
     }
     let of_all = definition.all_middleware(deployment);
     let checked = definition
@@ -284,12 +288,12 @@ fn refusal(
         .and_then(|()| shared.middleware.check_entries(of_all))
         .and_then(|()| shared.middleware.check(definition))
         .and_then(|()| loops.check(definition));
-    checked.err().map(|refused| Failure::new(refused.code(), refused.to_string()))
+    checked.err().map(|refused| RunFailure::new(refused.code(), refused.to_string()))
 }
 
 /// Ends a run, unless another driver holds it.
-async fn end(abide: &Abide, ended: FinishRun) -> Result<(), RuntimeError> {
-    match abide.call(ended).await {
+async fn end(abide: &Abide, end: FinishRun) -> Result<(), RuntimeError> {
+    match abide.call(end).await {
         Err(error) if error.code() != Some(Code::LeaseLost) => Err(error.into()),
         _ => Ok(()),
     }

@@ -1,5 +1,5 @@
 //! The lease of a claimed run, and the calls of its holder. Each of them presents the claim's fencing token: after the
-//! lease is lost, all of them are refused.
+//! lease is lost, all of them are refused. A thread of its own renews it (`run/heartbeat.rs`).
 
 use std::fmt;
 use std::time::Duration;

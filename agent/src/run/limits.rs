@@ -5,7 +5,7 @@ use std::time::Duration;
 use abide_definitions::agent::AgentDefinition;
 
 use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step, StepError, overtime};
+use crate::run::step::{RunFailure, Step, StepError, overtime};
 
 impl Driver {
     /// Checks the run's limits before the model is asked again.
@@ -38,7 +38,7 @@ impl Driver {
     /// Returns the run's deadline, in microseconds since 1970. The run does not wait while it has a driver.
     pub(crate) fn deadline(&self) -> Option<i64> {
         let run = &self.state.run;
-        let own = ends_after(&self.own, run.created_at.0, self.state.work_began());
+        let own = ends_after(&self.own_definition, run.created_at.0, self.state.work_began());
         let given = run.deadline_at.map(|at| at.0);
         [own, self.handoff_deadline(), given].into_iter().flatten().min()
     }
@@ -74,7 +74,7 @@ pub(crate) async fn sleep_until(deadline: Option<i64>, now: i64) {
 }
 
 fn exceeded(code: &str, message: String) -> StepError {
-    StepError::Failed(Failure::new(code, message))
+    StepError::Failed(RunFailure::new(code, message))
 }
 
 /// When an agent that began at this time reaches its time limit, in microseconds since 1970. `work_began` is when it would have

@@ -38,7 +38,8 @@ pub(crate) async fn at_stage(driver: &Driver, action: &Action) -> Step<bool> {
     Ok(false)
 }
 
-/// The stages between the last step and the next one, in order.
+/// The stages between the last step and the next one, in order. They follow from the next action and the last answer: after an answer
+/// with calls, the run is at `after_agent` until the first of them has begun, and at `after_tools` when all have results.
 fn stages(driver: &Driver, action: &Action) -> Vec<PauseStage> {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
     let last = driver.state.last_answer();
@@ -50,18 +51,19 @@ fn stages(driver: &Driver, action: &Action) -> Vec<PauseStage> {
             vec![AfterTools, BeforeGuardrails]
         }
         (Action::Ask, _) => vec![BeforeGuardrails],
-        (Action::Finish(_) | Action::Stop(_), _) => vec![AfterAgent, AfterLoop],
-        (Action::Calls(CallStep::Deliver(_)) | Action::Rest(_), _) => Vec::new(),
+        (Action::Finish(_) | Action::EndAtLimit(_), _) => vec![AfterAgent, AfterLoop],
+        (Action::Calls(CallStep::Deliver(_)) | Action::Suspend(_), _) => Vec::new(),
         (_, Some(_)) if untouched => vec![AfterAgent],
         _ => Vec::new(),
     }
 }
 
-/// Whether a run was resumed at this place or a later one.
+/// Whether a run was resumed at this place or a later one: it does not pause there again.
 fn has_passed(pause: &Pause, run: &Run, stage: PauseStage) -> bool {
     pause.iteration.zip(pause.stage).is_some_and(|last| (run.iterations, stage) <= last)
 }
 
+/// Whether `pause_run` has asked for a pause at this stage.
 fn requests(pause: &Pause, stage: PauseStage) -> bool {
     pause.status == PauseStatus::Requested && pause.requested_stage.is_none_or(|it| it == stage)
 }
@@ -74,7 +76,7 @@ pub(crate) fn may_be_demanded(driver: &Driver) -> bool {
 /// The rules of the run's own agent and of the active one.
 fn rules(driver: &Driver) -> impl Iterator<Item = &PauseRule> {
     let active = driver.state.handoff().map_or(&[][..], |_| &driver.agent.definition.pause);
-    driver.own.pause.iter().chain(active)
+    driver.own_definition.pause.iter().chain(active)
 }
 
 /// Why a rule or the callback demands a pause.

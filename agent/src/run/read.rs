@@ -1,4 +1,5 @@
-//! The rows of a run, read from the database.
+//! Which rows of a run are read, and when: all before the first action and after something else may have changed them, none after a
+//! step that was recorded on the condition that nothing else had (`run/step_batch.rs`).
 
 use abide_client::{AgentState, Code, Error, Pause, Refusal, Run, Seq, Session, ToolCall};
 use serde::de::DeserializeOwned;
@@ -9,8 +10,8 @@ use crate::delegation::task;
 use crate::run::decide;
 use crate::run::driver::Driver;
 use crate::run::lease::RunLease;
-use crate::run::state::{CurrentRows, Recorded};
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::state::{CurrentRows, NewRows};
+use crate::run::step::{RunFailure, Step, StepError};
 use crate::tools::registry;
 
 impl Driver {
@@ -36,9 +37,9 @@ impl Driver {
         }
         self.read_context().await?;
         let rows = self.current_rows().await?;
-        self.apply(Recorded::Rows(Box::new(rows))).await?;
+        self.apply(NewRows::Current(Box::new(rows))).await?;
         let calls = self.current_calls().await?;
-        self.apply(Recorded::Calls(calls)).await
+        self.apply(NewRows::Calls(calls)).await
     }
 
     /// Reads the messages that the model sees, before the first step.
@@ -49,13 +50,13 @@ impl Driver {
         let session_id = &self.state.run.session_id;
         let context = SummarizedContext::load(&self.abide, session_id).await?;
         let kept = context.kept_entries(&self.abide, session_id).await?;
-        self.apply(Recorded::Context { context, kept }).await
+        self.apply(NewRows::Context { context, kept }).await
     }
 
     /// Reads the newest summary, after a step has recorded it, and forgets the messages that it stands for.
     pub(crate) async fn read_summary(&mut self) -> Step {
         let context = SummarizedContext::load(&self.abide, &self.state.run.session_id).await?;
-        self.apply(Recorded::Summary(context)).await
+        self.apply(NewRows::Summary(context)).await
     }
 
     async fn current_rows(&self) -> Step<CurrentRows> {
@@ -119,8 +120,8 @@ impl Driver {
 
     /// Reads the runs that calls of the last answer have started and that wait for a decision.
     async fn read_waiting(&mut self) -> Step {
-        let is_resting = self.state.session.as_ref().and_then(decide::rests).is_some();
-        self.state.waiting = if is_resting {
+        let is_suspended = self.state.session.as_ref().and_then(decide::suspension).is_some();
+        self.state.waiting = if is_suspended {
             Vec::new()
         } else {
             task::waiting(self, registry::started_runs(self, &self.state.calls)).await?
@@ -130,7 +131,7 @@ impl Driver {
 }
 
 fn gone(what: &str) -> StepError {
-    StepError::Failed(Failure::new("not_found", format!("the {what} is no longer visible")))
+    StepError::Failed(RunFailure::new("not_found", format!("the {what} is no longer visible")))
 }
 
 fn lost(run_lease: &RunLease) -> Refusal {

@@ -1,4 +1,9 @@
-//! What a driver records: events, usage, messages and calls, each as one batch under the lease of the run.
+//! What a driver records: events, usage, messages and calls, each as one batch under the lease of the run. If the lease is lost,
+//! the whole batch is refused (`record_run` in `reducers/src/run/drive.rs`).
+//!
+//! There are two ways. [`Driver::record_step`] records a step of the loop: it does not wait for the disk, and the driver knows the
+//! rows afterwards without reading them (`run/step_batch.rs`). [`Driver::record`] records what may happen in the middle of a step,
+//! such as chunks of an answer: it waits for the disk, and what it writes is read with the next action.
 
 use abide_client::arguments::{AppendMessage, RecordRun};
 use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall};
@@ -7,12 +12,12 @@ use serde_json::json;
 use crate::context::entry::{CallResult, HandoffEntry, RequestedCall, ToolEntry};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
-use crate::run::state::Recorded;
+use crate::run::state::NewRows;
 use crate::run::step::Step;
 use crate::run::step_batch::{StepBatch, StepCall};
 
 impl Driver {
-    /// Records events, usage and the given calls in one batch, under the run's lease.
+    /// Records events, usage and the given calls in one batch, under the run's lease, and waits until they are durable.
     pub(crate) async fn record(
         &self,
         events: &[NewRunEvent],
@@ -25,8 +30,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Records events, usage and the given calls like [`Driver::record`], and takes over the state afterwards. Returns the
-    /// rows of the tool calls that it has requested.
+    /// Records a step: events, usage and the given calls in one batch, under the run's lease. Takes over the rows afterwards. Returns
+    /// those of the tool calls that it has requested. The step may not be durable yet, see [`Driver::until_durable`].
     pub(crate) async fn record_step(
         &mut self,
         (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
@@ -40,7 +45,7 @@ impl Driver {
     pub(crate) async fn send_step(&mut self, batch: &StepBatch) -> Step<Vec<ToolCall>> {
         let recorded = batch.send(&self.abide).await?;
         let calls = recorded.calls.clone();
-        self.apply(Recorded::Step(recorded)).await?;
+        self.apply(NewRows::Step(recorded)).await?;
         Ok(calls)
     }
 
@@ -60,7 +65,7 @@ impl Driver {
         Ok(self.abide.until_durable(self.state.recorded_seq()).await?)
     }
 
-    /// What is recorded of the run with a step: events, usage, and a renewed lease.
+    /// Returns the call that records events and usage of the run, and renews its lease.
     fn recording(&self, events: &[NewRunEvent], spent: Option<&ModelUsage>) -> RecordRun {
         self.run_lease.record(events, spent, self.shared.settings.lease)
     }
@@ -83,29 +88,29 @@ impl Driver {
     /// Returns the event and the message for the result of a call.
     pub(crate) fn result(
         &self,
-        asked: &RequestedCall,
+        call: &RequestedCall,
         result: &CallResult,
     ) -> (NewRunEvent, AppendMessage) {
-        self.result_with_handoff(asked, result, None)
+        self.result_with_handoff(call, result, None)
     }
 
     /// Returns the event and the message for the result of a call that may change the active agent.
     pub(crate) fn result_with_handoff(
         &self,
-        asked: &RequestedCall,
+        call: &RequestedCall,
         result: &CallResult,
         handoff: Option<HandoffEntry>,
     ) -> (NewRunEvent, AppendMessage) {
         let CallResult { text, status, exit_code, approved_arguments } = result;
-        let mut data = json!({"tool_call_id": asked.call_id, "output": text, "status": status,
+        let mut data = json!({"tool_call_id": call.call_id, "output": text, "status": status,
             "exit_code": exit_code});
         if let Some(arguments) = approved_arguments {
             data["approved_args"] = arguments.clone();
         }
         let entry = ToolEntry {
-            call_id: asked.call_id.clone(),
-            provider_call_id: asked.provider_call_id.clone(),
-            name: asked.name.clone(),
+            call_id: call.call_id.clone(),
+            provider_call_id: call.provider_call_id.clone(),
+            name: call.name.clone(),
             is_error: result.is_error(),
             exit_code: *exit_code,
             approved_arguments: approved_arguments.clone(),
@@ -115,9 +120,9 @@ impl Driver {
         (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &entry))
     }
 
-    /// Records the result of a call for the model.
-    pub(crate) async fn record_result(&self, asked: &RequestedCall, result: &CallResult) -> Step {
-        let (event, message) = self.result(asked, result);
+    /// Gives the model the result of a call that has no row.
+    pub(crate) async fn record_result(&self, call: &RequestedCall, result: &CallResult) -> Step {
+        let (event, message) = self.result(call, result);
         self.record(&[event], None, vec![message.into()]).await
     }
 }

@@ -23,7 +23,7 @@ pub struct Settings {
     /// When model requests are retried.
     pub retry: Retry,
     /// How often the folder of definitions and the configuration are checked for changes.
-    pub look: Duration,
+    pub reload_interval: Duration,
     /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
     /// treated as if its worker had crashed.
     pub grace: Duration,
@@ -70,7 +70,7 @@ impl Settings {
             driver: driver.into(),
             lease: Duration::from_secs(10),
             retry: Retry::default(),
-            look: Duration::from_secs(1),
+            reload_interval: Duration::from_secs(1),
             grace: Duration::from_secs(5),
             runs: RUNS,
             clock: SettingsClock::system(),

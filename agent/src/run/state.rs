@@ -1,8 +1,8 @@
 //! What a driver knows of its run: rows, and what follows from them alone. Nothing here reads, writes or waits, so every rule about
 //! a run can be tested with rows.
 //!
-//! Rows enter by [`RunState::apply`] only, whether they were read or written by a step of this driver. The next action is
-//! [`RunState::decide`](crate::run::decide).
+//! Rows enter by [`RunState::apply`] only: those that `run/read.rs` has read, and those that a step of this driver has written
+//! (`run/step_batch.rs`). The next action is [`RunState::decide`] in `run/decide.rs`.
 
 use abide_client::{Pause, Run, Seq, Session, ToolCall};
 use abide_definitions::profile_settings::ContextSettings;
@@ -44,12 +44,12 @@ pub(crate) struct RunState {
     recorded_seq: Seq,
 }
 
-/// Rows that a driver has read or written.
-pub(crate) enum Recorded {
+/// Rows that a driver has read, or that a step of it has written.
+pub(crate) enum NewRows {
     /// The summary of a session, and the messages that it keeps, before anything else is read.
     Context { context: SummarizedContext, kept: Vec<SessionEntry> },
-    /// The current rows.
-    Rows(Box<CurrentRows>),
+    /// The run, its session and what is new in it, as they are now.
+    Current(Box<CurrentRows>),
     /// The calls of the last answer.
     Calls(Vec<ToolCall>),
     /// What a step of this driver has written.
@@ -89,27 +89,27 @@ impl RunState {
     }
 
     /// Takes over rows. Returns `true` if another agent is active now.
-    pub(crate) fn apply(&mut self, recorded: Recorded) -> bool {
-        match recorded {
-            Recorded::Context { context, kept } => {
+    pub(crate) fn apply(&mut self, rows: NewRows) -> bool {
+        match rows {
+            NewRows::Context { context, kept } => {
                 self.handoffs = context.handoffs(&self.run);
                 self.entries = SessionEntries::with_kept(kept);
                 self.context = Some(context);
                 !self.handoffs.is_empty()
             }
-            Recorded::Rows(rows) => {
-                self.run = rows.run;
-                self.session = Some(rows.session);
-                self.pause = rows.pause;
-                self.known_seq = rows.seq;
+            NewRows::Current(current) => {
+                self.run = current.run;
+                self.session = Some(current.session);
+                self.pause = current.pause;
+                self.known_seq = current.seq;
                 self.is_current = false;
-                self.extend(rows.new)
+                self.extend(current.new)
             }
-            Recorded::Calls(calls) => {
+            NewRows::Calls(calls) => {
                 self.calls = calls;
                 false
             }
-            Recorded::Step(step) => {
+            NewRows::Step(step) => {
                 self.run = step.run;
                 self.recorded_seq = step.seq;
                 self.known_seq = step.known_seq;
@@ -121,7 +121,7 @@ impl RunState {
                 self.calls = step.calls;
                 self.extend(step.entries)
             }
-            Recorded::Summary(context) => {
+            NewRows::Summary(context) => {
                 self.entries.retain(|id| context.shows(id));
                 self.context = Some(context);
                 false
@@ -145,8 +145,9 @@ impl RunState {
         std::mem::take(&mut self.is_current) && self.run.abort_requested_at.is_none()
     }
 
-    /// Calls run now, and their rows change: the rows have to be read before the next action.
-    pub(crate) fn calls_begin(&mut self) {
+    /// Notes that the rows change without this driver's knowledge, for example because calls run now. They are read before the
+    /// next action.
+    pub(crate) fn mark_outdated(&mut self) {
         self.is_current = false;
     }
 

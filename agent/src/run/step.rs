@@ -1,18 +1,20 @@
-//! How a step of a run ends, and how the work of a driver ends.
+//! How a step of a run can fail, and how the work of a driver ends. What follows from a failed step is decided by `Driver::end_after`
+//! in `run/drive.rs`.
 
 use abide_client::Error;
 
+/// The result of a step.
 pub(crate) type Step<T = ()> = Result<T, StepError>;
 
 /// Why a step did not complete.
 pub(crate) enum StepError {
     /// The run fails.
-    Failed(Failure),
+    Failed(RunFailure),
     /// The run was aborted.
     Aborted,
     /// The run has ended: the step recorded its end together with other rows.
     Ended,
-    /// The step was refused, or could not be sent.
+    /// The step was refused, or could not be sent. Whether that ends the run depends on the code of the refusal.
     Refused(Error),
 }
 
@@ -23,14 +25,14 @@ impl From<Error> for StepError {
 }
 
 /// Why a run cannot go on, as shown to its user.
-pub(crate) struct Failure {
+pub(crate) struct RunFailure {
     pub(crate) code: String,
     pub(crate) message: String,
 }
 
-impl Failure {
-    pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Failure {
-        Failure { code: code.into(), message: message.into() }
+impl RunFailure {
+    pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> RunFailure {
+        RunFailure { code: code.into(), message: message.into() }
     }
 }
 
@@ -47,5 +49,5 @@ pub(crate) enum DriveResult {
 
 /// The failure of a run that has reached its deadline.
 pub(crate) fn overtime() -> StepError {
-    StepError::Failed(Failure::new("execution_timeout", "the run has reached its time limit"))
+    StepError::Failed(RunFailure::new("execution_timeout", "the run has reached its time limit"))
 }

@@ -1,4 +1,5 @@
-//! Waits of a run: for a decision, without a driver, and for calls that others run.
+//! Waits of a run: for a decision, without a driver ([`Driver::suspend`]), and for calls that others run, with this driver
+//! ([`Driver::wait_for_calls`]).
 
 use abide_client::{Error, Micros, Run, RunStatus, ToolCall, ToolCallStatus};
 use serde_json::{Map, Value, json};
@@ -18,9 +19,10 @@ const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE
 const REASON_BYTES: usize = 4096;
 
 impl Driver {
-    /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
-    /// meantime.
-    pub(crate) async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
+    /// Suspends the run until a decision: it waits without a driver. The reducer `wait_run` decides whether it waits, because the
+    /// decision may have been made in the meantime. Returns `true` if it does; then the work of this driver has ended, and the
+    /// reducer of the decision makes the run claimable again (`reducers/src/run/wait.rs`).
+    pub(crate) async fn suspend(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
         let below = task::undecided(self, self.state.waiting.clone()).await?;
         let undecided = undecided.to_vec();
         let session_id = &self.state.run.session_id;
@@ -92,7 +94,7 @@ impl Driver {
         request
     }
 
-    /// Waits until a call of the session changes.
+    /// Waits until a call of the session changes. The driver and its lease stay; the permit goes to another run meanwhile.
     pub(crate) async fn wait_for_calls(&mut self) -> Step {
         let mut changes =
             self.abide.subscribe(OPEN_CALLS).param("sid", &self.state.run.session_id).await?;

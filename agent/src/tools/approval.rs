@@ -1,15 +1,56 @@
-//! Whether a call needs an approval, and what one adds to it: the question for the approver, and the arguments that the approver has changed.
+//! Approvals, as the driver of a run sees them: which calls need one, whether a call has it, the question for the approver, and
+//! what the decision adds to the call.
+//!
+//! The reducer `request_tool_call` stores the call as `awaiting_approval` with a row of `approvals`, `RunState::decide` then
+//! interrupts the run (`run/decide.rs`), and the reducer `decide_approval` makes the call `pending` or `rejected`, and the run
+//! claimable (`reducers/src/approval.rs`).
 
-use abide_client::{Error, Json, ToolCall, ToolCallStatus};
+use abide_client::{
+    Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
+};
 use serde_json::{Value, json};
 
 use crate::run::driver::Driver;
+use crate::run::lease::run_event;
 
-/// Whether calls of a tool need an approval: by the tool, or by the definition of the agent.
+/// Whether calls of a tool need an approval: by the tool, or by the definition of the agent. The reducer that requests a call decides
+/// by the same two conditions: that of the tool is in the tool's row, that of the definition is an argument of the request. The
+/// driver needs the answer to run approved calls first, and to publish their decisions.
 pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
     let by_tool =
         driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
     by_tool || driver.agent.definition.asks_for(name)
+}
+
+/// Checks that a call was approved which the definition does not run without an approval. The row alone does not show it: another
+/// caller with the role `agent` can claim the run, request the call without the approval that only the definition demands, and
+/// give the run back.
+pub(crate) async fn check_approval(driver: &Driver, call: &ToolCall) -> Result<(), Error> {
+    let sql = "SELECT 1 FROM approvals WHERE call_id = :id AND status = 'approved'";
+    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &call.call_id).fetch().await?;
+    if !found.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("call {} of {} has no approval", call.call_id, call.tool_name);
+    let hint = "the definition of the agent demands one (interrupt_on)";
+    Err(Error::Refused(Refusal::new(Code::Denied, detail).hint(hint)))
+}
+
+/// The event for a decision on a call, with the arguments that the approver has changed.
+pub(crate) fn decision_event(
+    call: &ToolCall,
+    decision: &str,
+    approved_arguments: Option<Value>,
+) -> NewRunEvent {
+    let mut data = json!({"status": "tool_approval", "tool_call_id": call.call_id,
+        "tool_name": call.tool_name, "decision": decision});
+    if let Some(why) = &call.error {
+        data["comment"] = json!(why);
+    }
+    if let Some(arguments) = approved_arguments {
+        data["approved_args"] = arguments;
+    }
+    run_event(RunEventKind::Status, data)
 }
 
 /// Adds what the approver has to know to the calls of an interrupt: the id of the approval, its question, its initial values,

@@ -1,57 +1,59 @@
-//! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
+//! The tool calls of a run, from the answer that requests them to their recorded outcomes: admission, claim, execution, and what is
+//! recorded.
+//!
+//! Three places check a call. [`to_request`] admits what a model wrote: the agent has the tool, and the arguments fit. The reducer
+//! `request_tool_call` checks the arguments by the registered version of the tool, and decides whether the call waits for an
+//! approval. [`invoke`] admits the stored arguments once more before the tool runs: an approver may have changed them, and the tool
+//! may have changed since. Which calls run, and when, is decided in `run/decide.rs`; what the model gets of them is made in
+//! `tools/delivery.rs`.
 
-use abide_client::arguments::{
-    AcknowledgeCancel, CancelToolCall, ClaimToolCall, RequestSupervisorHandoff, RequestToolCall,
-};
-use abide_client::{
-    Call, Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
-};
+use abide_client::arguments::{CancelToolCall, ClaimToolCall, RequestToolCall};
+use abide_client::{Call, Code, Error, ToolCall, ToolCallStatus};
 use abide_definitions::middleware::{Middleware, ToolRetry};
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome};
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::entry::{CallResult, CallStatus, HandoffEntry, RequestedCall};
-use crate::context::truncation::Truncation;
-use crate::delegation::handoff;
+use crate::context::entry::{CallResult, RequestedCall};
 use crate::middleware::observability::ToolTimer;
 use crate::middleware::streaming;
 use crate::run::driver::Driver;
-use crate::run::lease::{fencing_token, millis, run_event};
+use crate::run::lease::millis;
 use crate::run::step::{Step, StepError, overtime};
 use crate::run::step_batch::{RecordedStep, StepBatch};
-use crate::tools::approval::needs_approval;
+use crate::tools::approval::{check_approval, decision_event, needs_approval};
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
 use crate::tools::executor::Executor;
 use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
+use crate::tools::{delivery, repeated};
 use crate::{middleware, run, tools};
 
-/// The text of a call that the model requests past the limit.
-const SKIPPED: &str = "This call was skipped: the run has reached its tool call limit.";
-
-/// Errors that the model can react to. They are returned to the model instead of ending the run.
+/// Whether the refusal of a request is the result of its call: the model can react to it. Other refusals end the run.
 pub(crate) fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
 }
 
-/// The reducer call that requests a tool call, or the error text for the model. `claims`: it also claims the call, if the
-/// run does not have to stop.
+/// Admits a call that a model has written. Returns the reducer call that requests it. `claims`: it also claims the call, if the run
+/// does not have to stop.
+///
+/// # Errors
+/// The text for the model: why the call is not admitted.
 pub(crate) fn to_request(
     driver: &Driver,
-    asked: &RequestedCall,
+    call: &RequestedCall,
     claims: bool,
 ) -> Result<RequestToolCall, String> {
-    let arguments = Executor::of(driver, &asked.name).admit(driver, asked)?;
-    let (session_id, settings) = (&driver.state.run.session_id, &driver.shared.settings);
+    let arguments = Executor::of(driver, &call.name).admit(driver, call)?;
+    let session_id = &driver.state.run.session_id;
+    let settings = &driver.shared.settings;
     let request = RequestToolCall {
         claim_lease_ms: claims.then(|| millis(settings.lease)),
         worker: claims.then(|| settings.driver.clone()),
-        provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
-        needs_approval: driver.agent.definition.interrupt_on.get(&asked.name).map(|it| it.0),
-        ..RequestToolCall::new(&asked.call_id, session_id, &asked.name, arguments)
+        provider_call_id: Some(call.provider_call_id.clone()).filter(|id| !id.is_empty()),
+        needs_approval: driver.agent.definition.interrupt_on.get(&call.name).map(|it| it.0),
+        ..RequestToolCall::new(&call.call_id, session_id, &call.name, arguments)
     };
     Ok(driver.run_lease.request(request))
 }
@@ -59,9 +61,9 @@ pub(crate) fn to_request(
 /// Whether the only call of an answer can be claimed with its request. The calls of several wait for each other's approvals,
 /// a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
-    let [asked] = calls else { return false };
-    matches!(Executor::of(driver, &asked.name), Executor::Process(_))
-        && !needs_approval(driver, &asked.name)
+    let [call] = calls else { return false };
+    matches!(Executor::of(driver, &call.name), Executor::Process(_))
+        && !needs_approval(driver, &call.name)
         && !run::pause::may_be_demanded(driver)
 }
 
@@ -94,10 +96,8 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
             }
         }
     }
-    match stop.is_cancelled() && !driver.stop.is_cancelled() {
-        true => Err(overtime()),
-        false => Ok(delivered),
-    }
+    let is_overtime = stop.is_cancelled() && !driver.stop.is_cancelled();
+    if is_overtime { Err(overtime()) } else { Ok(delivered) }
 }
 
 /// Claims a call, unless it was claimed with its request, runs it, and records the result.
@@ -107,35 +107,34 @@ async fn run(
     stop: &CancellationToken,
 ) -> Step<Option<RecordedStep>> {
     let is_claimed = call.status == ToolCallStatus::Claimed;
-    let recorded = driver.shared.recorded_outcomes.get(&call.call_id);
-    if recorded.is_some_and(|outcome| outcome.failure == Some(Failure::Cancelled)) {
-        return cancel(driver, &call).await.map(|()| None);
+    if repeated::was_cancelled(driver, &call) {
+        return repeated::cancel(driver, &call).await.map(|()| None);
     }
     if stop.is_cancelled() && !is_claimed {
-        return give_up(driver, &call).await.map(|()| None);
+        return cancel_unclaimed(driver, &call).await.map(|()| None);
     }
-    let claimed = match is_claimed {
-        true => Ok(call),
-        false => claim(driver, &call).await,
-    };
+    let claimed = if is_claimed { Ok(call) } else { claim(driver, &call).await };
     let claimed = match claimed {
         Ok(claimed) => claimed,
         // Another worker claimed it, or it has to wait. The next step reads its current state.
         Err(error) if is_settled_elsewhere(&error) => return Ok(None),
         Err(error) => return Err(StepError::Refused(error)),
     };
-    if recorded.is_some_and(|outcome| outcome.failure == Some(Failure::Denied)) {
-        return hand_off(driver, &claimed).await;
+    if repeated::was_rejected(driver, &claimed) {
+        return match repeated::hand_off(driver, &claimed).await? {
+            Some(outcome) => record_outcome(driver, &claimed, outcome, None).await,
+            None => Ok(None),
+        };
     }
     let cancel = stop.child_token();
     match Executor::of(driver, &claimed.tool_name) {
-        Executor::Runtime(tool) => run_of_runtime(driver, tool, &claimed, &cancel).await,
-        executor => run_of_user(driver, &executor, &claimed, &cancel).await,
+        Executor::Runtime(tool) => run_runtime_tool(driver, tool, &claimed, &cancel).await,
+        executor => run_user_tool(driver, &executor, &claimed, &cancel).await,
     }
 }
 
 /// Runs a claimed call of a tool of the runtime, and records its outcome.
-async fn run_of_runtime(
+async fn run_runtime_tool(
     driver: &Driver,
     tool: &dyn RuntimeTool,
     claimed: &ToolCall,
@@ -143,17 +142,17 @@ async fn run_of_runtime(
 ) -> Step<Option<RecordedStep>> {
     let timer = ToolTimer::start(driver);
     let running = tool.run(RunningCall { driver, claimed, cancel });
-    let outcome = match held(driver, claimed).keep(running, cancel).await {
+    let outcome = match claimed_call(driver, claimed).keep(running, cancel).await {
         Ok(ran) => ran?,
         Err(lost) => Some(lost),
     };
     let Some(outcome) = outcome else { return Ok(None) };
     timer.ended(&claimed.tool_name, &outcome);
-    report(driver, claimed, outcome, None).await
+    record_outcome(driver, claimed, outcome, None).await
 }
 
 /// Runs a claimed call of a tool of the user, and records its outcome.
-async fn run_of_user(
+async fn run_user_tool(
     driver: &Driver,
     executor: &Executor<'_>,
     claimed: &ToolCall,
@@ -167,7 +166,7 @@ async fn run_of_user(
     let outcome = match log.load(&driver.shared.settings, claimed).await? {
         Ok(exchange) => {
             let running = invoke(driver, claimed, exchange, cancel);
-            held(driver, claimed).keep(running, cancel).await.unwrap_or_else(|lost| lost)
+            claimed_call(driver, claimed).keep(running, cancel).await.unwrap_or_else(|lost| lost)
         }
         Err(outcome) => outcome,
     };
@@ -175,10 +174,11 @@ async fn run_of_user(
         return Ok(None);
     }
     timer.ended(&claimed.tool_name, &outcome);
-    report(driver, claimed, outcome, Some(&log)).await
+    record_outcome(driver, claimed, outcome, Some(&log)).await
 }
 
-/// Claims a call. For one that was approved, the decision is published with the first claim.
+/// Claims a call. For one that was approved, the decision is published with the first claim. Later attempts need no second
+/// approval.
 async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     if call.attempt == 0 && driver.agent.definition.asks_for(&call.tool_name) {
         check_approval(driver, call).await?;
@@ -190,7 +190,7 @@ async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
         return Ok(driver.abide.call(claim).await?.into_inner());
     }
     let changed = tools::approval::changed_arguments(driver, call).await?;
-    let event = decided(call, "approved", changed);
+    let event = decision_event(call, "approved", changed);
     let record = driver.run_lease.record(&[event], None, settings.lease);
     let batch = driver.abide.batch([Call::of(record), Call::of(claim)]).await?;
     let claimed = batch.into_inner().pop().map(|it| it.result).unwrap_or_default();
@@ -198,37 +198,8 @@ async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     serde_json::from_value(claimed).map_err(unread)
 }
 
-/// Checks that a call was approved which the definition does not run without an approval.
-async fn check_approval(driver: &Driver, call: &ToolCall) -> Result<(), Error> {
-    let sql = "SELECT 1 FROM approvals WHERE call_id = :id AND status = 'approved'";
-    let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &call.call_id).fetch().await?;
-    if !found.is_empty() {
-        return Ok(());
-    }
-    let detail = format!("call {} of {} has no approval", call.call_id, call.tool_name);
-    let hint = "the definition of the agent demands one (interrupt_on)";
-    Err(Error::Refused(Refusal::new(Code::Denied, detail).hint(hint)))
-}
-
-/// The event for a decision on a call, with the arguments that the approver has changed.
-pub(crate) fn decided(
-    call: &ToolCall,
-    decision: &str,
-    approved_arguments: Option<Value>,
-) -> NewRunEvent {
-    let mut data = json!({"status": "tool_approval", "tool_call_id": call.call_id,
-        "tool_name": call.tool_name, "decision": decision});
-    if let Some(why) = &call.error {
-        data["comment"] = json!(why);
-    }
-    if let Some(arguments) = approved_arguments {
-        data["approved_args"] = arguments;
-    }
-    run_event(RunEventKind::Status, data)
-}
-
-/// Cancels a call that is not claimed.
-async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
+/// Cancels a call that is not claimed, because the run ends before it starts.
+async fn cancel_unclaimed(driver: &Driver, call: &ToolCall) -> Step {
     let cancel = CancelToolCall::new(&call.call_id).reason("the run ended before the call started");
     match driver.abide.call(cancel).await {
         // An abort has already cancelled it, or another worker has claimed it.
@@ -237,32 +208,7 @@ async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
     }
 }
 
-/// Cancels a call that was cancelled in the run that this one repeats.
-async fn cancel(driver: &Driver, call: &ToolCall) -> Step {
-    let mut calls = vec![Call::of(CancelToolCall::new(&call.call_id))];
-    if call.status == ToolCallStatus::Claimed {
-        calls.push(AcknowledgeCancel::new(&call.call_id, fencing_token(call)).into());
-    }
-    driver.abide.batch(calls).await.map(drop).map_err(StepError::Refused)
-}
-
-/// Hands the session off for a call that a supervisor has rejected in the run that this one repeats. The repetition rejects it.
-async fn hand_off(driver: &Driver, claimed: &ToolCall) -> Step<Option<RecordedStep>> {
-    let request = RequestSupervisorHandoff {
-        call_id: Some(claimed.call_id.clone()),
-        call_fencing_token: Some(fencing_token(claimed)),
-        ..RequestSupervisorHandoff::new(&claimed.session_id, "recorded", "recorded")
-    };
-    match driver.record(&[], None, vec![request.into()]).await {
-        // Another handoff of the session is open. The call asks when it has ended.
-        Err(StepError::Refused(error)) if error.code() == Some(Code::Conflict) => {
-            let outcome = ToolOutcome::failed(Failure::Unavailable, error.to_string());
-            report(driver, claimed, outcome, None).await
-        }
-        recorded => recorded.map(|()| None),
-    }
-}
-
+/// Whether a refused claim needs nothing from this driver: another worker has the call, or a limit of its tool holds it back.
 fn is_settled_elsewhere(error: &Error) -> bool {
     error.code().is_some_and(|code| {
         code.is_temporary()
@@ -270,6 +216,7 @@ fn is_settled_elsewhere(error: &Error) -> bool {
     })
 }
 
+/// Runs the tool of a claimed call, with the stored arguments.
 async fn invoke(
     driver: &Driver,
     claimed: &ToolCall,
@@ -291,8 +238,9 @@ async fn invoke(
     }
 }
 
-/// Records the outcome of a call, with the exchange that it had with a server.
-async fn report(
+/// Records the outcome of a call, with the exchange that it had with a server. Returns the step that has given the result to the
+/// model, if it is part of the same commit.
+async fn record_outcome(
     driver: &Driver,
     claimed: &ToolCall,
     mut outcome: ToolOutcome,
@@ -303,13 +251,13 @@ async fn report(
     let executor = Executor::of(driver, &claimed.tool_name);
     let effect = executor.effect();
     let again = retries(driver, claimed, &executor, outcome.failure);
-    let delivers = is_only(driver, claimed) && !outcome.is_error;
-    let delivery = match delivers {
-        true => Some(delivery(driver, claimed, &outcome).await?),
-        false => None,
+    let delivery = if is_only(driver, claimed) && !outcome.is_error {
+        Some(delivery_step(driver, claimed, &outcome).await?)
+    } else {
+        None
     };
-    let held = ClaimedCall { exchange, ..held(driver, claimed) };
-    let recorded = held.record(&outcome, effect, again, delivery).await;
+    let call = ClaimedCall { exchange, ..claimed_call(driver, claimed) };
+    let recorded = call.record(&outcome, effect, again, delivery).await;
     recorded.map_err(StepError::Refused)
 }
 
@@ -325,21 +273,26 @@ fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
 }
 
 /// The step that gives a result to the model.
-async fn delivery(driver: &Driver, claimed: &ToolCall, outcome: &ToolOutcome) -> Step<StepBatch> {
+async fn delivery_step(
+    driver: &Driver,
+    claimed: &ToolCall,
+    outcome: &ToolOutcome,
+) -> Step<StepBatch> {
     let result = CallResult::ok(outcome.text.as_str(), outcome.exit_code);
-    let mut result = for_model(driver, &claimed.call_id, result);
+    let mut result = delivery::for_model(driver, &claimed.call_id, result);
     result.approved_arguments = tools::approval::changed_arguments(driver, claimed).await?;
-    let asked = RequestedCall {
+    let call = RequestedCall {
         call_id: claimed.call_id.clone(),
         name: claimed.tool_name.clone(),
         arguments: String::new(),
         provider_call_id: claimed.provider_call_id.clone().unwrap_or_default(),
     };
-    let (event, message) = driver.result(&asked, &result);
+    let (event, message) = driver.result(&call, &result);
     Ok(driver.step_batch((&[event], None), vec![message.into()]))
 }
 
-fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
+/// A call that this driver has claimed, with what renews its lease and records its outcome.
+fn claimed_call<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
     let settings = &driver.shared.settings;
     let leases = &driver.shared.leases;
     ClaimedCall { abide: &driver.abide, settings, leases, call, exchange: None }
@@ -371,132 +324,4 @@ fn retries(
     };
     let may_repeat = executor.runtime_tool().is_none() && executor.effect() != Effect::AtMostOnce;
     may_help && may_repeat && rules.any(applies)
-}
-
-/// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
-fn result(driver: &Driver, call: &ToolCall) -> CallResult {
-    let result = match call.status {
-        ToolCallStatus::Succeeded => {
-            let result = call.result.as_ref().map(Json::value);
-            let exit_code = exit_code(result.as_ref()).unwrap_or(0);
-            CallResult::ok(success_text(result, call.settled_by.is_some()), exit_code)
-        }
-        ToolCallStatus::Rejected => {
-            let why = call.error.as_deref().unwrap_or("no reason given");
-            CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
-        }
-        ToolCallStatus::Cancelled => {
-            let has_effect = Executor::of(driver, &call.tool_name).effect() != Effect::ReadOnly;
-            CallResult::without_success(CallStatus::Cancelled, cancelled_text(call, has_effect))
-        }
-        _ => {
-            let why = call.error.clone().unwrap_or_else(|| "The call failed.".to_owned());
-            let exit_code = exit_code(call.result.as_ref().map(Json::value).as_ref());
-            CallResult { exit_code: exit_code.unwrap_or(1), ..CallResult::error(why) }
-        }
-    };
-    for_model(driver, &call.call_id, result)
-}
-
-/// What a model gets of a call.
-pub(crate) struct Delivery {
-    pub(crate) result: CallResult,
-    /// The change of the active agent, which takes effect with the message of the result.
-    pub(crate) handoff: Option<HandoffEntry>,
-}
-
-/// What the model gets of a finished call, with the arguments that its approver has changed.
-pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> {
-    let mut result = result(driver, call);
-    if call.status != ToolCallStatus::Rejected {
-        result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
-    }
-    let Some(tool) = Executor::of(driver, &call.tool_name).runtime_tool() else {
-        return Ok(Delivery { result, handoff: None });
-    };
-    let result = tool.checked(driver, call, result).await?;
-    if !tool.changes_agent() || result.is_error() {
-        return Ok(Delivery { result, handoff: None });
-    }
-    Ok(match handoff::accept(driver, call).await? {
-        Ok(handoff) => Delivery { result, handoff: Some(handoff) },
-        Err(why) => Delivery { result: CallResult::error(why), handoff: None },
-    })
-}
-
-/// Says whether a cancelled call has begun, and whether it may have taken effect: a model repeats a call that did not run.
-fn cancelled_text(call: &ToolCall, has_effect: bool) -> &'static str {
-    match (call.attempt, has_effect) {
-        (0, _) => "The call was cancelled before it began: it did not run.",
-        (_, false) => "The call was cancelled while it ran.",
-        (_, true) => {
-            "The call was cancelled while it ran. It may have taken effect: find out before you repeat it."
-        }
-    }
-}
-
-/// The exit code in the result of a call.
-fn exit_code(result: Option<&Value>) -> Option<i32> {
-    result?["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok())
-}
-
-/// The result of a call past the limit of tool calls.
-pub(crate) fn skipped() -> CallResult {
-    CallResult::without_success(CallStatus::Skipped, SKIPPED)
-}
-
-/// A result as the model may see it: redacted, and shortened.
-fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> CallResult {
-    let text = middleware::redaction::result(driver, result.text);
-    let cut = match driver.agent.definition.config.tool_token_limit_before_evict {
-        Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
-        None => Truncation::default(),
-    };
-    let shortened = cut.apply(&text, call_id);
-    let text = match shortened.left_out {
-        0 => shortened.text,
-        // A cut in personal data hides it from the rules for requests.
-        _ => cut.apply(&middleware::redaction::for_model(driver, &text), call_id).text,
-    };
-    CallResult { text, ..result }
-}
-
-/// The text of a call that succeeded, from its result.
-fn success_text(result: Option<Value>, is_settled: bool) -> String {
-    match result {
-        // The result comes from an external worker and may have any shape.
-        Some(Value::Object(object)) if object.contains_key("text") => text_of(&object["text"]),
-        Some(other) => text_of(&other),
-        None if is_settled => SETTLED.to_owned(),
-        None => text_of(&Value::Null),
-    }
-}
-
-/// The text of a call that a person has settled as succeeded, without a result. Without it the model could call the tool again.
-const SETTLED: &str = "The call was interrupted. It was confirmed later that it has succeeded. \
-     Its output is not known.";
-
-fn text_of(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The model saw `null`, as for a tool without output.
-    #[test]
-    fn a_call_that_was_settled_without_a_result_has_a_text() {
-        for (result, is_settled, expected) in [
-            (None, true, SETTLED),
-            (None, false, "null"),
-            (Some(json!({"text": "It is paid."})), true, "It is paid."),
-            (Some(json!("It is paid.")), true, "It is paid."),
-        ] {
-            assert_eq!(success_text(result, is_settled), expected);
-        }
-    }
 }

@@ -1,4 +1,5 @@
-//! A claimed call while its tool runs: the lease is renewed, and the outcome is stored.
+//! A claimed call: its lease is renewed while its tool runs, and its outcome is stored. This file decides what is recorded of an
+//! outcome; the reducers `complete_tool_call` and `fail_tool_call` decide what becomes of the call (`reducers/src/tool_call/finish.rs`).
 
 use std::borrow::Cow;
 

@@ -21,7 +21,8 @@ pub(crate) enum Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Returns what runs the calls of a tool of the active agent.
+    /// Returns what runs the calls of a tool. Whether the active agent may call it is decided before, by [`Executor::admit`]: a call
+    /// that was requested runs to its end, even if the tool is no longer one of the agent's.
     pub(crate) fn of(driver: &'a Driver, tool: &str) -> Executor<'a> {
         match registry::find(driver, tool) {
             Some(tool) => Executor::Runtime(tool),
@@ -32,6 +33,7 @@ impl<'a> Executor<'a> {
         }
     }
 
+    /// Returns the tool, if it is one of the runtime.
     pub(crate) fn runtime_tool(&self) -> Option<&'a dyn RuntimeTool> {
         match *self {
             Executor::Runtime(tool) => Some(tool),
@@ -43,11 +45,11 @@ impl<'a> Executor<'a> {
     ///
     /// # Errors
     /// The text for the model: the agent does not have the tool, or the arguments do not fit.
-    pub(crate) fn admit(&self, driver: &Driver, asked: &RequestedCall) -> Result<Value, String> {
+    pub(crate) fn admit(&self, driver: &Driver, call: &RequestedCall) -> Result<Value, String> {
         match self {
-            Executor::Runtime(tool) => registry::admit(driver, *tool, &asked.arguments),
+            Executor::Runtime(tool) => registry::admit(driver, *tool, &call.arguments),
             Executor::Process(_) | Executor::Missing => {
-                let admitted = driver.agent.tools.admit(&asked.name, &asked.arguments);
+                let admitted = driver.agent.tools.admit(&call.name, &call.arguments);
                 Ok(admitted.map_err(|refused| refused.text)?.arguments)
             }
         }

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::OnceCell;
 
 use crate::remote_agent::rows::own_identity;
-use crate::run::attempts::{Attempts, TRIED, try_all};
+use crate::run::cancel_attempts::{CancelAttempts, TRY_FOR_US, try_all};
 use crate::run::context::RuntimeContext;
 
 /// Time for one request.
@@ -29,7 +29,7 @@ const LEFT: &str = "SELECT x.call_id, c.tool_name, x.data, e.caller, c.updated_a
 #[derive(Debug, Default)]
 pub(crate) struct OrphanedTasks {
     /// By call.
-    attempts: Attempts,
+    attempts: CancelAttempts,
     /// The identity of this runtime in the log.
     identity: OnceCell<String>,
 }
@@ -79,7 +79,7 @@ impl OrphanedTasks {
         };
         if let Some(why) = failure {
             tracing::warn!(call_id = task.call_id, why, "a task of a tool was not cancelled");
-            if shared.settings.now() - task.ended_at < TRIED {
+            if shared.settings.now() - task.ended_at < TRY_FOR_US {
                 self.attempts.later(&task.call_id);
                 return Ok(());
             }

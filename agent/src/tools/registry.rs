@@ -1,7 +1,7 @@
 //! The list of the runtime's tools.
 //!
 //! A new one is a file that implements [`RuntimeTool`], an entry in [`TOOLS`], and its name in
-//! [`RESERVED`](abide_definitions::agent_tool::RESERVED).
+//! [`RESERVED`](abide_definitions::agent_tool::RESERVED); `CONTRIBUTING.md` describes the steps.
 
 use abide_client::ToolCall;
 use abide_models::ToolSpec;
@@ -18,7 +18,7 @@ use crate::tools::response::GetToolResponse;
 use crate::tools::runtime_tool::RuntimeTool;
 
 /// The tools of the runtime, in the order in which a model sees them. Agents that are tools of other agents come after the first.
-static TOOLS: [&dyn RuntimeTool; 8] = [
+static TOOLS: &[&dyn RuntimeTool] = &[
     &Task,
     &HandBack,
     &RequestSupervisor,
@@ -31,15 +31,16 @@ static TOOLS: [&dyn RuntimeTool; 8] = [
 
 /// Returns all tools of the runtime, also those that no agent has.
 pub(crate) fn all() -> impl Iterator<Item = &'static dyn RuntimeTool> {
-    TOOLS.into_iter()
+    TOOLS.iter().copied()
 }
 
-/// Returns the tool of the runtime that a name means for the active agent.
+/// Returns the tool of the runtime that a name means for the active agent: a tool that stands for an agent, or one of [`TOOLS`]. A
+/// reserved name never means a tool of the user, even for an agent without the tool.
 pub(crate) fn find<'a>(driver: &'a Driver, name: &str) -> Option<&'a dyn RuntimeTool> {
     if let Some(tool) = driver.agent.composition.tool(name) {
         return Some(tool);
     }
-    let tool = TOOLS.into_iter().find(|tool| tool.name() == name)?;
+    let tool = all().find(|tool| tool.name() == name)?;
     (tool.is_reserved() || tool.missing(driver).is_none()).then_some(tool)
 }
 
@@ -101,7 +102,7 @@ mod tests {
     fn every_tool_has_a_reserved_name() {
         let names: BTreeSet<&str> =
             TOOLS.iter().map(|tool| tool.name()).chain(NOT_CALLED).collect();
-        assert_eq!(names, RESERVED.into());
+        assert_eq!(names, RESERVED.iter().copied().collect());
     }
 
     #[test]

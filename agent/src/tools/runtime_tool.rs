@@ -1,4 +1,4 @@
-//! What the loop has to know about a tool of the runtime itself.
+//! A tool of the runtime itself: what the loop has to know about it, in one trait. The list of them is in `tools/registry.rs`.
 
 use abide_client::arguments::RegisterTool;
 use abide_client::{Code, Error, ToolCall};
@@ -11,44 +11,13 @@ use crate::context::entry::CallResult;
 use crate::run::driver::Driver;
 use crate::run::step::{Step, StepError};
 
-/// Returns the outcome of a call whose effect the database has refused; `None` if another worker or driver has the call or the run
-/// now: the next step reads their state. Every other refusal is an outcome. Without one the call would stay claimed, and its next
-/// attempt would be refused in the same way, without an end and without a trace.
-pub(crate) fn refused(error: Error) -> Step<Option<ToolOutcome>> {
-    match error.code() {
-        None => Err(StepError::Refused(error)),
-        Some(Code::LeaseLost) => Ok(None),
-        Some(code) => {
-            let failure = if code.retryable() { Failure::Unavailable } else { Failure::Denied };
-            Ok(Some(ToolOutcome::failed(failure, error.to_string())))
-        }
-    }
-}
-
-/// When a call may run, relative to the other calls of its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallOrder {
-    /// One after the other, in the order of the answer, before all others: its effect depends on the calls before it.
-    InSequence,
-    /// Together with other calls.
-    Any,
-}
-
-/// A claimed call of such a tool.
-#[derive(Clone, Copy)]
-pub(crate) struct RunningCall<'a> {
-    pub(crate) driver: &'a Driver,
-    pub(crate) claimed: &'a ToolCall,
-    /// Cancelled when the call has to stop.
-    pub(crate) cancel: &'a CancellationToken,
-}
-
-/// A tool that the runtime provides. Its calls are rows like all others: they are requested, approved, claimed and recorded by
-/// the same code.
+/// A tool that the runtime provides, because its calls change the run that they belong to or read what only the driver knows. Its
+/// calls are rows like all others: they are requested, approved, claimed and recorded by the same code.
 pub(crate) trait RuntimeTool: Send + Sync {
-    /// Returns the tool as it is registered.
+    /// Returns the tool as it is registered: name, description and parameters. The effect is [`RuntimeTool::effect`].
     fn declaration(&self) -> ToolDeclaration;
 
+    /// Returns the name of the declaration, without building its schema: each call is looked up by it.
     fn name(&self) -> &str;
 
     /// Returns the registration of the tool.
@@ -56,7 +25,8 @@ pub(crate) trait RuntimeTool: Send + Sync {
         ToolDeclaration { effect: self.effect(), ..self.declaration() }.manifest()
     }
 
-    /// Returns `false` if an agent that does not have the tool can have a tool of the user with its name.
+    /// Returns `false` if an agent that does not have the tool can have a tool of the user with its name: a function, an MCP tool.
+    /// With `true` the name always means this tool.
     fn is_reserved(&self) -> bool {
         true
     }
@@ -74,6 +44,7 @@ pub(crate) trait RuntimeTool: Send + Sync {
     /// need not be durable before the call runs: a crash undoes both.
     fn effect(&self) -> Effect;
 
+    /// Returns when its calls may run, relative to the other calls of an answer.
     fn order(&self) -> CallOrder;
 
     /// Returns `true` if its calls start runs. The session of such a run has the id of the call.
@@ -89,14 +60,47 @@ pub(crate) trait RuntimeTool: Send + Sync {
     /// Runs a call. Returns its outcome; `None` if the call has recorded it, or if it waits.
     fn run<'a>(&'a self, call: RunningCall<'a>) -> BoxFuture<'a, Step<Option<ToolOutcome>>>;
 
-    /// Returns what the model gets as the result of a call that has ended. Others than the driver can have recorded it.
-    fn checked<'a>(
+    /// Returns what the model gets as the result of a call that has ended. The default is the recorded result. A tool whose result
+    /// only the runtime may give checks it here: every worker with the capability can claim a call and record its result.
+    fn result_for_model<'a>(
         &'a self,
         _: &'a Driver,
         _: &'a ToolCall,
         result: CallResult,
     ) -> BoxFuture<'a, Step<CallResult>> {
         future::ready(Ok(result)).boxed()
+    }
+}
+
+/// When a call may run, relative to the other calls of its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallOrder {
+    /// One after the other, in the order of the answer, before all others: its effect depends on the calls before it.
+    InSequence,
+    /// Together with other calls.
+    Any,
+}
+
+/// A claimed call of a tool of the runtime.
+#[derive(Clone, Copy)]
+pub(crate) struct RunningCall<'a> {
+    pub(crate) driver: &'a Driver,
+    pub(crate) claimed: &'a ToolCall,
+    /// Cancelled when the call has to stop.
+    pub(crate) cancel: &'a CancellationToken,
+}
+
+/// Returns the outcome of a call whose effect the database has refused; `None` if another worker or driver has the call or the run
+/// now: the next step reads their state. Every other refusal is an outcome. Without one the call would stay claimed, and its next
+/// attempt would be refused in the same way, without an end and without a trace.
+pub(crate) fn refused(error: Error) -> Step<Option<ToolOutcome>> {
+    match error.code() {
+        None => Err(StepError::Refused(error)),
+        Some(Code::LeaseLost) => Ok(None),
+        Some(code) => {
+            let failure = if code.retryable() { Failure::Unavailable } else { Failure::Denied };
+            Ok(Some(ToolOutcome::failed(failure, error.to_string())))
+        }
     }
 }
 

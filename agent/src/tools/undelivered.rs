@@ -11,8 +11,8 @@ use crate::context::transcript::{NO_RESULT, with_approved_arguments};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::approval;
-use crate::tools::calls;
 use crate::tools::claimed::MAY_HAVE_TAKEN_EFFECT;
+use crate::tools::delivery::{self, Delivery};
 use crate::tools::registry;
 
 const NEVER_BEGAN: &str = "The call did not run: its run ended before it began.";
@@ -100,7 +100,7 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
         | ToolCallStatus::Failed
         | ToolCallStatus::Rejected
         | ToolCallStatus::Cancelled => {
-            let calls::Delivery { result, .. } = calls::deliver(driver, row).await?;
+            let Delivery { result, .. } = delivery::deliver(driver, row).await?;
             let is_error = result.is_error();
             // The approval can be of a definition that the agent no longer has.
             let text = match &approval::approved_arguments(driver, row).await? {

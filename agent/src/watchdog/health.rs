@@ -16,7 +16,7 @@ use crate::context::entry::{
     self, RequestedCall, SessionEntry, WARNING, WarningEntry, data, is_answer,
 };
 use crate::run::driver::Driver;
-use crate::run::step::{Failure, Step, StepError};
+use crate::run::step::{RunFailure, Step, StepError};
 
 /// Minimum number of answers between two compactions by the watchdog.
 const ANSWERS_BETWEEN_COMPACTIONS: i64 = 5;
@@ -245,7 +245,7 @@ pub(crate) enum WatchdogStep {
     /// It compacts the context, if there is enough to compact.
     Compact,
     /// A message was added: read the conversation again.
-    LookAgain,
+    ReadAgain,
 }
 
 /// Acts on the measurements of the last answer, before the model is asked again.
@@ -266,7 +266,7 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
         }
         HealthAction::None | HealthAction::Compact => Ok(WatchdogStep::Go),
         HealthAction::Stop => {
-            Err(StepError::Failed(Failure::new("unhealthy", stop_reason(health))))
+            Err(StepError::Failed(RunFailure::new("unhealthy", stop_reason(health))))
         }
         HealthAction::Warn => {
             if is_warned(driver, health.iteration) {
@@ -277,7 +277,7 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
             let text = warning(health);
             let message = driver.message("system", text, &entry).kind(WARNING);
             driver.record(&[], None, vec![Call::of(message)]).await?;
-            Ok(WatchdogStep::LookAgain)
+            Ok(WatchdogStep::ReadAgain)
         }
     }
 }

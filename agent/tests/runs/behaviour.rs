@@ -75,7 +75,7 @@ async fn check(scenario: Scenario, expected: ExpectFile) {
     let requests = Arc::new(Mutex::new(String::new()));
     let mut options = FixtureOptions::of(scenario.clerk, "answers: []");
     options.models = models(&scenario.scripts, &requests);
-    options.settings.look = Duration::from_secs(3_600);
+    options.settings.reload_interval = Duration::from_secs(3_600);
     add_read(&options.tools, 40_000);
     for (file, text) in &scenario.others {
         options.define(file, text);

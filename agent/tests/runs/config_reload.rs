@@ -58,7 +58,8 @@ impl Reloading {
             project.expect("the folder is valid");
         let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
         let (tell, told) = mpsc::unbounded_channel();
-        let settings = Settings { look: Duration::from_millis(20), ..Settings::named("runtime") };
+        let settings =
+            Settings { reload_interval: Duration::from_millis(20), ..Settings::named("runtime") };
         let catalog = extend(catalog);
         let runtime = Runtime::builder(abide.clone(), models, tools.clone(), catalog, settings)
             .reloads(source, servers, sandbox)

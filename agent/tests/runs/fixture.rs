@@ -189,7 +189,7 @@ impl FixtureOptions {
         let tools = tools(folder.path().join("ledger"));
         let settings = Settings {
             grace: Duration::from_millis(50),
-            look: Duration::from_millis(50),
+            reload_interval: Duration::from_millis(50),
             ..Settings::named("runtime")
         };
         let plan = FixtureOptions { folder, models: scripted(script), tools, settings };

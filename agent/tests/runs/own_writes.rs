@@ -19,7 +19,7 @@ async fn queries(turns: usize) -> i64 {
     let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
     options.models = answering(Walker::new(turns));
     // The runtime looks for runs again after this time.
-    options.settings.look = Duration::from_secs(3_600);
+    options.settings.reload_interval = Duration::from_secs(3_600);
     add_read(&options.tools, 100);
     let file = options.folder.path().join("abide.db");
     let engine = Engine::open(file, Config::default().into()).expect("the file opens");

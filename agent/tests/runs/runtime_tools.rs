@@ -108,5 +108,12 @@ async fn every_tool_of_the_runtime_works_in_a_session_with_a_scope() {
     ];
     assert_eq!(names, expected, "{calls:?}");
     assert!(calls.iter().all(|call| (call.1.as_str(), call.2) == ("succeeded", 1)), "{calls:?}");
+    // The runtime registers all of its tools: a new one has to be called in `SCRIPT`. The first two are tools of the fixture, the
+    // others are questions, which no model calls.
+    let sql =
+        "SELECT name FROM tools WHERE name NOT IN (SELECT tool_name FROM tool_calls) ORDER BY name";
+    let uncalled: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    let uncalled: Vec<String> = uncalled.into_iter().map(|(name,)| name).collect();
+    assert_eq!(uncalled, ["note", "pay", "program_call", "remote_agent_input", "tool_input"]);
     fixture.close().await;
 }

@@ -72,7 +72,7 @@ async fn open_with(
     // The grace is longer than a busy machine needs to stop a call.
     let settings = Settings {
         grace: Duration::from_secs(60),
-        look: Duration::from_millis(50),
+        reload_interval: Duration::from_millis(50),
         ..Settings::named("runtime")
     };
     let options = FixtureOptions { folder, models: answering(model.clone()), tools, settings };

@@ -18,7 +18,7 @@ pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::definitions::Definitions;
 use super::hint::{HintContext, of_locked, quoted, where_to};
-use super::host::{AgentHost, agents_file, check_folder_exists, open};
+use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
 use super::run::{ended, restarts, row, still_waits};
 use super::silence::StallNotice;
 use super::view::View;
@@ -90,7 +90,7 @@ async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failu
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
-            Some(open(options, folder).await?)
+            Some(open_project(options, folder).await?)
         }
         None => None,
     };
@@ -100,7 +100,7 @@ async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failu
     })?;
     let host = match project {
         Some(project) => {
-            Some(AgentHost::over(options, project, abide.clone(), &[&args.name]).await?)
+            Some(AgentHost::for_agents(options, project, abide.clone(), &[&args.name]).await?)
         }
         None => None,
     };

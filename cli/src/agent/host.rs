@@ -1,4 +1,5 @@
-//! The agents of a folder, and the runtime that drives their runs in this process.
+//! The agents of a folder, and the runtime that drives their runs in this process: [`abide_agent::Runtime`], which
+//! `agent/src/run.rs` describes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,16 @@ use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::printable::one_line;
 
-pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
+/// Opens a folder of agents. That comes before its database: if the folder is invalid, no file is created.
+///
+/// # Errors
+/// The folder cannot be used.
+pub(crate) async fn open_project(
+    options: &Options,
+    folder: &Path,
+) -> Result<AgentProject, Failure> {
     check_named(folder)?;
-    opened(options, folder).await.map_err(unusable)
+    try_open_project(options, folder).await.map_err(unusable)
 }
 
 /// Opens a folder without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
@@ -52,8 +60,11 @@ pub(crate) fn unusable(why: ProjectError) -> Failure {
     Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
 }
 
-/// The project of a folder.
-pub(super) async fn opened(options: &Options, folder: &Path) -> Result<AgentProject, ProjectError> {
+/// As [`open_project`], with the error of the project, for a command that reports it.
+pub(super) async fn try_open_project(
+    options: &Options,
+    folder: &Path,
+) -> Result<AgentProject, ProjectError> {
     let launcher = Launcher::this_program();
     let project = AgentProject::open_with(folder, &options.environment, launcher).await?;
     Ok(project.with_agent_loops(options.agent_loops.clone()))
@@ -195,38 +206,30 @@ const EXPOSED: &str = "the database is in the workspace of the agents: their too
      folder of abide.yaml, or outside of the workspace";
 
 impl AgentHost {
-    /// The agents of a folder. It is opened before the database: if it is invalid, no file is created.
-    ///
-    /// # Errors
-    /// The folder cannot be used.
-    pub(crate) async fn project(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
-        open(options, folder).await
-    }
-
     /// Drives the runs of an engine in this process.
     ///
     /// # Errors
     /// The runtime cannot be registered.
-    pub(crate) async fn open(
+    pub(crate) async fn for_engine(
         options: &Options,
         project: AgentProject,
         engine: &Engine,
     ) -> Result<AgentHost, Failure> {
-        AgentHost::with(options, project, Abide::embed(engine.clone()), Concern::All, None).await
+        AgentHost::start(options, project, Abide::embed(engine.clone()), Concern::All, None).await
     }
 
     /// Drives the runs of an engine in this process, and prints on stdout what it has read again because the folder has changed.
     ///
     /// # Errors
     /// The runtime cannot be registered.
-    pub(crate) async fn open_and_tell(
+    pub(crate) async fn for_server(
         options: &Options,
         project: AgentProject,
         engine: &Engine,
     ) -> Result<AgentHost, Failure> {
         let abide = Abide::embed(engine.clone());
         let json = options.json;
-        AgentHost::with(
+        AgentHost::start(
             options,
             project,
             abide,
@@ -258,21 +261,22 @@ impl AgentHost {
     ///
     /// # Errors
     /// The runtime cannot be registered.
-    pub(super) async fn over(
+    pub(super) async fn for_agents(
         options: &Options,
         project: AgentProject,
         abide: Abide,
         agents: &[&str],
     ) -> Result<AgentHost, Failure> {
-        AgentHost::with(options, project, abide, Concern::Agents(agents), None).await
+        AgentHost::start(options, project, abide, Concern::Agents(agents), None).await
     }
 
-    async fn with(
+    /// Registers the agents of the project, and starts the runtime that drives their runs.
+    async fn start(
         options: &Options,
         mut project: AgentProject,
         abide: Abide,
         concern: Concern<'_>,
-        report: Option<Box<OnChange>>,
+        on_change: Option<Box<OnChange>>,
     ) -> Result<AgentHost, Failure> {
         project.catalog = project.catalog.prompts_of(&abide);
         // An engine that programs share is in another process.
@@ -306,8 +310,8 @@ impl AgentHost {
         if let Some(tracer) = tracer {
             runtime = runtime.traces(tracer);
         }
-        if let Some(report) = report {
-            runtime = runtime.on_change(report);
+        if let Some(on_change) = on_change {
+            runtime = runtime.on_change(on_change);
         }
         let runtime = runtime.build();
         let registry = RegistryParts {

@@ -1,4 +1,6 @@
 //! `abide agent run`: starts or continues a run, and follows it until it ends or waits for a decision.
+//!
+//! With `--db` this process also drives the run ([`AgentHost`]); otherwise the server does.
 
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use clap::Args;
 use super::approvals::{Decider, consent, decide, program_question};
 use super::definitions::Definitions;
 use super::hint::{HintContext, of_folder, of_locked, quoted, where_to};
-use super::host::{AgentHost, agents_file, check_folder_exists, open};
+use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, connect};
@@ -54,7 +56,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
-            Some(open(options, folder).await?)
+            Some(open_project(options, folder).await?)
         }
         None => None,
     };
@@ -65,7 +67,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     })?;
     let host = match project {
         Some(project) => {
-            Some(AgentHost::over(options, project, abide.clone(), &[&args.name]).await?)
+            Some(AgentHost::for_agents(options, project, abide.clone(), &[&args.name]).await?)
         }
         None => None,
     };
@@ -82,7 +84,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
 /// Starts or continues the run, and shows its events until it ends or waits.
 async fn follow(definitions: &Definitions<'_>, abide: &Abide, args: Run) -> Result<(), Failure> {
     let Definitions { options, folder, .. } = *definitions;
-    let run = match begin(definitions, abide, &args).await {
+    let run = match start_or_find(definitions, abide, &args).await {
         Ok(run) => run,
         Err(failure) => {
             let session = args.session.as_deref();
@@ -232,8 +234,12 @@ pub(super) async fn restarts(abide: &Abide, id: &str) -> Result<Vec<(i64, i64)>,
     Ok(abide.sql(sql).param("id", id).fetch().await?)
 }
 
-/// A run in its own session, both with one id; the existing run if it was started before.
-async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Result<Row, Failure> {
+/// Starts a run in its own session, both with one id. Returns the existing run if it was started before.
+async fn start_or_find(
+    definitions: &Definitions<'_>,
+    abide: &Abide,
+    args: &Run,
+) -> Result<Row, Failure> {
     let existing = match &args.id {
         Some(id) => find(abide, id).await?,
         None => None,
@@ -249,10 +255,10 @@ async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Resu
     let session_id = args.session.as_ref().or(of_run).unwrap_or(&id);
     let run = StartRun::new(session_id).id(&id).input(&args.input);
     if args.session.is_some() {
-        return begun(abide, run.agent(&args.name), args).await;
+        return start_in_session(abide, run.agent(&args.name), args).await;
     }
     if existing.is_some() {
-        return begun(abide, run, args).await;
+        return start_in_session(abide, run, args).await;
     }
     // Both or neither: an unknown agent leaves no session.
     match abide.batch([Call::of(session), Call::of(run.clone())]).await {
@@ -265,11 +271,11 @@ async fn begin(definitions: &Definitions<'_>, abide: &Abide, args: &Run) -> Resu
         Err(error) => return Err(error.into()),
     }
     // The session exists without the run. It can be one of another agent.
-    begun(abide, run.agent(&args.name), args).await
+    start_in_session(abide, run.agent(&args.name), args).await
 }
 
-/// A run in an existing session.
-async fn begun(abide: &Abide, run: StartRun, args: &Run) -> Result<Row, Failure> {
+/// Starts a run in an existing session.
+async fn start_in_session(abide: &Abide, run: StartRun, args: &Run) -> Result<Row, Failure> {
     let Committed { value: found, duplicate, .. } = abide.call(run).await?;
     if duplicate {
         check_same(abide, &found, args).await?;

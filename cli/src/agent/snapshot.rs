@@ -10,7 +10,7 @@ use abide_schema::{Code, Refusal, limits};
 use clap::Args;
 
 use super::hint::{HintContext, quoted};
-use super::host::{AgentHost, check_folder_exists, open};
+use super::host::{AgentHost, check_folder_exists, open_project};
 use super::run::watch;
 use crate::call::make;
 use crate::connect::{Access, connect};
@@ -140,7 +140,7 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
-            Some(open(options, folder).await?)
+            Some(open_project(options, folder).await?)
         }
         None => None,
     };
@@ -148,7 +148,7 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
     let host = match project {
         Some(project) => {
             let agents: Vec<&str> = snapshot.agents.iter().map(|agent| &*agent.name).collect();
-            Some(AgentHost::over(options, project, abide.clone(), &agents).await?)
+            Some(AgentHost::for_agents(options, project, abide.clone(), &agents).await?)
         }
         None => None,
     };

@@ -187,7 +187,7 @@ export interface BuiltinTables {
     /** When it was claimed. */
     at: number;
   };
-  /** A waiting entry, under one key of its session's scope. */
+  /** Work that can be claimed, under one key of its session's scope. */
   waiting: {
     /** Its queue: `r`, or `t` and the name of a tool. */
     queue: string;

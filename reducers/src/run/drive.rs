@@ -1,4 +1,5 @@
-//! Driving a run: under a lease, so that one driver at a time advances it.
+//! Driving a run: under a lease, so that one driver at a time advances it. This file decides who may claim a run, and what the holder
+//! of the lease may record. What follows when the lease expires is `lapse_run` in `run/end.rs`.
 
 use abide_schema::{Abort, Code, Context, Refusal, Seq, limits, reducer};
 use schemars::JsonSchema;
@@ -7,9 +8,9 @@ use serde_json::Value as JsonValue;
 
 use super::rows::add_event;
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
+use crate::claim_queue::{self, ClaimBudget, QueueScan};
 use crate::pause::rows::Pause;
 use crate::session::{self, Session};
-use crate::waiting::{self, ClaimBudget, QueueScan};
 use crate::{budget, check, delegation, lease};
 
 /// The consumption of a model's answer.
@@ -113,7 +114,7 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
         let found = ctx.find::<Run>(next, &[created_at.into(), id.as_str().into()])?;
         Ok(found.into_iter().next().map(|run| run.id))
     };
-    let mut scan = QueueScan::new(waiting::RUNS.to_owned());
+    let mut scan = QueueScan::new(claim_queue::RUNS.to_owned());
     // An active run has no output, so that they are small.
     let mut budget = ClaimBudget::new();
     while let Some(id) = scan.next(ctx, &mut budget, following)? {
@@ -141,7 +142,7 @@ pub fn heartbeat_run(
     fencing_token: i64,
     lease_ms: i64,
 ) -> Result<Run, Abort> {
-    let mut run = held(ctx, &id, fencing_token)?;
+    let mut run = find_held(ctx, &id, fencing_token)?;
     run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
     save(ctx, run)
 }
@@ -164,7 +165,7 @@ pub fn record_run(
     /// after it, the call is refused with `conflict`; if not, the driver need not read them again.
     unchanged_since: Option<i64>,
 ) -> Result<Run, Abort> {
-    let mut run = held(ctx, &id, fencing_token)?;
+    let mut run = find_held(ctx, &id, fencing_token)?;
     if let Some(known) = unchanged_since {
         check_unchanged(ctx, &run, Seq(known))?;
     }
@@ -180,13 +181,13 @@ pub fn record_run(
             budget::settle(ctx, &run, tokens, spent.cost_micros)?;
         }
     }
-    tell_all(ctx, &mut run, events.unwrap_or_default())?;
+    add_driver_events(ctx, &mut run, events.unwrap_or_default())?;
     save(ctx, run)
 }
 
 /// Adds a driver's events; the events that end a turn are not allowed here. A handoff is refused if the caller on whose behalf the
 /// run works may not use the other agent.
-pub(super) fn tell_all(
+pub(super) fn add_driver_events(
     ctx: &mut Context<'_>,
     run: &mut Run,
     events: Vec<NewRunEvent>,
@@ -252,20 +253,20 @@ fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
 }
 
 /// Loads a run, if the caller holds it with this token.
-pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
-    let run = held_quietly(ctx, id, fencing_token)?;
+pub(crate) fn find_held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
+    let run = find_held_unnamed(ctx, id, fencing_token)?;
     ctx.about(&run.session_id);
     Ok(run)
 }
 
 /// Loads a run that its driver may continue: the caller holds it with this token, and neither the run, nor its session, nor a
 /// run above it is being ended. Otherwise the only thing left to do is to end it as aborted.
-pub(super) fn held_and_wanted(
+pub(super) fn find_continuing(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: i64,
 ) -> Result<Run, Abort> {
-    let run = held(ctx, id, fencing_token)?;
+    let run = find_held(ctx, id, fencing_token)?;
     let session = ctx.without_policies(|ctx| ctx.get::<Session>(&*run.session_id))?;
     let is_closing = match &session {
         Some(session) => session::is_closing(ctx, session)?,
@@ -285,7 +286,7 @@ pub(super) fn held_and_wanted(
 }
 
 /// Loads a run, if the caller holds it with this token. The event does not name the session.
-pub(crate) fn held_quietly(
+pub(crate) fn find_held_unnamed(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: i64,

@@ -1,17 +1,18 @@
-//! How a run ends: its driver ends it, a caller aborts it, or its time limit ends it while it waits.
+//! How a run ends: its driver ends it, a caller aborts it, its time limit ends it while it waits, or its lease expires after an abort
+//! was requested.
 
 use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::delegated_session::LeftCalls;
-use super::drive::{held, held_and_wanted, tell_all};
+use super::drive::{add_driver_events, find_continuing, find_held};
 use super::stop::{
-    ABORTED, aborted_message, end_overdue, fail, stop_alone, stop_delegated_at_once,
+    ABORTED, aborted_message, end_overdue, fail, stop, stop_alone, stop_delegated_at_once,
 };
 use super::{
-    NewRunEvent, Run, RunEventKind, RunStatus, WaitLimit, delegated_session, find, save, status,
-    tell,
+    NewRunEvent, Run, RunEventKind, RunStatus, WaitLimit, add_consequence, add_status,
+    delegated_session, find, save,
 };
 use crate::cleanup::{self, Task};
 use crate::{budget, check, delegation, lease};
@@ -44,18 +45,18 @@ pub fn finish_run(
         return Ok(ReducerResult::Duplicate(ended.seq, ended));
     }
     let mut run = match end {
-        RunEnd::Done => held_and_wanted(ctx, &id, fencing_token)?,
-        RunEnd::Failed | RunEnd::Aborted => held(ctx, &id, fencing_token)?,
+        RunEnd::Done => find_continuing(ctx, &id, fencing_token)?,
+        RunEnd::Failed | RunEnd::Aborted => find_held(ctx, &id, fencing_token)?,
     };
     budget::release(ctx, &run)?;
-    tell_all(ctx, &mut run, events.unwrap_or_default())?;
+    add_driver_events(ctx, &mut run, events.unwrap_or_default())?;
     match (end, code) {
         (RunEnd::Done, None) => {
             let output = output.unwrap_or_default();
             run.status = RunStatus::Done;
             run.output = Some(Json::from(JsonValue::Object(output.clone())));
-            status(ctx, &mut run, "idle")?;
-            tell(ctx, &mut run, RunEventKind::Done, json!({"assistant_data": output}))?;
+            add_status(ctx, &mut run, "idle")?;
+            add_consequence(ctx, &mut run, RunEventKind::Done, json!({"assistant_data": output}))?;
             run.close(ctx.now, None);
         }
         (RunEnd::Failed, Some(code)) => {
@@ -183,4 +184,27 @@ fn end_with_parts(ctx: &mut Context<'_>, run: Run) -> Result<Run, Abort> {
     let run = end_overdue(ctx, run)?;
     cleanup::begin(ctx, task)?;
     Ok(run)
+}
+
+/// Handles the expired lease of a run: another driver can claim it. If an abort was requested, the run ends: nobody is left to do
+/// it.
+#[reducer]
+pub fn lapse_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    lease_expires_at: Micros,
+) -> Result<Run, Abort> {
+    let mut run = find(ctx, &id)?;
+    let is_running = run.status == RunStatus::Running;
+    if !is_running || run.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
+        return Err(check::not_due(&id, lease_expires_at).into());
+    }
+    run.driver = None;
+    run.lease_expires_at = None;
+    if run.abort_requested_at.is_some() && !ctx.is_before("run", 11) {
+        let reason = run.reason.clone();
+        return stop(ctx, run, reason.as_deref());
+    }
+    budget::release(ctx, &run)?;
+    save(ctx, run)
 }

@@ -6,8 +6,8 @@
 
 use abide_schema::{Abort, Context, Micros, table};
 
+use crate::claim_queue;
 use crate::session::Session;
-use crate::waiting;
 
 /// The place of all active runs: after every time.
 pub const ACTIVE: i64 = i64::MAX;
@@ -85,7 +85,7 @@ fn each(
         let session = ctx.get::<Session>(run.session_id)?;
         let scope = session.map(|session| session.scope.value()).unwrap_or_default();
         let texts = scope.as_object().into_iter().flatten();
-        let parts = texts.filter_map(|(key, value)| Some(waiting::part(key, value.as_str()?)));
+        let parts = texts.filter_map(|(key, value)| Some(claim_queue::part(key, value.as_str()?)));
         for part in parts.chain([String::new()]) {
             let entry = RunListEntry {
                 agent: run.agent.to_owned(),

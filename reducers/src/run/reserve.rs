@@ -4,7 +4,7 @@ use abide_schema::{Abort, Context, reducer};
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use super::drive::held_and_wanted;
+use super::drive::find_continuing;
 use crate::{budget, check};
 
 /// The result of `reserve_usage`.
@@ -29,7 +29,7 @@ pub fn reserve_usage(
     /// Estimated cost in millionths of a dollar, if the price is known.
     cost_micros: Option<i64>,
 ) -> Result<ReservedUsage, Abort> {
-    let run = held_and_wanted(ctx, &id, fencing_token)?;
+    let run = find_continuing(ctx, &id, fencing_token)?;
     let counts = 0..=i64::from(u32::MAX);
     check::within("tokens", Some(tokens), &counts)?;
     check::within("cost_micros", cost_micros, &counts)?;

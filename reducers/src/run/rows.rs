@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
 use super::list;
-use crate::waiting;
+use crate::claim_queue;
 
 /// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -248,13 +248,13 @@ pub(crate) fn active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<R
 }
 
 /// Adds a status event.
-pub(crate) fn status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abort> {
-    tell(ctx, run, RunEventKind::Status, json!({"status": status}))
+pub(crate) fn add_status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abort> {
+    add_consequence(ctx, run, RunEventKind::Status, json!({"status": status}))
 }
 
-/// Adds a consequence of a call to a run's events, whether or not its caller can see them; the run's row must
-/// be written afterwards.
-pub(crate) fn tell(
+/// Adds an event that is a consequence of a call, whether or not its caller can see the events of the run. The caller of this saves
+/// the run afterwards.
+pub(crate) fn add_consequence(
     ctx: &mut Context<'_>,
     run: &mut Run,
     kind: RunEventKind,
@@ -263,6 +263,7 @@ pub(crate) fn tell(
     ctx.without_policies(|ctx| add_event(ctx, run, kind, data))
 }
 
+/// Adds an event as the caller, under its policies, and copies it to the runs above. The caller of this saves the run afterwards.
 pub(super) fn add_event(
     ctx: &mut Context<'_>,
     run: &mut Run,
@@ -271,7 +272,7 @@ pub(super) fn add_event(
 ) -> Result<(), Abort> {
     insert_event(ctx, run, kind, Json::of(&data))?;
     match &run.parent_id {
-        Some(parent) if !is_former(ctx) => tell_above(ctx, run, parent.clone(), kind, data),
+        Some(parent) if !is_former(ctx) => copy_to_runs_above(ctx, run, parent.clone(), kind, data),
         _ => Ok(()),
     }
 }
@@ -299,7 +300,7 @@ fn insert_event(
 }
 
 /// Copies an event of a delegated run to the active runs above it, as a status that names the run.
-fn tell_above(
+fn copy_to_runs_above(
     ctx: &mut Context<'_>,
     run: &Run,
     parent: String,
@@ -354,16 +355,16 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     if run.status.is_terminal() && before.as_ref().is_some_and(|it| !it.status.is_terminal()) {
         list::end(ctx, &run.listed())?;
     }
-    let waited = before.is_some_and(|before| before.waits());
-    if waited != run.waits() {
-        waiting::note(ctx, run.entry(), run.waits())?;
+    let was_claimable = before.is_some_and(|before| before.is_claimable());
+    if was_claimable != run.is_claimable() {
+        claim_queue::set(ctx, run.entry(), run.is_claimable())?;
     }
     Ok(run)
 }
 
 impl Run {
     /// Whether a driver can claim it now.
-    fn waits(&self) -> bool {
+    fn is_claimable(&self) -> bool {
         self.status == RunStatus::Running && self.driver.is_none()
     }
 
@@ -389,11 +390,11 @@ impl Run {
     pub(super) fn close(&mut self, now: Micros, reason: Option<String>) {
         self.ended_at = Some(now);
         self.reason = reason;
-        self.let_go();
+        self.release_driver();
     }
 
-    /// Its driver no longer holds it.
-    pub(crate) fn let_go(&mut self) {
+    /// Ends the claim of its driver; the caller saves it.
+    pub(crate) fn release_driver(&mut self) {
         self.driver = None;
         self.lease_expires_at = None;
     }
@@ -410,9 +411,9 @@ impl Run {
     }
 
     /// Its queue entry.
-    pub(crate) fn entry(&self) -> waiting::QueueEntry<'_> {
-        let queue = waiting::RUNS.to_owned();
+    pub(crate) fn entry(&self) -> claim_queue::QueueEntry<'_> {
+        let queue = claim_queue::RUNS.to_owned();
         let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);
-        waiting::QueueEntry { queue, since, id, session_id }
+        claim_queue::QueueEntry { queue, since, id, session_id }
     }
 }

@@ -4,11 +4,11 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, reducer};
 
 use super::active_agent::{is_before_owners, last_of_session};
-use super::{Run, RunStatus, active, list, save, starter, status};
+use super::{Run, RunStatus, active, add_status, list, save, starter};
 use crate::agent::RunPurpose;
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
-use crate::{agent, check, lease, waiting};
+use crate::{agent, check, claim_queue, lease};
 
 /// Starts a run of a session's agent. `input` is the user's message. Another agent is accepted only if it took over the turn of
 /// the last run in the session by a handoff. A run for a delegation is started by `start_child_run` instead. The definition of the agent says who may start its
@@ -36,7 +36,7 @@ pub fn start_run(
             return again(ctx, before, &session_id, agent.as_deref());
         }
     }
-    let session = session::wanted(ctx, &session_id)?;
+    let session = session::find_accepting(ctx, &session_id)?;
     let agent = agent.unwrap_or_else(|| session.agent.clone());
     let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
     let purpose = RunPurpose::Session;
@@ -57,7 +57,8 @@ pub(crate) struct NewRun {
     pub(crate) deadline_at: Option<Micros>,
 }
 
-/// Starts a run in a session without one.
+/// Starts a run in a session without one: decides its revision, time limit and first event. Nobody drives it yet; a driver claims it
+/// with `claim_run` or `claim_next_run` (`run/drive.rs`).
 pub(crate) fn begin(
     ctx: &mut Context<'_>,
     session: Session,
@@ -106,9 +107,9 @@ pub(crate) fn begin(
         waiting_since: None,
     };
     starter::insert(ctx, &run, &starter)?;
-    waiting::note(ctx, run.entry(), true)?;
+    claim_queue::set(ctx, run.entry(), true)?;
     list::begin(ctx, &run.listed())?;
-    status(ctx, &mut run, "thinking")?;
+    add_status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)
 }

@@ -1,17 +1,18 @@
-//! How the parts of an ended or aborted run are stopped. The reducers and cleanups that call this handle the runs
-//! that it delegated.
+//! What ends with a run: its driver is asked to stop, its session is released, its request for a supervisor is withdrawn. The
+//! reducers (`run/end.rs`) and cleanups that call this handle the runs that it delegated.
 
-use abide_schema::{Abort, Context, Micros, reducer};
+use abide_schema::{Abort, Context};
 use serde_json::json;
 
 use super::active_agent::is_before_owners;
 use super::delegated_session::LeftCalls;
 use super::{
-    Run, RunEventKind, RunStatus, active, delegated_session, find, save, status, tell, wait,
+    Run, RunEventKind, RunStatus, active, add_consequence, add_status, delegated_session, save,
+    wait,
 };
 use crate::cleanup::{self, Task};
 use crate::session::{self, Session, SessionStatus};
-use crate::{budget, check, delegation, handoff};
+use crate::{budget, delegation, handoff};
 
 /// Version 3: an abort of a waiting run activates its session. The tables do not change.
 pub(super) const WAKE_SESSIONS: &str = "SELECT 1";
@@ -126,29 +127,6 @@ pub(crate) fn stop(
     Ok(run)
 }
 
-/// Handles the expired lease of a run: another driver can claim it. If an abort was requested, the run ends: nobody is left to do
-/// it.
-#[reducer]
-pub fn lapse_run(
-    ctx: &mut Context<'_>,
-    id: String,
-    lease_expires_at: Micros,
-) -> Result<Run, Abort> {
-    let mut run = find(ctx, &id)?;
-    let held = run.status == RunStatus::Running;
-    if !held || run.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
-        return Err(check::not_due(&id, lease_expires_at).into());
-    }
-    run.driver = None;
-    run.lease_expires_at = None;
-    if run.abort_requested_at.is_some() && !ctx.is_before("run", 11) {
-        let reason = run.reason.clone();
-        return stop(ctx, run, reason.as_deref());
-    }
-    budget::release(ctx, &run)?;
-    save(ctx, run)
-}
-
 /// The code of a run that was exported and continues elsewhere.
 pub(crate) const MOVED: &str = "moved";
 
@@ -194,8 +172,8 @@ pub(super) fn fail(
     run.status = to;
     run.error_code = Some(code.to_owned());
     run.error_message = Some(message.to_owned());
-    status(ctx, run, "idle")?;
-    tell(ctx, run, RunEventKind::Error, json!({"message": message, "code": code}))?;
+    add_status(ctx, run, "idle")?;
+    add_consequence(ctx, run, RunEventKind::Error, json!({"message": message, "code": code}))?;
     // Before, the row of an aborted run did not say why.
     let says_why = to == RunStatus::Aborted && !is_before_owners(ctx);
     run.close(ctx.now, says_why.then(|| message.to_owned()));

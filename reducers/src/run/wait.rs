@@ -1,12 +1,15 @@
-//! How a run waits for a decision, and continues.
+//! How a run waits for a decision, and continues. A driver asks for the wait ([`wait_run()`]); a decision on a call, a settlement, an
+//! answered handoff or a resumed session continues it ([`continue_if_decided`]). A run that continues has no driver, so any runtime
+//! can claim it.
 
 use abide_schema::{Abort, Context, Micros, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
 use super::active_agent::is_before_owners;
-use super::drive::held_and_wanted;
+use super::drive::find_continuing;
 use super::{
-    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, is_former, save, status, tell,
+    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, add_consequence, add_status,
+    is_former, save,
 };
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
@@ -22,24 +25,24 @@ pub fn wait_run(
     /// When the run ends if it still waits: the time limit of an agent that has taken over the turn, if it includes waits.
     ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
-    let mut run = held_and_wanted(ctx, &id, fencing_token)?;
+    let mut run = find_continuing(ctx, &id, fencing_token)?;
     let session = session::find(ctx, &run.session_id)?;
-    let rests = session.status == SessionStatus::Suspended;
-    let own = awaited(ctx, &session)?.or_else(|| rests.then(|| RESUME.to_owned()));
+    let is_suspended = session.status == SessionStatus::Suspended;
+    let own = awaited(ctx, &session)?.or_else(|| is_suspended.then(|| RESUME.to_owned()));
     let reason = match own {
         Some(own) => Some(own),
         None => awaited_below(ctx, &run)?,
     };
     let Some(reason) = reason else { return Ok(run) };
     limit_wait(ctx, &run, ends_at)?;
-    tell(ctx, &mut run, RunEventKind::Interrupt, JsonValue::Object(interrupt))?;
+    add_consequence(ctx, &mut run, RunEventKind::Interrupt, JsonValue::Object(interrupt))?;
     if session.status == SessionStatus::Active {
         let why = format!("run {id} waits for {reason}");
         session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(why))?;
     }
     run.status = RunStatus::Waiting;
     run.reason = Some(reason);
-    run.let_go();
+    run.release_driver();
     save(ctx, run)
 }
 
@@ -105,18 +108,20 @@ pub(super) fn wake_above(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> 
         return Ok(());
     };
     ctx.without_policies(|ctx| match ctx.get::<Run>(parent_id)? {
-        Some(parent) if parent.status == RunStatus::Waiting => go_on(ctx, &parent.session_id),
+        Some(parent) if parent.status == RunStatus::Waiting => {
+            continue_run(ctx, &parent.session_id)
+        }
         _ => Ok(()),
     })
 }
 
 /// Continues a session's run if the last thing that it waited for has arrived, whether
-/// the caller can see the run or not. A session without a run that rested for it is active again.
-pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+/// the caller can see the run or not. A session without a run that was suspended for it is active again.
+pub(crate) fn continue_if_decided(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
-        go_on(ctx, session_id)?;
+        continue_run(ctx, session_id)?;
         if active(ctx, session_id)?.is_none() {
-            wake_alone(ctx, session_id)?;
+            activate_session(ctx, session_id)?;
         }
         Ok(())
     })
@@ -124,10 +129,10 @@ pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort>
 
 /// The beginning of the reason of a session without a run that is suspended for a decision. No caller can give such a reason:
 /// the next decision would make the session active again.
-pub(crate) const RESTS: &str = "a call waits for ";
+pub(crate) const CALL_WAITS: &str = "a call waits for ";
 
 /// Suspends a session without a run while a call of it waits for a decision, as `wait_run` does for a run.
-pub(crate) fn rest(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+pub(crate) fn suspend_for_call(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     if is_before_owners(ctx) {
         return Ok(());
     }
@@ -139,27 +144,29 @@ pub(crate) fn rest(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort>
             return Ok(());
         }
         let Some(what) = awaited(ctx, &session)? else { return Ok(()) };
-        let reason = format!("{RESTS}{what}");
+        let reason = format!("{CALL_WAITS}{what}");
         session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(reason))
             .map(drop)
     })
 }
 
 /// Whether a session is suspended only because a call of it waits for a decision.
-pub(crate) fn is_resting(session: &Session) -> bool {
+pub(crate) fn is_suspended_for_call(session: &Session) -> bool {
     session.status == SessionStatus::Suspended
-        && session.reason.as_deref().is_some_and(|reason| reason.starts_with(RESTS))
+        && session.reason.as_deref().is_some_and(|reason| reason.starts_with(CALL_WAITS))
 }
 
-fn wake_alone(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+/// Activates a session without a run that was suspended for the decision on a call.
+fn activate_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
-    if !is_resting(&session) || awaited(ctx, &session)?.is_some() {
+    if !is_suspended_for_call(&session) || awaited(ctx, &session)?.is_some() {
         return Ok(());
     }
     session::to_status(ctx, session, SessionStatus::Active, |_| {}).map(drop)
 }
 
-fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+/// Continues the waiting run of a session, unless there is something else to wait for.
+fn continue_run(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let waiting = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
     let runs = ctx.find::<Run>(waiting, &[Value::from(session_id)])?;
     let Some(mut run) = runs.into_iter().find(|run| run.status == RunStatus::Waiting) else {
@@ -170,8 +177,9 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
         return Ok(());
     }
     // A suspended session is woken by resume_session; a decision alone does not wake it.
-    let rests = session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
-    if rests || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
+    let needs_resume =
+        session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
+    if needs_resume || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
         return Ok(());
     }
     if session.status == SessionStatus::Suspended {
@@ -182,15 +190,16 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
 }
 
 /// Continues a paused run. Its driver looks at what else it waits for.
-pub(crate) fn go_on_after_pause(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+pub(crate) fn continue_after_pause(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.status = RunStatus::Running;
     next_turn(ctx, run)
 }
 
+/// Starts the next turn of a run that is claimable again.
 fn next_turn(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.reason = None;
     run.turn += 1;
-    status(ctx, &mut run, "resuming")?;
+    add_status(ctx, &mut run, "resuming")?;
     let run = save(ctx, run)?;
     wake_above(ctx, &run)?;
     Ok(run)

@@ -30,7 +30,7 @@ pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<boo
 }
 
 /// Loads a session that has not ended and is not cancelled, so that new work can start for it.
-pub(crate) fn wanted(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
+pub(crate) fn find_accepting(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = open(ctx, id)?;
     if is_closing(ctx, &session)? {
         let detail = format!("session {id} is being cancelled and accepts no new work");

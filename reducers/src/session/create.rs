@@ -5,7 +5,7 @@ use abide_schema::{Abort, Code, Context, Json, Refusal, reducer};
 use serde_json::Value as JsonValue;
 
 use super::ancestors::check_depth;
-use super::{Session, SessionStatus, scope, wanted};
+use super::{Session, SessionStatus, find_accepting, scope};
 use crate::run::active_agent::is_before_owners;
 use crate::{agent, check};
 
@@ -86,7 +86,7 @@ fn make(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
         agent::check_owns_sessions(ctx, &new.agent)?;
     }
     if let Some(parent) = &new.parent_id {
-        let parent = wanted(ctx, parent)?;
+        let parent = find_accepting(ctx, parent)?;
         check_depth(ctx, &parent)?;
         scope::inherit(&mut new.scope, &parent)?;
     }

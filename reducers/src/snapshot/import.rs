@@ -26,7 +26,7 @@ use crate::run::{self, Run, RunEventKind, RunStatus};
 use crate::session::{self, NewSession, Session, SessionStatus};
 use crate::tool::Tool;
 use crate::tool_call::{RequestedCall, ToolCall};
-use crate::{agent, budget, check, delegation, lease, pause, waiting};
+use crate::{agent, budget, check, claim_queue, delegation, lease, pause};
 
 /// Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents
 /// of the snapshot must exist here, with the same definitions; `any_definition` accepts others. The same snapshot with
@@ -296,7 +296,7 @@ impl Import<'_> {
         let (parent, ids) = parent.ok_or_else(missing)?;
         let call_id = ids.calls.get(&source.session_id).cloned().ok_or_else(missing)?;
         let parent = ctx.get::<Run>(&parent.id)?.ok_or_else(missing)?;
-        let above = session::wanted(ctx, &parent.session_id)?;
+        let above = session::find_accepting(ctx, &parent.session_id)?;
         let starter = ctx.caller.clone();
         let purpose = RunPurpose::Delegation;
         let agent = agent::ready(ctx, &source.agent, purpose, &starter, &above.scope)?;
@@ -321,7 +321,7 @@ impl Import<'_> {
     ) -> Result<Run, Abort> {
         let session = match parent {
             Some(parent) => {
-                let above = session::wanted(ctx, &parent.session_id)?;
+                let above = session::find_accepting(ctx, &parent.session_id)?;
                 session::make_child(ctx, session_id, source.agent.clone(), &above)?
             }
             None => {
@@ -448,7 +448,7 @@ impl Import<'_> {
         };
         let call = ctx.insert(call)?;
         if is_open {
-            waiting::note(ctx, call.entry(), true)?;
+            claim_queue::set(ctx, call.entry(), true)?;
         }
         Ok(())
     }
@@ -542,14 +542,14 @@ impl Import<'_> {
         };
         let starter = ctx.caller.clone();
         run::starter::insert(ctx, &run, &starter)?;
-        waiting::note(ctx, run.entry(), true)?;
+        claim_queue::set(ctx, run.entry(), true)?;
         run::list::begin(ctx, &run.listed())?;
         let mut from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
             "origin_run_id": source.id, "iterations": run.iterations});
         if let Some(tag) = &self.snapshot.tag {
             from["tag"] = json!(tag);
         }
-        run::tell(ctx, &mut run, RunEventKind::Status, from)?;
+        run::add_consequence(ctx, &mut run, RunEventKind::Status, from)?;
         run::save(ctx, run)
     }
 }

@@ -26,7 +26,7 @@ pub fn cancel_tool_call(
             for question in questions {
                 drop_waiting(ctx, question)?;
             }
-            run::wake(ctx, &call.session_id)?;
+            run::continue_if_decided(ctx, &call.session_id)?;
             Ok(ReducerResult::Fresh(call))
         }
         ToolCallStatus::Claimed if call.cancel_requested_at.is_none() => {

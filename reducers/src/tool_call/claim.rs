@@ -5,10 +5,10 @@ use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits,
 
 use super::holder::settlement_hint;
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refusal, save};
+use crate::claim_queue::{self, ClaimBudget, QueueScan};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
-use crate::waiting::{self, ClaimBudget, QueueScan};
 use crate::{check, cleanup, delegation, exchange};
 
 /// Default lease of a claim, in milliseconds.
@@ -240,7 +240,7 @@ struct ToolSearch {
 
 impl ToolSearch {
     fn new(tool: Tool) -> ToolSearch {
-        let scan = QueueScan::new(waiting::calls_of(&tool.name));
+        let scan = QueueScan::new(claim_queue::calls_of(&tool.name));
         ToolSearch { tool, scan, is_over: false, found: None, is_closing: false }
     }
 

@@ -167,7 +167,7 @@ pub fn settle_tool_call(
     call.evidence = evidence;
     call.settled_by = Some(ctx.caller.id().to_owned());
     let call = save(ctx, call)?;
-    run::wake(ctx, &call.session_id)?;
+    run::continue_if_decided(ctx, &call.session_id)?;
     Ok(ReducerResult::Fresh(call))
 }
 
@@ -248,7 +248,7 @@ pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abo
         session::stopped(ctx, &call.session_id)?;
     }
     if call.status == ToolCallStatus::Unknown {
-        run::rest(ctx, &call.session_id)?;
+        run::suspend_for_call(ctx, &call.session_id)?;
     }
     Ok(call)
 }

@@ -7,7 +7,7 @@ use super::{LostLease, ToolCall, ToolCallStatus, find, pinned};
 use crate::{check, lease};
 
 /// Loads a call, if the caller holds it with this token.
-pub(crate) fn held(
+pub(crate) fn find_held(
     ctx: &mut Context<'_>,
     call_id: &str,
     fencing_token: i64,

@@ -1,4 +1,5 @@
-//! Requesting a call of a registered tool, with valid arguments, once.
+//! Requesting a call of a registered tool, with valid arguments, once. This file decides whether the call waits for an approval, is
+//! claimed by its requester, or waits for a worker.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::pause::{Pause, PauseStatus};
 use crate::run::{self, Run};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool::{self, Tool};
-use crate::{approval, check, lease, waiting};
+use crate::{approval, check, claim_queue, lease};
 
 /// Requests a tool call. The same `call_id` with the same session, tool and arguments is the
 /// same call and returns the stored row; any difference is a conflict. With `claim_lease_ms`
@@ -43,7 +44,7 @@ pub fn request_tool_call(
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
     check::optional_name("worker", worker.as_deref())?;
-    let run = parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
+    let run = run_of_call(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
     if let Some(mut stored) = ctx.get::<ToolCall>(&call_id)? {
         ctx.about(&stored.session_id);
         let asks = needs_approval == Some(true);
@@ -51,7 +52,7 @@ pub fn request_tool_call(
         lease::hide(ctx, &mut stored.fencing_token)?;
         return Ok(ReducerResult::Duplicate(stored.created_seq, stored));
     }
-    let session = session::wanted(ctx, &session_id)?;
+    let session = session::find_accepting(ctx, &session_id)?;
     let tool = tool::find(ctx, &tool_name)?;
     let arguments = Arc::new(arguments);
     tool.check_arguments(ctx, &arguments)?;
@@ -66,7 +67,7 @@ pub fn request_tool_call(
         status: ToolCallStatus::Pending,
     };
     let mut call = requested.into_row(ctx);
-    let asks = tool.needs_approval || needs_approval == Some(true);
+    let waits_for_approval = tool.needs_approval || needs_approval == Some(true);
     let is_aborted = run.is_some_and(|run| run.abort_requested_at.is_some());
     if is_aborted && !ctx.is_before(super::rows::MODULE, 6) {
         // The abort has cancelled the calls of the run. Its driver may not know of it yet, and nothing would end a call that
@@ -76,27 +77,31 @@ pub fn request_tool_call(
         call.error = Some("the run was aborted before the call was requested".to_owned());
         return ctx.insert(call).map(ReducerResult::Fresh).map_err(taken);
     }
-    if asks {
+    if waits_for_approval {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
         check::lease(ctx.now, lease_ms)?;
-        if goes_on(ctx, &session, run_id.as_deref())? {
+        if runs_next(ctx, &session, run_id.as_deref())? {
             claim_at_once(ctx, &tool, &mut call, lease_ms, worker)?;
         }
     }
-    let call = keep(ctx, call)?;
-    if asks {
+    let call = insert(ctx, call)?;
+    if waits_for_approval {
         ctx.without_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
     session::touch(ctx, session)?;
-    if asks {
-        run::rest(ctx, &call.session_id)?;
+    if waits_for_approval {
+        run::suspend_for_call(ctx, &call.session_id)?;
     }
     Ok(ReducerResult::Fresh(call))
 }
 
 /// Whether the requester runs the call next. The driver of a run first stops where it is asked to.
-fn goes_on(ctx: &mut Context<'_>, session: &Session, run_id: Option<&str>) -> Result<bool, Abort> {
+fn runs_next(
+    ctx: &mut Context<'_>,
+    session: &Session,
+    run_id: Option<&str>,
+) -> Result<bool, Abort> {
     let Some(run_id) = run_id.filter(|_| !ctx.is_before(super::rows::MODULE, 5)) else {
         return Ok(true);
     };
@@ -120,17 +125,18 @@ fn claim_at_once(
     Ok(())
 }
 
-fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
+/// Writes a new call, and adds it to the queue of its tool if it can be claimed.
+fn insert(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
     let call = ctx.insert(call).map_err(taken)?;
-    if call.waits() {
-        waiting::note(ctx, call.entry(), true)?;
+    if call.is_claimable() {
+        claim_queue::set(ctx, call.entry(), true)?;
     }
     Ok(call)
 }
 
 /// Returns the run of a call, if it has one: a derived id belongs to its run, and other ids are not derived. So a call belongs to a
 /// run if and only if its id says so: no caller can request it in advance.
-fn parent(
+fn run_of_call(
     ctx: &mut Context<'_>,
     call_id: &str,
     session_id: &str,
@@ -146,7 +152,7 @@ fn parent(
         check_chosen(call_id)?;
         return Ok(None);
     };
-    let run = run::drive::held(ctx, run_id, fencing_token)?;
+    let run = run::drive::find_held(ctx, run_id, fencing_token)?;
     if run.session_id != session_id {
         let detail = format!("run {} belongs to another session", run.id);
         let hint = "a run requests calls in its own session only";

@@ -2,8 +2,8 @@
 
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, TextEnum, table};
 
+use crate::claim_queue;
 use crate::tool::{self, Tool, ToolVersion};
-use crate::waiting;
 
 /// The name of the module.
 pub(super) const MODULE: &str = "tool_call";
@@ -212,24 +212,24 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall
     call.seq = ctx.seq;
     let before = ctx.without_policies(|ctx| ctx.get::<ToolCall>(&call.call_id))?;
     ctx.update(&call)?;
-    let waited = before.is_some_and(|before| before.waits());
-    if waited != call.waits() {
-        waiting::note(ctx, call.entry(), call.waits())?;
+    let was_claimable = before.is_some_and(|before| before.is_claimable());
+    if was_claimable != call.is_claimable() {
+        claim_queue::set(ctx, call.entry(), call.is_claimable())?;
     }
     Ok(call)
 }
 
 impl ToolCall {
     /// Whether a worker can claim it now.
-    pub(super) fn waits(&self) -> bool {
+    pub(super) fn is_claimable(&self) -> bool {
         self.status == ToolCallStatus::Pending && self.retry_at.is_none()
     }
 
     /// Its queue entry.
-    pub(crate) fn entry(&self) -> waiting::QueueEntry<'_> {
-        let queue = waiting::calls_of(&self.tool_name);
+    pub(crate) fn entry(&self) -> claim_queue::QueueEntry<'_> {
+        let queue = claim_queue::calls_of(&self.tool_name);
         let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
-        waiting::QueueEntry { queue, since, id, session_id }
+        claim_queue::QueueEntry { queue, since, id, session_id }
     }
 }
 

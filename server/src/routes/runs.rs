@@ -1,4 +1,7 @@
 //! Runs over REST: start, read, abort. Their events are in [`events`], [`invoke`] waits for a turn.
+//!
+//! Starting a run is one call of the reducer `start_run` (`reducers/src/run/start.rs`), which decides whether it may start. No runtime
+//! is involved here.
 
 pub(super) mod events;
 pub(super) mod invoke;
@@ -22,7 +25,7 @@ use super::response::json as as_json;
 use super::rows::{row_of_result, rows, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
-use crate::connections::read_limiter::begin;
+use crate::connections::read_limiter::{ReadPermit, begin};
 use crate::problem::Problem;
 use crate::routes::idempotency_key::idempotency_key;
 
@@ -65,7 +68,8 @@ impl RunInput {
     }
 }
 
-/// Starts a run of an agent, in a new session or an existing one.
+/// Starts a run of an agent, in a new session or an existing one. The response does not wait for the run: a runtime that watches for
+/// runs without a driver drives it (`agent/src/run/dispatcher.rs`).
 pub(super) async fn start(
     State(app): State<AppState>,
     by: CallerExtension,
@@ -74,78 +78,82 @@ pub(super) async fn start(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
-    let waits_not = |given: Option<JsonValue>| match given {
-        None => Ok(()),
-        Some(_) => {
-            let detail = "wait_ms belongs to POST /v1/agents/{name}/invoke";
-            Err(Refusal::new(Code::BadRequest, detail)
-                .hint("remove wait_ms, or send the request to /v1/agents/{name}/invoke"))
-        }
-    };
     let key = idempotency_key(&headers)?;
-    let Begun { seq, run, duplicate, wait: () } =
-        begin_run(&app, &by, &agent, &content, key, waits_not).await?;
+    let request = RunRequest::read(&app, &by, &content).await?;
+    if request.body.wait_ms.is_some() {
+        let detail = "wait_ms belongs to POST /v1/agents/{name}/invoke";
+        let hint = "remove wait_ms, or send the request to /v1/agents/{name}/invoke";
+        return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
+    }
+    let StartedRun { seq, run, duplicate } = request.start(&app, &by, &agent, key).await?;
     let reply = json!({"seq": seq, "run": run, "duplicate": duplicate});
     let mut response = (StatusCode::CREATED, as_json(reply.to_string())).into_response();
-    if let Some(place) = place_of(&run) {
-        response.headers_mut().insert(LOCATION, place);
+    if let Some(location) = location_of(&run) {
+        response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }
 
+/// A request for a run that has been read. Nothing is written yet.
+struct RunRequest {
+    body: StartRunBody,
+    /// Held until the calls are in the engine's queue.
+    permit: Option<ReadPermit>,
+}
+
 /// A run that a request has started.
-struct Begun<T> {
+struct StartedRun {
     seq: Seq,
     run: JsonValue,
     duplicate: bool,
-    /// The part of the request about waiting.
-    wait: T,
 }
 
-/// Starts the run of a request. `wait` checks how long the request waits, before anything is written.
-async fn begin_run<T>(
-    app: &AppState,
-    by: &Caller,
-    agent: &str,
-    content: &RequestBody,
-    key: Option<&str>,
-    wait: impl FnOnce(Option<JsonValue>) -> Result<T, Refusal>,
-) -> Result<Begun<T>, Refusal> {
-    let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
-    let permit = app.read_limiter.permit(by, content.bytes()).await;
-    app.engine.check_room(by, content.bytes())?;
-    let mut wanted: StartRunBody = content.envelope(looks)?;
-    let wait = wait(wanted.wait_ms.take())?;
-    let is_named = wanted.id.is_some();
-    let calls = calls(by, agent, wanted, key)?;
-    let begun = begin(permit, app.engine.batch(by, &calls, key)).await;
-    let done = match (begun, calls.as_slice()) {
-        // A retry: the session exists, and the run confirms that it is the same one.
-        (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
-            app.engine.batch(by, std::slice::from_ref(run), key).await?
-        }
-        (done, _) => done.map_err(Refusal::outside_batch)?,
-    };
-    let Some(begun) = done.results.last() else {
-        return Err(Refusal::new(Code::Internal, "the batch has no result"));
-    };
-    let run = row_of_result(&begun.result);
-    Ok(Begun { seq: done.seq, run, duplicate: done.duplicate || begun.duplicate, wait })
+impl RunRequest {
+    async fn read(app: &AppState, by: &Caller, content: &RequestBody) -> Result<Self, Refusal> {
+        let permit = app.read_limiter.permit(by, content.bytes()).await;
+        app.engine.check_room(by, content.bytes())?;
+        let body = content.envelope(r#"{"input": "…", "session_id": "…"}, the last optional"#)?;
+        Ok(RunRequest { body, permit })
+    }
+
+    /// Starts the run.
+    async fn start(
+        self,
+        app: &AppState,
+        by: &Caller,
+        agent: &str,
+        key: Option<&str>,
+    ) -> Result<StartedRun, Refusal> {
+        let is_named = self.body.id.is_some();
+        let calls = calls_that_start(by, agent, self.body, key)?;
+        let done = match (begin(self.permit, app.engine.batch(by, &calls, key)).await, &*calls) {
+            // A retry: the session exists, and the run confirms that it is the same one.
+            (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
+                app.engine.batch(by, std::slice::from_ref(run), key).await?
+            }
+            (done, _) => done.map_err(Refusal::outside_batch)?,
+        };
+        let Some(started) = done.results.last() else {
+            return Err(Refusal::new(Code::Internal, "the batch has no result"));
+        };
+        let run = row_of_result(&started.result);
+        Ok(StartedRun { seq: done.seq, run, duplicate: done.duplicate || started.duplicate })
+    }
 }
 
 /// The address of a run.
-fn place_of(run: &JsonValue) -> Option<HeaderValue> {
+fn location_of(run: &JsonValue) -> Option<HeaderValue> {
     format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
 /// The calls that start a run: create the session, if necessary, and start the run. All or nothing.
-fn calls(
+fn calls_that_start(
     by: &Caller,
     agent: &str,
-    wanted: StartRunBody,
+    body: StartRunBody,
     key: Option<&str>,
 ) -> Result<Vec<BatchCall>, Refusal> {
-    let StartRunBody { input, session_id, id, deadline_ms, title, scope, metadata, .. } = wanted;
+    let StartRunBody { input, session_id, id, deadline_ms, title, scope, metadata, .. } = body;
     let mut calls = Vec::new();
     let session_id = match session_id {
         Some(session_id) if title.is_some() || scope.is_some() || metadata.is_some() => {
@@ -157,16 +165,16 @@ fn calls(
         }
         Some(session_id) => session_id,
         None => {
-            let made = session_of(by, agent, id.as_deref(), key);
-            let all = json!({"id": made, "agent": agent, "title": title, "scope": scope,
+            let session_id = new_session_id(by, agent, id.as_deref(), key);
+            let arguments = json!({"id": session_id, "agent": agent, "title": title, "scope": scope,
                 "metadata": metadata});
-            calls.push(call("create_session", all));
-            made
+            calls.push(call("create_session", arguments));
+            session_id
         }
     };
-    let all = json!({"session_id": session_id, "agent": agent, "input": input.into_text(), "id": id,
-        "deadline_ms": deadline_ms});
-    calls.push(call("start_run", all));
+    let arguments = json!({"session_id": session_id, "agent": agent, "input": input.into_text(),
+        "id": id, "deadline_ms": deadline_ms});
+    calls.push(call("start_run", arguments));
     Ok(calls)
 }
 
@@ -180,7 +188,7 @@ pub(super) fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
 
 /// The id of a session that is created for a run. A retry must use the same one, so it is derived from
 /// the run's id or the request id. Without either it is random.
-fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
+fn new_session_id(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
     let text = match (id, key) {
         (Some(id), _) => json!(["id", by.principal(), agent, id]).to_string(),
         (None, Some(key)) => json!(["key", by.principal(), agent, key]).to_string(),

@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{CurrentRows, Recorded, RunState};
+use super::{CurrentRows, NewRows, RunState};
 use crate::context::entry::{SessionEntry, test_row};
 use crate::context::summarized::SummarizedContext;
 use crate::run::decide::{Action, CallStep};
@@ -87,7 +87,7 @@ fn state(script: &str) -> RunState {
         }
     }
     let context = SummarizedContext::default();
-    state.apply(Recorded::Context { context, kept: Vec::new() });
+    state.apply(NewRows::Context { context, kept: Vec::new() });
     let rows = CurrentRows {
         run: run(json!({})),
         session: session(status),
@@ -95,8 +95,8 @@ fn state(script: &str) -> RunState {
         new,
         seq: Some(Seq(1)),
     };
-    state.apply(Recorded::Rows(Box::new(rows)));
-    state.apply(Recorded::Calls(calls));
+    state.apply(NewRows::Current(Box::new(rows)));
+    state.apply(NewRows::Calls(calls));
     state.waiting = waiting;
     state
 }
@@ -106,7 +106,7 @@ fn shown(action: &Action) -> String {
         calls.iter().map(|call| call.call_id.as_str()).collect::<Vec<_>>().join(" ")
     };
     match action {
-        Action::Rest(reason) => format!("rest {reason}"),
+        Action::Suspend(reason) => format!("suspend {reason}"),
         Action::Ask => "ask".to_owned(),
         Action::Calls(CallStep::Request(missing)) => {
             let ids: Vec<&str> = missing.iter().map(|call| call.call_id.as_str()).collect();
@@ -123,7 +123,7 @@ fn shown(action: &Action) -> String {
             format!("deliver {}", ended.collect::<Vec<_>>().join(" "))
         }
         Action::Finish(text) => format!("finish {text}"),
-        Action::Stop(text) => format!("stop {text}"),
+        Action::EndAtLimit(text) => format!("end at limit {text}"),
     }
 }
 
@@ -174,15 +174,15 @@ fn a_call_waits_for_the_run_that_it_has_started() {
 }
 
 #[test]
-fn a_suspended_session_rests_whatever_its_calls_need() {
-    check("session suspended\nuser\nanswer a\ncall a pending", expect!["rest resume"]);
-    check("session handed_off\nuser", expect!["rest handoff"]);
+fn a_suspended_session_suspends_the_run_whatever_its_calls_need() {
+    check("session suspended\nuser\nanswer a\ncall a pending", expect!["suspend resume"]);
+    check("session handed_off\nuser", expect!["suspend handoff"]);
 }
 
 #[test]
-fn a_model_that_keeps_calling_past_the_limit_is_stopped() {
+fn a_model_that_keeps_calling_past_the_limit_ends_its_run() {
     check("user\nanswer-past-limit 1 a\nresult a", expect!["ask"]);
-    check("user\nanswer-past-limit 2 a\nresult a", expect!["stop text"]);
+    check("user\nanswer-past-limit 2 a\nresult a", expect!["end at limit text"]);
 }
 
 /// The state after a step whose condition held is that of reading the rows again.
@@ -198,7 +198,7 @@ fn a_recorded_step_is_known_without_reading() {
             entries: vec![entry(2, "answer a")],
             calls: vec![call("a", "pending", json!({}))],
         };
-        assert!(!state.apply(Recorded::Step(step)), "the same agent is active");
+        assert!(!state.apply(NewRows::Step(step)), "the same agent is active");
         state
     };
     let mut known = step(Some(Seq(2)));
@@ -226,10 +226,10 @@ fn a_handoff_changes_the_active_agent() {
             calls: Vec::new(),
         }
     };
-    assert!(state.apply(Recorded::Step(handoff(3, Some("expert")))));
+    assert!(state.apply(NewRows::Step(handoff(3, Some("expert")))));
     assert_eq!(state.handoff().and_then(|it| it.agent.as_deref()), Some("expert"));
     assert_eq!(state.consumed().iterations, 2, "the limits of an agent apply from its handoff on");
-    assert!(state.apply(Recorded::Step(handoff(4, None))));
+    assert!(state.apply(NewRows::Step(handoff(4, None))));
     assert_eq!(state.handoff(), None);
     assert_eq!(state.consumed().iterations, 3);
 }

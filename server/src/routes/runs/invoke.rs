@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Begun, begin_run, find, path, place_of};
+use super::{RunRequest, StartedRun, find, location_of, path};
 use crate::app_state::{AppState, SessionExtension};
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
@@ -38,21 +38,24 @@ pub(in crate::routes) async fn invoke(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
-    let (now, key) = (Instant::now(), idempotency_key(&headers)?);
+    let now = Instant::now();
+    let key = idempotency_key(&headers)?;
     // A client that repeats a refused request would start another run each time.
     let of_no_run = params(&json!(""), &json!(0));
     let mut connection = app.engine.connect(&session.caller);
     connection.check_subscribe(ENDS, &of_no_run).await.map_err(hidden)?;
-    let Begun { run, duplicate, wait, .. } =
-        begin_run(&app, &session.caller, &agent, &content, key, time_to_wait).await?;
+    let mut request = RunRequest::read(&app, &session.caller, &content).await?;
+    let wait = time_to_wait(request.body.wait_ms.take())?;
+    let StartedRun { run, duplicate, .. } =
+        request.start(&app, &session.caller, &agent, key).await?;
     let event = end_of_turn(&app, &session, connection, &run, now + wait).await?;
     let id = run["id"].as_str().unwrap_or_default();
     let (seq, run) = find(&app.engine, &session.caller, id).await?;
     let status = if event.is_null() { StatusCode::ACCEPTED } else { StatusCode::OK };
     let reply = json!({"seq": seq, "run": run, "event": event, "duplicate": duplicate});
     let mut response = (status, as_json(reply.to_string())).into_response();
-    if let Some(place) = place_of(&run) {
-        response.headers_mut().insert(LOCATION, place);
+    if let Some(location) = location_of(&run) {
+        response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }

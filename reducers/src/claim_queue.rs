@@ -1,5 +1,8 @@
-//! Queues of claimable work, indexed by the scope of its session. A caller with a scope finds its own work without
-//! reading other tenants' entries: these cost it nothing, however many there are.
+//! Queues of work that can be claimed: runs without a driver, and pending tool calls. They are indexed by the scope of the session. A
+//! caller with a scope finds its own work without reading other tenants' entries: these cost it nothing, however many there are.
+//!
+//! The table is named `waiting`, because its entries wait for a claim. A run with the status `waiting` waits for a decision: it
+//! cannot be claimed, and is in no queue.
 //!
 //! There is one row for each key of the session's scope. For a caller with several keys the claim intersects the
 //! lists: the entries that it may claim are in the list of each key.
@@ -8,7 +11,7 @@ use abide_schema::{Abort, Context, Value, limits, table};
 
 use crate::session::Session;
 
-/// The queue of runs that wait for a driver. Queues of tool calls have a letter and the tool's name.
+/// The queue of runs without a driver. Queues of tool calls have a letter and the tool's name.
 pub(crate) const RUNS: &str = "r";
 
 /// The queue of a tool's calls.
@@ -16,7 +19,7 @@ pub(crate) fn calls_of(tool: &str) -> String {
     format!("t{tool}")
 }
 
-/// A waiting entry, under one key of its session's scope.
+/// Work that can be claimed, under one key of its session's scope.
 #[table(name = "waiting", without_rowid, shared)]
 pub struct WaitingEntry {
     /// Its queue: `r`, or `t` and the name of a tool.
@@ -51,7 +54,7 @@ SELECT 'r', json_array(j.key, j.value), r.created_at, r.id
 FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
 WHERE r.status = 'running' AND r.driver IS NULL AND j.type = 'text'";
 
-/// Something that can wait, as its row says.
+/// Work that can be in a queue, as its row says.
 pub(crate) struct QueueEntry<'a> {
     pub(crate) queue: String,
     pub(crate) since: i64,
@@ -59,11 +62,11 @@ pub(crate) struct QueueEntry<'a> {
     pub(crate) session_id: &'a str,
 }
 
-/// Adds or removes an entry.
-pub(crate) fn note(
+/// Adds an entry if its work can be claimed, else removes it.
+pub(crate) fn set(
     ctx: &mut Context<'_>,
     QueueEntry { queue, since, id, session_id }: QueueEntry<'_>,
-    waits: bool,
+    is_claimable: bool,
 ) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
         let session = ctx.get::<Session>(session_id)?;
@@ -74,7 +77,7 @@ pub(crate) fn note(
         for (key, value) in scope.as_object().into_iter().flatten() {
             let Some(value) = value.as_str() else { continue };
             let (queue, part, id) = (queue.clone(), part(key, value), id.to_owned());
-            if waits {
+            if is_claimable {
                 ctx.insert(WaitingEntry { queue, part, since, id })?;
             } else if ctx.get::<WaitingEntry>((&*queue, &*part, since, &*id))?.is_some() {
                 ctx.delete::<WaitingEntry>((&*queue, &*part, since, &*id))?;

@@ -1,5 +1,5 @@
-//! Attempts to cancel tasks at servers of others that are no longer needed. An attempt that fails is repeated after a pause
-//! that doubles, for a day.
+//! Attempts to cancel tasks at servers of others: which are due, and how many run at a time. An attempt that fails is repeated
+//! after a pause that doubles, for a day.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,16 +17,16 @@ const AT_ONCE: usize = 8;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// For how long a task is tried, in microseconds: one day.
-pub(crate) const TRIED: i64 = 24 * 3600 * 1_000_000;
+pub(crate) const TRY_FOR_US: i64 = 24 * 3600 * 1_000_000;
 
 /// When the next attempt is due, and the pause after it. Without a time there is none.
 type Next = (Option<Instant>, Duration);
 
 /// The attempts so far, by the key of the task.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<BTreeMap<String, Next>>);
+pub(crate) struct CancelAttempts(Mutex<BTreeMap<String, Next>>);
 
-impl Attempts {
+impl CancelAttempts {
     /// The keys that are not tried now.
     pub(crate) fn not_due(&self) -> Vec<String> {
         let now = Instant::now();
