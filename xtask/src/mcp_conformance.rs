@@ -34,7 +34,9 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let paths = env::join_paths(paths).map_err(|why| why.to_string())?;
     let target = command::target(root);
     let fixtures = Server::start(&mut Command::new(target.join("debug/examples/mcp_conformance")))?;
-    let file = target.join("mcp_conformance/tasks.db");
+    let results = target.join("mcp_conformance");
+    std::fs::create_dir_all(&results).map_err(|why| format!("{}: {why}", results.display()))?;
+    let file = results.join("tasks.db");
     let _ = std::fs::remove_file(&file);
     let mut abide = Command::new(target.join("debug/abide"));
     abide.args(["serve", "--json", "--listen", "127.0.0.1:0", "--db"]).arg(&file);

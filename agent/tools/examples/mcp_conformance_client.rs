@@ -51,10 +51,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let server = client.connect(&tools).await?;
     for (name, arguments) in calls(&tools) {
         let Some(tool) = tools.get(&name) else { continue };
-        let mut outcome = call(&*tool, &arguments).await;
-        while needs_login(&outcome.text) && client.login().await? {
-            outcome = call(&*tool, &arguments).await;
-        }
+        let outcome = client.call(&*tool, &arguments).await?;
         println!("{name} {arguments}: {} {}", outcome.exit_code, outcome.text);
     }
     server.close().await;
@@ -116,6 +113,28 @@ impl Client {
         }
     }
 
+    /// Runs a call, answers the questions of its server, and logs in if it waits for that.
+    async fn call(
+        &self,
+        tool: &dyn Tool,
+        arguments: &Value,
+    ) -> Result<ToolOutcome, Box<dyn Error>> {
+        let log = Arc::new(Answers::default());
+        let mut outcome = ToolOutcome::text("");
+        for _ in 0..ROUNDS {
+            let mut invocation = Invocation::new("call", arguments.clone(), ToolContext::default());
+            invocation.exchange = log.exchange();
+            outcome = tool.run(invocation).await;
+            if outcome.failure != Some(Failure::Suspended) {
+                break;
+            }
+            if log.asks_for_login() && !self.login().await? {
+                break;
+            }
+        }
+        Ok(outcome)
+    }
+
     /// Logs in, as a browser whose user agrees. Returns whether there was a login.
     async fn login(&self) -> Result<bool, Box<dyn Error>> {
         if self.logins.fetch_add(1, Ordering::Relaxed) >= LOGINS {
@@ -166,21 +185,6 @@ fn sample(schema: &Value) -> Value {
     Value::Object(members)
 }
 
-/// Runs a call, and answers the questions of its server.
-async fn call(tool: &dyn Tool, arguments: &Value) -> ToolOutcome {
-    let log = Arc::new(Answers::default());
-    let mut outcome = ToolOutcome::text("");
-    for _ in 0..ROUNDS {
-        let mut invocation = Invocation::new("call", arguments.clone(), ToolContext::default());
-        invocation.exchange = log.exchange();
-        outcome = tool.run(invocation).await;
-        if outcome.failure != Some(Failure::Suspended) {
-            break;
-        }
-    }
-    outcome
-}
-
 /// A log in memory that has an answer to each question at once.
 #[derive(Default)]
 struct Answers {
@@ -190,6 +194,11 @@ struct Answers {
 impl Answers {
     fn state(&self) -> MutexGuard<'_, (Vec<NewExchange>, Vec<NewInput>)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the last question is the request to log in.
+    fn asks_for_login(&self) -> bool {
+        self.state().1.iter().any(|input| needs_login(&input.message))
     }
 
     fn exchange(self: &Arc<Answers>) -> Exchange {
