@@ -10,8 +10,8 @@ use granit_parser::{
     Tag as ParsedTag, options,
 };
 
-use crate::error::{Error, ErrorKind};
-use crate::node::{Content, Entry, Node, Position};
+use crate::error::{Error, ErrorKind, Position};
+use crate::node::{Content, Entry, Node};
 use crate::scalar::{Scalar, Tag, YAML};
 
 /// Maximum depth of maps and lists. Nodes are composed, decoded and dropped by recursion.

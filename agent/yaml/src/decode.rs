@@ -268,7 +268,7 @@ impl<'de> SeqAccess<'de> for &mut Items<'de> {
         seed: T,
     ) -> Result<Option<T::Value>, Error> {
         let Some(item) = self.0.next() else { return Ok(None) };
-        seed.deserialize(&**item).map(Some).map_err(|error| error.within(item))
+        seed.deserialize(&**item).map(Some).map_err(|error| item.locate(error))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -304,14 +304,14 @@ impl<'de> MapAccess<'de> for &mut Fields<'de> {
     ) -> Result<Option<K::Value>, Error> {
         let Some(Entry { key, value }) = self.entries.next() else { return Ok(None) };
         self.value = Some(value);
-        seed.deserialize(&**key).map(Some).map_err(|error| error.within(key))
+        seed.deserialize(&**key).map(Some).map_err(|error| key.locate(error))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let Some(value) = self.value.take() else {
             return Err(Error::custom("the value of a field is read before its key"));
         };
-        seed.deserialize(&**value).map_err(|error| error.within(value))
+        seed.deserialize(&**value).map_err(|error| value.locate(error))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -336,7 +336,7 @@ impl<'de> EnumAccess<'de> for Variant<'de> {
         let name = self.name.scalar(Expected::Text)?;
         // `null` can be a variant.
         let variant = seed.deserialize(name.text.as_str().into_deserializer());
-        Ok((variant.map_err(|error: Error| error.within(self.name))?, self))
+        Ok((variant.map_err(|error| self.name.locate(error))?, self))
     }
 }
 
@@ -357,7 +357,7 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
     fn unit_variant(self) -> Result<(), Error> {
         match self.value {
             Some(value) if !value.is_null() => {
-                Err(Error::from(ErrorKind::WrongType(Expected::Null)).within(value))
+                Err(Error::new(ErrorKind::WrongType(Expected::Null), value.position))
             }
             _ => Ok(()),
         }
@@ -365,12 +365,12 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Error> {
         let value = self.payload()?;
-        seed.deserialize(value).map_err(|error| error.within(value))
+        seed.deserialize(value).map_err(|error| value.locate(error))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
         let value = self.payload()?;
-        value.deserialize_seq(visitor).map_err(|error| error.within(value))
+        value.deserialize_seq(visitor).map_err(|error| value.locate(error))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -379,6 +379,6 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         let value = self.payload()?;
-        value.deserialize_map(visitor).map_err(|error| error.within(value))
+        value.deserialize_map(visitor).map_err(|error| value.locate(error))
     }
 }

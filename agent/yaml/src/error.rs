@@ -4,7 +4,21 @@ use std::fmt;
 
 use serde::de::{self, Unexpected};
 
-use crate::node::{Node, Position};
+/// A place in a text. Both numbers begin with 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line.
+    pub line: u64,
+    /// The character in the line.
+    pub column: u64,
+}
+
+impl fmt::Display for Position {
+    /// `line:column`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
 
 /// Why a text cannot be read as the expected value. Its text is one sentence without the position.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +28,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     position: Option<Position>,
-    /// The wrong word, as it is written.
+    /// The wrong word of a value or a key.
     word: Option<String>,
 }
 
@@ -107,13 +121,14 @@ impl Error {
         self
     }
 
-    /// Adds a position within a value, unless the error has one. serde reads some values ahead, those of untagged enums
-    /// and flattened fields, and reports their errors without a position: the wrong word is then searched in the value.
-    pub(crate) fn within(mut self, node: &Node) -> Error {
-        if self.0.position.is_none() {
-            let word = self.0.word.as_deref().and_then(|word| node.position_of(word));
-            self.0.position = Some(word.unwrap_or(node.position));
-        }
+    /// Returns the wrong word, as it is written.
+    pub(crate) fn word(&self) -> Option<&str> {
+        self.0.word.as_deref()
+    }
+
+    /// Sets the position.
+    pub(crate) fn at(mut self, position: Position) -> Error {
+        self.0.position = Some(position);
         self
     }
 

@@ -22,8 +22,7 @@ use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
 
-pub use error::{Error, ErrorKind, Expected};
-pub use node::Position;
+pub use error::{Error, ErrorKind, Expected, Position};
 
 use node::Node;
 
@@ -49,7 +48,7 @@ impl Document {
     /// The content is not such a value. The error has the position of the wrong part, or that of the smallest value
     /// around it.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        T::deserialize(&*self.root).map_err(|error| error.within(&self.root))
+        T::deserialize(&*self.root).map_err(|error| self.root.locate(error))
     }
 
     /// Returns the position of the key or scalar with this text in the value that begins at a position, if there is only

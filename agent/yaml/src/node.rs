@@ -1,25 +1,9 @@
 //! The tree of a document.
 
-use std::fmt;
 use std::rc::Rc;
 
+use crate::error::{Error, Position};
 use crate::scalar::Scalar;
-
-/// A place in a text. Both numbers begin with 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// The line.
-    pub line: u64,
-    /// The character in the line.
-    pub column: u64,
-}
-
-impl fmt::Display for Position {
-    /// `line:column`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
-    }
-}
 
 /// A value. An alias is the value that it refers to.
 #[derive(Debug)]
@@ -53,6 +37,16 @@ impl Node {
             Content::Scalar(scalar) => Some(&scalar.text),
             _ => None,
         }
+    }
+
+    /// Adds a position in this value to an error that has none. serde reads some values ahead, those of untagged enums and
+    /// flattened fields, and reports their errors without a position: the wrong word is then searched in the value.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        if error.position().is_some() {
+            return error;
+        }
+        let word = error.word().and_then(|word| self.position_of(word));
+        error.at(word.unwrap_or(self.position))
     }
 
     /// Returns the outermost value that begins at a position.
