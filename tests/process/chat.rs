@@ -817,6 +817,8 @@ fn a_check_reports_the_script_the_definitions_and_programs_of_the_path() {
     let lines: Vec<&str> = checked.stdout.lines().collect();
     assert!(lines[0].contains("cannot read file `.abide/answers.yaml`: "), "{checked:?}");
     assert!(lines[0].contains("line 3, column 5"), "{checked:?}");
+    // Class: an error at another place than the wrong value. It was at the default model in `abide.yaml`.
+    assert!(lines[0].starts_with(".abide/answers.yaml:3:5: "), "{checked:?}");
     assert!(!lines[0].contains("\\n") && !lines[0].contains("<input>"), "{checked:?}");
     assert!(
         checked.stdout.contains(".abide/agents/odd.yaml:1:1: unknown field `tool`"),

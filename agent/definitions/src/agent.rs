@@ -330,7 +330,7 @@ impl AgentDefinition {
     /// # Errors
     /// [`DefinitionError::Malformed`], with the place if it is known.
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
-        error::from_yaml(text)
+        error::from_document(&error::parse_yaml(text)?)
     }
 
     /// Reads a definition in JSON: that of a revision, or of a request.
@@ -691,14 +691,11 @@ impl AgentDefinition {
 }
 
 /// The error of a front matter, with the line of the file: the front matter begins on the second one.
-fn below_first_line(error: DefinitionError) -> DefinitionError {
-    match error {
-        DefinitionError::Malformed { why, at } => {
-            let below = |at: Position| Position { line: at.line + 1, ..at };
-            DefinitionError::Malformed { why, at: at.map(below) }
-        }
-        error => error,
+fn below_first_line(mut error: DefinitionError) -> DefinitionError {
+    if let DefinitionError::Malformed { at: Some(at), .. } = &mut error {
+        at.line += 1;
     }
+    error
 }
 
 /// Splits a text into its front matter, between the first two `---` lines, and the rest.

@@ -1,29 +1,14 @@
 //! Why a definition is refused, or cannot work.
 
-use std::fmt;
-
 use abide_client::nearest;
 use abide_tools::ToolsError;
+use abide_yaml::{Document, ErrorKind, Expected};
 use serde::de::DeserializeOwned;
+
+pub use abide_yaml::Position;
 
 /// Maximum length of a name, in characters.
 pub const NAME_CHARS: usize = 100;
-
-/// A place in a file. Both numbers begin with 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// The line.
-    pub line: u64,
-    /// The character in the line.
-    pub column: u64,
-}
-
-impl fmt::Display for Position {
-    /// `line:column`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
-    }
-}
 
 /// A setting whose value cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +38,8 @@ pub enum DefinitionError {
         why: String,
         /// The place in the file, if it is known.
         at: Option<Position>,
+        /// How to correct it, if that is known.
+        hint: Option<String>,
     },
     /// A part of `abide.yaml` cannot be used.
     #[error("{why}")]
@@ -186,9 +173,11 @@ fn listed(names: &[String]) -> String {
 }
 
 impl DefinitionError {
-    /// A text that is not a definition.
+    /// A text that is not a definition, with a reason of which only the sentence is known.
     pub fn malformed(why: impl Into<String>, at: Option<Position>) -> DefinitionError {
-        DefinitionError::Malformed { why: plain(&why.into()), at }
+        let why = plain(&why.into());
+        let hint = sentence_hint(&why);
+        DefinitionError::Malformed { why, at, hint }
     }
 
     /// A stable error code.
@@ -220,13 +209,11 @@ impl DefinitionError {
     pub fn suggestion(&self) -> Option<String> {
         let or = |name: Option<&String>, known: &[String], otherwise: &str| {
             let meant = name.and_then(|name| nearest(name, known.iter().map(String::as_str)));
-            let meant = meant.map(|name| format!("did you mean {name}?"));
+            let meant = meant.map(did_you_mean);
             Some(meant.unwrap_or_else(|| otherwise.to_owned()))
         };
         let text = match self {
-            DefinitionError::Malformed { why, .. } => {
-                return misspelled(why).or_else(|| of_type(why).map(str::to_owned));
-            }
+            DefinitionError::Malformed { hint, .. } => return hint.clone(),
             DefinitionError::Parser { name, known } => {
                 return or(Some(name), known, "Catalog::parser adds one in Rust");
             }
@@ -383,15 +370,17 @@ fn of_setting(setting: &str) -> Option<&'static str> {
 }
 
 /// How to write a value of the expected type.
-fn of_type(why: &str) -> Option<&'static str> {
-    let ways = [
-        ("expected a list", "write a list, such as `[NAME]`"),
-        ("expected a map of fields", "write a map, such as `{ NAME: VALUE }`"),
-        ("expected an integer", "write a whole number, such as 10"),
-        ("expected a number", "write a number, such as 0.5"),
-        ("expected true or false", "write true or false: yes, no, on and off are texts"),
-    ];
-    ways.into_iter().find(|(expected, _)| why.contains(expected)).map(|(_, way)| way)
+fn type_hint(expected: Expected) -> Option<&'static str> {
+    let way = match expected {
+        Expected::List => "write a list, such as `[NAME]`",
+        Expected::Map => "write a map, such as `{ NAME: VALUE }`",
+        Expected::Integer | Expected::UnsignedInteger => "write a whole number, such as 10",
+        Expected::Number => "write a number, such as 0.5",
+        Expected::Boolean => "write true or false: yes, no, on and off are texts",
+        Expected::Text => "write a text, or remove the field",
+        _ => return None,
+    };
+    Some(way)
 }
 
 /// How to correct a part of `abide.yaml`.
@@ -424,84 +413,78 @@ fn of_program(code: &str, why: &str) -> &'static str {
     }
 }
 
-/// Parses YAML 1.2. JSON is valid YAML, too. By default the parser reads `NO` and `y` as booleans and `1_000` as a number,
-/// as YAML 1.1 does.
-pub(crate) fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, DefinitionError> {
-    let options = serde_saphyr::options! {
-        strict_booleans: true,
-        underscored_numbers_as_strings: true,
-    };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| of_parser(&error))
+/// Fields that only stored revisions have, and the mode that only agents of the program have.
+const STORED: [&str; 4] = ["instructions", "settings", "deployment_middleware", "native"];
+
+/// Parses YAML 1.2, of which JSON is a subset.
+pub(crate) fn parse_yaml(text: &str) -> Result<Document, DefinitionError> {
+    Document::parse(text).map_err(|error| DefinitionError::Malformed {
+        why: error.to_string(),
+        at: error.position(),
+        hint: None,
+    })
 }
 
-/// The error of a parser of YAML, with the place that it names at the end.
-fn of_parser(error: &serde_saphyr::Error) -> DefinitionError {
-    let error = error.without_snippet();
-    let why = match error {
-        // Its text names an option of the parser.
-        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the key {key} is there twice")
-        }
-        serde_saphyr::Error::DuplicateMappingKey { key: None, .. } => {
-            "a key is there twice".to_owned()
-        }
-        other => other.to_string(),
-    };
-    let at = error.location().filter(|at| at.line() > 0);
-    let Some(at) = at.map(|at| Position { line: at.line(), column: at.column() }) else {
-        return DefinitionError::malformed(why, None);
-    };
-    let end = format!(" at line {}, column {}", at.line, at.column);
-    DefinitionError::malformed(why.strip_suffix(&end).unwrap_or(&why), Some(at))
+/// Reads a document as a value of a type.
+pub(crate) fn from_document<T: DeserializeOwned>(
+    document: &Document,
+) -> Result<T, DefinitionError> {
+    document.decode().map_err(|error| {
+        let error = error.without_known(&STORED);
+        let at = error.position();
+        let hint = match error.kind() {
+            ErrorKind::UnknownField { name, known } | ErrorKind::UnknownValue { name, known } => {
+                meant_name(name, known).map(did_you_mean)
+            }
+            ErrorKind::WrongType(expected) => type_hint(*expected).map(str::to_owned),
+            // A value of a definition that gives its own reason.
+            ErrorKind::Sentence(why) => {
+                let name = quoted_name(why).zip(at);
+                let of_name = name.and_then(|(name, at)| document.position_of(name, at));
+                return DefinitionError::malformed(why, of_name.or(at));
+            }
+            _ => None,
+        };
+        DefinitionError::Malformed { why: error.to_string(), at, hint }
+    })
 }
 
-/// A parser's reason in the terms of YAML and JSON.
+/// A reason of serde for JSON, or of a value of a definition, in the terms of YAML and JSON.
 fn plain(why: &str) -> String {
-    let terms = [
-        ("expected mapping start", "expected a map of fields"),
-        ("expected sequence start", "expected a list"),
-        ("unknown variant", "unknown value"),
-        ("invalid i64", "expected an integer"),
-        ("invalid i32", "expected an integer"),
-        ("invalid u64", "expected an integer that is not negative"),
-        ("invalid u32", "expected an integer that is not negative"),
-        ("invalid usize", "expected an integer that is not negative"),
-        ("invalid f64", "expected a number"),
-        ("invalid boolean (strict mode expects true/false)", "expected true or false"),
-        ("invalid boolean", "expected true or false"),
-        ("invalid bool", "expected true or false"),
-    ];
-    let why = terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours));
-    // Fields that only stored revisions have.
-    let stored = ["instructions", "settings", "deployment_middleware"];
-    let lists = [
-        stored.map(|it| format!(", `{it}`")).concat(),
-        stored.map(|it| format!(", {it}")).concat(),
-    ];
-    let why = lists.iter().fold(why, |why, stored| why.replace(stored, ""));
-    why.replace("`native`, ", "").replace("native, ", "")
+    let mut why = why.replace("unknown variant", "unknown value");
+    for stored in STORED {
+        why = why.replace(&format!(", `{stored}`"), "").replace(&format!("`{stored}`, "), "");
+    }
+    why
 }
 
-/// The unknown name that an error quotes.
-pub(crate) fn unknown_name(why: &str) -> Option<&str> {
-    why.split_once("unknown ")?.1.split('`').nth(1)
-}
-
-/// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known
-/// names.
-fn misspelled(why: &str) -> Option<String> {
+/// The hint of a sentence that quotes an unknown name and lists the known ones. Reasons that values of definitions and
+/// the reader of JSON give are only sentences.
+fn sentence_hint(why: &str) -> Option<String> {
     let (wrong, known) = match why.split_once(" is not one of ") {
         Some((wrong, known)) => (wrong.trim_matches('"'), known),
         None => {
             let (_, rest) = why.split_once("unknown ")?;
             let lists = ["expected one of ", "available: ", "expected "];
             let (_, known) = lists.iter().find_map(|before| rest.split_once(before))?;
-            (unknown_name(why)?, known)
+            (quoted_name(why)?, known)
         }
     };
-    let known = known.split(" at line ").next().unwrap_or_default();
-    let known = known.split(", ").map(|name| name.trim().trim_matches('`'));
+    let known: Vec<&str> = known.split(", ").map(|name| name.trim().trim_matches('`')).collect();
+    meant_name(wrong, &known).map(did_you_mean)
+}
+
+/// The unknown name that a sentence quotes.
+fn quoted_name(why: &str) -> Option<&str> {
+    why.split_once("unknown ")?.1.split('`').nth(1)
+}
+
+/// The known name that a misspelled one probably means.
+fn meant_name<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let begins = |name: &&str| wrong.len() > 2 && name.starts_with(wrong);
-    let meant = nearest(wrong, known.clone()).or_else(|| known.clone().find(begins));
-    meant.map(|name| format!("did you mean {name}?"))
+    nearest(wrong, known.iter().copied()).or_else(|| known.iter().copied().find(begins))
+}
+
+fn did_you_mean(name: &str) -> String {
+    format!("did you mean {name}?")
 }

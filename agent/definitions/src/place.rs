@@ -1,17 +1,14 @@
 //! The place in a file that an error concerns: that of the parser, or that of the words that are wrong.
 
-use crate::error::{DefinitionError, InvalidSetting, Position, unknown_name};
+use abide_yaml::Document;
+
+use crate::error::{DefinitionError, InvalidSetting, Position};
 
 impl DefinitionError {
     /// The place in the text of the file, if it is known.
     pub fn place_in(&self, text: &str) -> Option<Position> {
         match self {
-            DefinitionError::Malformed { why, at } => {
-                let at = (*at)?;
-                // The parser reports the key of some values.
-                let name = unknown_name(why).and_then(|name| in_line(text, at, name));
-                Some(name.unwrap_or(at))
-            }
+            DefinitionError::Malformed { at, .. } => *at,
             DefinitionError::Setting(InvalidSetting { setting, .. }) => {
                 position_of_setting(text, setting)
             }
@@ -24,6 +21,9 @@ impl DefinitionError {
                     is_whole(before) && !after.starts_with(is_part)
                 });
                 Some(position_at(text, name.unwrap_or(list)))
+            }
+            DefinitionError::Config { subject, .. } => {
+                position_of_entry(text, subject).or_else(|| position_of(text, subject))
             }
             _ => self.subjects().into_iter().find_map(|word| position_of(text, word)),
         }
@@ -42,6 +42,12 @@ fn position_of(text: &str, word: &str) -> Option<Position> {
     Some(position_at(text, found))
 }
 
+/// The place of the provider, tool or server with an id or a name. Other parts of the file can have the same word: the
+/// default of the models names a provider before it is defined.
+fn position_of_entry(text: &str, word: &str) -> Option<Position> {
+    Document::parse(text).ok()?.position_of_field(&["id", "name"], word)
+}
+
 /// The place of a setting, such as `profile.context.chunk_tokens`. A setting that the file does not have has the place of
 /// the section that it belongs to.
 fn position_of_setting(text: &str, setting: &str) -> Option<Position> {
@@ -53,18 +59,6 @@ fn position_of_setting(text: &str, setting: &str) -> Option<Position> {
         }
     }
     found.map(|at| position_at(text, at))
-}
-
-/// The place of a word in the line of another place, at it or after it.
-fn in_line(text: &str, at: Position, word: &str) -> Option<Position> {
-    let lines = text.split_inclusive('\n').take(usize::try_from(at.line - 1).ok()?);
-    let start: usize = lines.map(str::len).sum();
-    let column = usize::try_from(at.column - 1).ok()?;
-    let before = text.get(start..)?.chars().take(column).map(char::len_utf8).sum::<usize>();
-    let found = find(text, start + before, word, &|before, after| {
-        is_whole(before) && !after.starts_with(is_part)
-    })?;
-    Some(position_at(text, found)).filter(|found| found.line == at.line)
 }
 
 /// The byte at which a key of a map begins, at this byte or after it. A key at the beginning of a line comes first if the

@@ -73,8 +73,9 @@ impl ProjectConfig {
     /// # Errors
     /// [`DefinitionError::Malformed`], with the place if it is known.
     pub fn from_yaml(text: &str) -> Result<(ProjectConfig, Map<String, Value>), DefinitionError> {
-        let config = error::from_yaml(text)?;
-        let sections = match error::from_yaml(text)? {
+        let document = error::parse_yaml(text)?;
+        let config = error::from_document(&document)?;
+        let sections = match error::from_document(&document)? {
             Value::Object(sections) => sections,
             _ => Map::new(),
         };

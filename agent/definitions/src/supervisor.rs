@@ -91,7 +91,7 @@ mod tests {
             "{ capability: \"bo\\u200Bss\" }",
             "{ capability: boss, escalate_after_seconds: 60, escalate_to: \"a\\tb\" }",
         ] {
-            let supervisor: Supervisor = serde_saphyr::from_str(yaml).expect("it is a map");
+            let supervisor: Supervisor = abide_yaml::from_str(yaml).expect("it is a map");
             all += &match supervisor.check() {
                 Ok(()) => "ok\n".to_owned(),
                 Err(why) => format!("{why}\n"),

@@ -1,7 +1,8 @@
 //! The model API of agents: one trait, with providers, retries and recordings behind it.
 //!
 //! This crate changes when the features of model requests or the set of providers change. It does not depend on
-//! sessions, the execution of tools, databases, or any other crate of ours except `json-integers`.
+//! sessions, the execution of tools, databases, or any other crate of ours except `json-integers` and
+//! `yaml`.
 //!
 //! ```text
 //! ModelRequest ──▶ ModelProvider::stream ──▶ Text* Reasoning* Call* … Answer
@@ -54,7 +55,7 @@ pub use models::{ConfigContext, ConfigError, ModelSelection, Models, ProviderInf
 pub use price::Price;
 pub use protocol::Protocol;
 pub use provider::{ModelProvider, ModelStream, answer_of};
-pub use recording::{Conversation, RecordingError, read_conversations};
+pub use recording::{Conversation, FilePlace, RecordingError, read_conversations};
 pub use remote::{Remote, RemoteSettings, StallTimeouts};
 pub use replay::{Replay, ReplaySpeed};
 pub use request::{ModelCall, ModelMessage, ModelRequest, RequestPurpose, ToolSpec};

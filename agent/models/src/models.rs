@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use crate::config::{DefaultModel, EmbeddingModel, ModelsConfig, ProviderConfig, ProviderKind};
 use crate::{
-    Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Resolved, Retry, Script, Secret,
-    StructuredOutput,
+    Chain, FilePlace, ModelProvider, Price, RecordingError, Remote, RemoteSettings, Replay,
+    Resolved, Retry, Script, Secret, StructuredOutput,
 };
 
 /// The context for reading a configuration.
@@ -107,6 +107,26 @@ pub struct ConfigError {
     pub provider: String,
     /// The error, in one sentence.
     pub what: String,
+    /// The place of the error, if it is in a file that the provider names: a script or a recording.
+    pub place: Option<FilePlace>,
+}
+
+/// Why a provider cannot be created.
+struct Invalid {
+    what: String,
+    place: Option<FilePlace>,
+}
+
+impl From<String> for Invalid {
+    fn from(what: String) -> Invalid {
+        Invalid { what, place: None }
+    }
+}
+
+impl From<RecordingError> for Invalid {
+    fn from(error: RecordingError) -> Invalid {
+        Invalid { what: error.to_string(), place: error.place() }
+    }
 }
 
 /// Why no provider could be chosen.
@@ -187,8 +207,8 @@ impl Models {
         let mut models = Self::default();
         for config in config.providers {
             let provider = config.id.clone();
-            let entry =
-                entry(config, surroundings).map_err(|what| ConfigError { provider, what })?;
+            let entry = entry(config, surroundings)
+                .map_err(|Invalid { what, place }| ConfigError { provider, what, place })?;
             models.insert(entry)?;
         }
         if let Some(DefaultModel { provider, model }) = config.default {
@@ -238,7 +258,7 @@ impl Models {
         let provider = embedding.provider.clone();
         if let Err(why) = self.entry(&provider) {
             let what = format!("models.embedding: {why}");
-            return Err(ConfigError { provider, what });
+            return Err(ConfigError { provider, what, place: None });
         }
         self.embedding = Some(embedding);
         Ok(())
@@ -304,7 +324,8 @@ impl Models {
             false => None,
         };
         if let Some(what) = wrong {
-            return Err(ConfigError { provider: id.clone(), what: what.to_owned() });
+            let provider = id.clone();
+            return Err(ConfigError { provider, what: what.to_owned(), place: None });
         }
         self.entries.push(entry);
         Ok(())
@@ -414,7 +435,7 @@ fn list(names: impl Iterator<Item = impl AsRef<str>>) -> String {
 }
 
 /// Builds a provider from its configuration.
-fn entry(config: ProviderConfig, surroundings: &ConfigContext<'_>) -> Result<Entry, String> {
+fn entry(config: ProviderConfig, surroundings: &ConfigContext<'_>) -> Result<Entry, Invalid> {
     fits(&config)?;
     let (key, missing) = match key(&config, surroundings) {
         Ok(key) => (key, None),
@@ -438,7 +459,7 @@ fn provider(
     config: &ProviderConfig,
     key: Option<Secret>,
     folder: &Path,
-) -> Result<Arc<dyn ModelProvider>, String> {
+) -> Result<Arc<dyn ModelProvider>, Invalid> {
     if let Some(protocol) = config.kind.protocol() {
         let remote = Remote::new(RemoteSettings {
             id: config.id.clone(),
@@ -454,13 +475,12 @@ fn provider(
     }
     if config.kind == ProviderKind::Script {
         let path = folder.join(config.script.as_deref().unwrap_or(Path::new("")));
-        let script = Script::from_file(&path).map_err(|error| error.to_string())?;
+        let script = Script::from_file(&path)?;
         return Ok(Arc::new(script.named(&config.id)));
     }
     let mut conversations = Vec::new();
     for path in &config.recordings {
-        let read = crate::read_conversations(&folder.join(path));
-        conversations.extend(read.map_err(|error| error.to_string())?);
+        conversations.extend(crate::read_conversations(&folder.join(path))?);
     }
     Ok(Arc::new(Replay::new(&config.id, conversations)))
 }

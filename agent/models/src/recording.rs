@@ -20,8 +20,9 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use abide_yaml::Position;
 use ruzstd::decoding::StreamingDecoder;
 use serde::Deserialize;
 
@@ -42,15 +43,31 @@ pub struct Conversation {
 
 /// Why a recording or a script cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read file `{path}`: {what}")]
+#[error("cannot read file `{}`: {what}", path.display())]
 pub struct RecordingError {
-    path: String,
+    path: PathBuf,
     what: String,
+    position: Option<Position>,
+}
+
+/// A place in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePlace {
+    /// The file.
+    pub path: PathBuf,
+    /// The line and the column.
+    pub position: Position,
 }
 
 impl RecordingError {
-    pub(crate) fn new(path: &Path, what: impl Into<String>) -> Self {
-        Self { path: path.display().to_string(), what: what.into() }
+    pub(crate) fn new(path: &Path, what: impl Into<String>, position: Option<Position>) -> Self {
+        Self { path: path.to_owned(), what: what.into(), position }
+    }
+
+    /// Returns the place of the wrong value, if the file has one.
+    #[must_use]
+    pub fn place(&self) -> Option<FilePlace> {
+        self.position.map(|position| FilePlace { path: self.path.clone(), position })
     }
 }
 
@@ -90,13 +107,20 @@ struct Call {
 /// # Errors
 /// The file cannot be read, or a line is not a conversation.
 pub fn read_conversations(path: &Path) -> Result<Vec<Conversation>, RecordingError> {
-    let wrong = |what: String| RecordingError::new(path, what);
-    let text = unpacked(path).map_err(wrong)?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let conversation = |(at, line): (usize, &str)| {
-        Conversation::from_json(line).map_err(|error| wrong(format!("line {}: {error}", at + 1)))
-    };
-    lines.map(conversation).collect()
+    let text = unpacked(path).map_err(|what| RecordingError::new(path, what, None))?;
+    let mut conversations = Vec::new();
+    for (number, line) in (1_u64..).zip(text.lines()) {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let conversation = Conversation::from_json(line).map_err(|error| {
+            let column = error.column().max(1) as u64;
+            let position = Position { line: number, column };
+            RecordingError::new(path, format!("line {number}: {error}"), Some(position))
+        })?;
+        conversations.push(conversation);
+    }
+    Ok(conversations)
 }
 
 fn unpacked(path: &Path) -> Result<String, String> {

@@ -121,9 +121,10 @@ impl Script {
     /// # Errors
     /// The file cannot be read, or is not a script.
     pub fn from_file(path: &Path) -> Result<Self, RecordingError> {
-        let wrong = |what: String| RecordingError::new(path, what);
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        Self::from_text(&text).map_err(wrong)
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| RecordingError::new(path, error.to_string(), None))?;
+        Self::parse(&text)
+            .map_err(|error| RecordingError::new(path, sentence(&error), error.position()))
     }
 
     /// Parses a text: YAML, or JSON.
@@ -131,14 +132,11 @@ impl Script {
     /// # Errors
     /// One sentence about the error.
     pub fn from_text(text: &str) -> Result<Self, String> {
-        // YAML 1.2, as for definitions: `no` and `1_000` are texts.
-        let options = serde_saphyr::options! {
-            strict_booleans: true,
-            underscored_numbers_as_strings: true,
-        };
-        // One sentence with the place; the caller names the file.
-        let script = serde_saphyr::from_str_with_options(text, options);
-        let script: Self = script.map_err(|error| error.without_snippet().to_string())?;
+        Self::parse(text).map_err(|error| sentence(&error))
+    }
+
+    fn parse(text: &str) -> Result<Self, abide_yaml::Error> {
+        let script: Self = abide_yaml::from_str(text)?;
         Ok(script.named("script"))
     }
 
@@ -253,6 +251,14 @@ impl ScriptedCall {
         };
         let id = self.id.clone().unwrap_or_else(|| format!("call_{answer}_{number}"));
         ModelCall { id, name: self.name.clone(), arguments }
+    }
+}
+
+/// The error and its place. The caller names the file.
+fn sentence(error: &abide_yaml::Error) -> String {
+    match error.position() {
+        Some(at) => format!("{error} at line {}, column {}", at.line, at.column),
+        None => error.to_string(),
     }
 }
 

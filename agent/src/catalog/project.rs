@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_definitions::error::{DefinitionError, Position};
+use abide_definitions::error::DefinitionError;
 use abide_definitions::project_config::ProjectConfig;
 use abide_models::{ConfigContext, ConfigError, Models, ModelsConfig};
 use abide_tools::{
@@ -70,14 +70,16 @@ pub struct ProjectSource {
 #[non_exhaustive]
 pub enum ProjectError {
     /// `abide.yaml` is invalid.
-    #[error("{}:{} {why}", path.display(), at.map(|at| format!("{at}:")).unwrap_or_default())]
+    #[error(
+        "{}:{} {error}",
+        path.display(),
+        error.position().map(|at| format!("{at}:")).unwrap_or_default()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The error.
-        why: String,
-        /// The place in the file, if it is known.
-        at: Option<Position>,
+        /// The error, with its place.
+        error: Box<DefinitionError>,
     },
     /// The configuration of a model provider is invalid.
     #[error(transparent)]
@@ -109,16 +111,27 @@ pub enum ProjectError {
 }
 
 impl ProjectError {
+    /// A file that cannot be used, as a whole.
+    pub(crate) fn malformed(path: PathBuf, why: String) -> ProjectError {
+        ProjectError::Malformed { path, error: Box::new(DefinitionError::malformed(why, None)) }
+    }
+
     /// How to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
         self.to_definition_error().suggestion()
     }
 
-    /// The error as a problem of the file `abide.yaml` of a folder.
+    /// The error as a problem of the file `abide.yaml` of a folder, or of the script or recording that has the error.
     #[must_use]
     pub fn to_problem(&self, folder: &Path) -> Problem {
-        Problem::of_config(folder, self.to_definition_error())
+        let error = self.to_definition_error();
+        match self {
+            ProjectError::Models(ConfigError { place: Some(place), .. }) => {
+                Problem { path: place.path.clone(), at: Some(place.position), error }
+            }
+            _ => Problem::of_config(folder, error),
+        }
     }
 
     /// The error as that of a file, with the part of the file that it concerns.
@@ -129,9 +142,7 @@ impl ProjectError {
             subject: subject.to_owned(),
         };
         match self {
-            ProjectError::Malformed { why, at, .. } => {
-                DefinitionError::Malformed { why: why.clone(), at: *at }
-            }
+            ProjectError::Malformed { error, .. } => (**error).clone(),
             ProjectError::Models(error) => of_part("bad_provider_config", &error.provider),
             ProjectError::Tool(error) | ProjectError::Builtin(BuiltinError::Config(error)) => {
                 of_part(error.code(), &error.tool)
@@ -298,10 +309,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, ProjectError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(why) => {
-            let (path, why) = (path.to_owned(), why.to_string());
-            Err(ProjectError::Malformed { path, why, at: None })
-        }
+        Err(why) => Err(ProjectError::malformed(path.to_owned(), why.to_string())),
     }
 }
 
@@ -314,8 +322,7 @@ pub(crate) fn parse(
         return Ok((ProjectConfig::default(), Map::new()));
     };
     let (mut config, sections) = ProjectConfig::from_yaml(text).map_err(|error| {
-        let at = error.position();
-        ProjectError::Malformed { path: folder.join(CONFIG), why: error.to_string(), at }
+        ProjectError::Malformed { path: folder.join(CONFIG), error: Box::new(error) }
     })?;
     for server in &mut config.mcp_servers {
         server.login_folder = Some(folder.join(LOGINS));

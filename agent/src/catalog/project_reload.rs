@@ -178,8 +178,8 @@ impl ProjectReload {
         live: &LiveProject,
     ) -> Result<FolderChanges, ProjectError> {
         let Some(text) = text else {
-            let (path, why) = (self.source.folder.join(CONFIG), "the file is gone".to_owned());
-            return Err(ProjectError::Malformed { path, why, at: None });
+            let path = self.source.folder.join(CONFIG);
+            return Err(ProjectError::malformed(path, "the file is gone".to_owned()));
         };
         let (config, sections) = project::parse(&self.source.folder, Some(text))?;
         let scripts = scripts(&self.source.folder, &sections);
@@ -263,10 +263,9 @@ impl ProjectReload {
                 let tools = project::configured_tools(&config, &environment, sandbox.as_ref())?;
                 Ok::<_, ProjectError>((tools, sandbox))
             });
-            let staged = staging.await.map_err(|why| ProjectError::Malformed {
-                path: self.source.folder.join(CONFIG),
-                why: format!("it cannot be used: {why}"),
-                at: None,
+            let staged = staging.await.map_err(|why| {
+                let path = self.source.folder.join(CONFIG);
+                ProjectError::malformed(path, format!("it cannot be used: {why}"))
             })?;
             let (staged, opened) = staged?;
             (tools.tools, sandbox) = (Some(staged), opened);

@@ -186,7 +186,7 @@ async fn a_broken_configuration_changes_nothing_and_is_reported() {
             "problem: abide.yaml:4:34: unknown value `scirpt`, expected one of openai, \
              openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script",
         ),
-        (CONFIG.replace("first.yaml", "gone.yaml"), "problem: abide.yaml:3:24: provider `first`: "),
+        (CONFIG.replace("first.yaml", "gone.yaml"), "problem: abide.yaml:4:21: provider `first`: "),
         (
             with("tool_security: { blocked_tools: [pay] }"),
             "problem: abide.yaml:7:34: unknown tool pay; ",
@@ -235,7 +235,7 @@ async fn a_changed_script_answers_without_a_restart() {
     std::fs::write(&beside, "answers: 3\n").expect("the file can be written");
     std::fs::rename(beside, reloading.folder.path().join("first.yaml")).expect("it can be");
     let told = reloading.next().await;
-    assert!(told.starts_with("problem: abide.yaml:") && told.contains("first.yaml"), "{told}");
+    assert!(told.starts_with("problem: first.yaml:1:10: provider `first`: "), "{told}");
     assert_eq!(reloading.run().await, pair("", "It is new."));
     reloading.close().await;
 }

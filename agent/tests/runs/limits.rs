@@ -61,7 +61,7 @@ fn priced(plan: &FixtureOptions, script: &str) -> Models {
     std::fs::write(folder.join("answers.yaml"), script).expect("the file can be written");
     let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
                   models: [scripted], price: { input_per_million: 2, output_per_million: 8 } }]";
-    let config = serde_saphyr::from_str(config).expect("it is a configuration");
+    let config = abide_yaml::from_str(config).expect("it is a configuration");
     Models::new(config, &ConfigContext { environment: &|_| None, folder }).expect("it is valid")
 }
 

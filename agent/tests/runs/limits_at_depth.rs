@@ -77,7 +77,7 @@ impl Chain {
                 options.define(&format!("a{level}.yaml"), &definition);
             }
         }
-        let config = serde_saphyr::from_str(&config).expect("it is a configuration");
+        let config = abide_yaml::from_str(&config).expect("it is a configuration");
         let models = Models::new(config, &ConfigContext { environment: &|_| None, folder });
         FixtureOptions { models: models.expect("it is valid"), ..options }
     }

@@ -20,7 +20,7 @@ struct CrateRule {
     may_see: &'static [&'static str],
 }
 
-const CRATES: [CrateRule; 22] = [
+const CRATES: [CrateRule; 23] = [
     CrateRule { name: "abide-macros", may_see: &[] },
     CrateRule { name: "abide-json-integers", may_see: &[] },
     CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
@@ -52,13 +52,14 @@ const CRATES: [CrateRule; 22] = [
     },
     CrateRule {
         name: "abide-definitions",
-        may_see: &["abide-client", "abide-models", "abide-programs", "abide-tools"],
+        may_see: &["abide-client", "abide-models", "abide-programs", "abide-tools", "abide-yaml"],
     },
     CrateRule {
         name: "abide-tools",
         may_see: &["abide-client", "abide-json-integers", "abide-json-schema"],
     },
-    CrateRule { name: "abide-models", may_see: &["abide-json-integers"] },
+    CrateRule { name: "abide-models", may_see: &["abide-json-integers", "abide-yaml"] },
+    CrateRule { name: "abide-yaml", may_see: &[] },
     CrateRule { name: "abide-heap", may_see: &[] },
     CrateRule { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
     CrateRule {

@@ -121,6 +121,59 @@ fn a_value_that_cannot_be_parsed_has_its_place_and_a_hint() {
     );
 }
 
+/// Class: the place of something is that of a word elsewhere. An error of a script was at the default model, which names
+/// the provider of the script, or in a text that has the word.
+#[test]
+fn a_part_of_a_configuration_has_the_place_of_its_definition() {
+    let text = "# script\nmodels:\n  default: { provider: script }\n  providers:\n    - { kind: script, id: script }\n\
+        mcp_servers:\n  - description: the shop\n    name: shop\nsandbox: { backend: local }\n";
+    let place = |subject: &str| {
+        let error = DefinitionError::Config {
+            code: "bad_provider_config",
+            why: "it cannot be used".to_owned(),
+            subject: subject.to_owned(),
+        };
+        error.place_in(text).map_or("no place".to_owned(), |at| at.to_string())
+    };
+    assert_eq!(place("script"), "5:27");
+    assert_eq!(place("shop"), "8:11");
+    assert_eq!(place("sandbox"), "9:1", "a section");
+    assert_eq!(place("absent"), "no place");
+}
+
+/// Class: an error that is at the map around a wrong name, if the name is in another line.
+#[test]
+fn an_error_with_a_reason_of_its_own_is_at_the_name() {
+    check(
+        &[
+            "middleware:\n  - at: request\n    name: gardrail\n",
+            "middleware:\n  - name: pii\n    kinds: [email]\n    place: request\n",
+            "middleware:\n  - name: pii\n    at:\n      - request\n      - answr\n",
+            "mode:\n  prim\n",
+            "interrupt_on: { ls: perhaps }\n",
+            "system_prompt:\n  fil: a.md\n",
+            "subagents:\n  - name: a\n    tols: []\n",
+            "---\ntools: [ls]\nlimits:\n  tool_calls: many\n",
+        ],
+        expect![[r#"
+            3:11: unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`, `observability`, `streaming` [malformed_definition]
+              hint: did you mean guardrail?
+            4:5: unknown setting `place` of the middleware pii, expected one of `at`, `kinds`, `patterns` [malformed_definition]
+            5:9: unknown value `answr`, expected one of `request`, `response`, `arguments`, `results` [malformed_definition]
+            2:3: "prim" is not one of primary, subagent, all [malformed_definition]
+              hint: did you mean primary?
+            1:21: expected true or false [malformed_definition]
+              hint: write true or false: yes, no, on and off are texts
+            2:3: unknown field `fil`, expected one of text, file, store, mlflow, variables [malformed_definition]
+              hint: did you mean file?
+            3:5: unknown field `tols`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, model, config, mode, description, hidden, allow, a2a_exposed, mcp_exposed, response_format, allow_empty_answers, profile, planning, supervisor, limits, sandbox, loop, cli, a2a [malformed_definition]
+              hint: did you mean tools?
+            4:15: expected an integer [malformed_definition]
+              hint: write a whole number, such as 10
+        "#]],
+    );
+}
+
 /// A cycle had no place.
 #[test]
 fn a_cycle_has_the_place_of_the_next_agent() {

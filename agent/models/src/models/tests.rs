@@ -237,6 +237,27 @@ fn invalid_configurations_are_refused() {
     assert_eq!(twice, "provider `a`: another provider has the same id");
 }
 
+/// Class: an error in a file that a provider names is reported at another file, with which an editor opens the wrong one.
+#[test]
+fn an_error_in_a_file_of_a_provider_has_its_place_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let place = |field: &str, text: &str| {
+        std::fs::write(folder.path().join("file"), text).expect("the file can be written");
+        let value = if field == "script" { json!("file") } else { json!(["file"]) };
+        let kind = if field == "script" { "script" } else { "replay" };
+        let config = json!({ "providers": [{ "id": "a", "kind": kind, field: value }] });
+        let config = serde_json::from_value(config).expect("it is a configuration");
+        let surroundings = ConfigContext { folder: folder.path(), ..ConfigContext::of_process() };
+        let place = Models::new(config, &surroundings).map(|_| ()).expect_err(text).place?;
+        assert_eq!(place.path, folder.path().join("file"));
+        Some(place.position.to_string())
+    };
+    assert_eq!(place("script", "answers:\n  - txt: a\n").as_deref(), Some("2:5"));
+    assert_eq!(place("script", "answers: [\n").as_deref(), Some("1:10"));
+    let second = "{\"id\": \"a\", \"messages\": []}\n\n{\"id\": 7}\n";
+    assert_eq!(place("recordings", second).as_deref(), Some("3:8"));
+}
+
 #[test]
 fn a_models_price_overrides_the_providers_price() {
     let price = |dollars: u32| json!({"input_per_million": dollars, "output_per_million": 9});
@@ -288,7 +309,7 @@ providers:
     extra: { user: sk-secret }
     first_token_timeout_seconds: 5
 ";
-    let config: ModelsConfig = serde_saphyr::from_str(yaml).expect("it is a configuration");
+    let config: ModelsConfig = abide_yaml::from_str(yaml).expect("it is a configuration");
     let stall_timeouts = config.providers[0].stall_timeouts();
     assert_eq!((stall_timeouts.first.as_secs(), stall_timeouts.between.as_secs()), (5, 30));
     let shown = format!("{config:?}");

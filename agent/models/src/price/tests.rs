@@ -3,7 +3,7 @@
 use crate::{Completeness, Price, Usage};
 
 fn price(yaml: &str) -> Result<Price, String> {
-    serde_saphyr::from_str(yaml).map_err(|why| why.to_string())
+    abide_yaml::from_str(yaml).map_err(|why| why.to_string())
 }
 
 fn usage(input: Option<u64>, output: Option<u64>, cached: Option<u64>) -> Usage {

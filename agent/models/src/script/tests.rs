@@ -79,6 +79,64 @@ fn invalid_scripts_are_refused() {
     assert_eq!(error, "cannot read file `nowhere.yaml`: No such file or directory (os error 2)");
 }
 
+/// Class: an error at another place than the wrong value. That of a missing field was at the last field of the map.
+#[test]
+fn an_error_of_a_script_is_at_the_wrong_value() {
+    let mut lines = String::new();
+    for text in [
+        "answers:\n  - text: a\n    cals: []\n",
+        "answers:\n  - calls:\n      - id: c1\n        arguments: {}\n",
+        "answers:\n  - text: a\n  - error: { kind: tiemout }\n",
+        "answers:\n  - text: a\n    usage:\n      input_tokens: many\n",
+        "answers:\n  - &answer\n    text: a\n    calls: [{ nam: ls }]\n  - *answer\n",
+        "answers:\n  - text: [a]\n",
+        "answers: [{ text: été, stop: { othr: x } }]\n",
+        "answers: [{ text: a, text: b }]\n",
+        "answers: a\n",
+        "repeat: true\n",
+        "answers: []\nrepeat: yes\n",
+        "answers: []\ntoken_ms: -1\n",
+        "answers: [\n",
+        "answers: []\n---\nanswers: []\n",
+        "",
+    ] {
+        let error = Script::from_text(text).expect_err(text);
+        lines += &format!("{text:?}\n    {error}\n");
+    }
+    expect![[r#"
+        "answers:\n  - text: a\n    cals: []\n"
+            unknown field `cals`, expected one of text, reasoning, calls, usage, stop, error at line 3, column 5
+        "answers:\n  - calls:\n      - id: c1\n        arguments: {}\n"
+            missing field `name` at line 3, column 9
+        "answers:\n  - text: a\n  - error: { kind: tiemout }\n"
+            unknown value `tiemout`, expected one of rate_limited, overloaded, unavailable, stalled, invalid_response, unauthorized, bad_request, context_too_long, no_recording, cancelled at line 3, column 20
+        "answers:\n  - text: a\n    usage:\n      input_tokens: many\n"
+            expected an integer that is not negative at line 4, column 21
+        "answers:\n  - &answer\n    text: a\n    calls: [{ nam: ls }]\n  - *answer\n"
+            unknown field `nam`, expected one of id, name, arguments at line 4, column 15
+        "answers:\n  - text: [a]\n"
+            expected a text at line 2, column 11
+        "answers: [{ text: été, stop: { othr: x } }]\n"
+            unknown value `othr`, expected one of end, tool_use, length, filtered, unknown_tool, other at line 1, column 32
+        "answers: [{ text: a, text: b }]\n"
+            the key text is there twice at line 1, column 22
+        "answers: a\n"
+            expected a list at line 1, column 10
+        "repeat: true\n"
+            missing field `answers` at line 1, column 1
+        "answers: []\nrepeat: yes\n"
+            expected true or false at line 2, column 9
+        "answers: []\ntoken_ms: -1\n"
+            expected an integer that is not negative at line 2, column 11
+        "answers: [\n"
+            unclosed bracket '[' at line 1, column 10
+        "answers: []\n---\nanswers: []\n"
+            the file has several documents, and only one can be read at line 2, column 1
+        ""
+            missing field `answers` at line 1, column 1
+    "#]].assert_eq(&lines);
+}
+
 #[tokio::test]
 async fn an_empty_script_has_no_answer() {
     let script = Script::from_text("{ answers: [], repeat: true }").expect("it is a script");

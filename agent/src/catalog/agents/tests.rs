@@ -194,7 +194,7 @@ fn a_check_reports_everything_that_cannot_work() {
     let config = "default: { provider: opnai }\nproviders:\n\
         - { id: script, kind: ollama, models: [small] }\n\
         - { id: keyless, kind: openai, key_env: NO_SUCH_KEY, models: [m] }\n";
-    let config = serde_saphyr::from_str(config).expect("the configuration is valid");
+    let config = abide_yaml::from_str(config).expect("the configuration is valid");
     let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
@@ -294,7 +294,7 @@ fn a_check_has_the_place_of_each_problem() {
         ("agents/shape.yaml", "description: x\nmodel: small\n"),
     ]);
     let config = "providers: [{ id: script, kind: ollama, models: [small] }]\n";
-    let config = serde_saphyr::from_str(config).expect("the configuration is valid");
+    let config = abide_yaml::from_str(config).expect("the configuration is valid");
     let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
@@ -330,7 +330,7 @@ fn a_check_reports_parsers_that_cannot_work() {
     ]);
     let catalog = catalog.parser("mine", || abide_programs::GenericParser);
     let config = "providers: [{ id: script, kind: ollama, models: [small] }]\n";
-    let config = serde_saphyr::from_str(config).expect("the configuration is valid");
+    let config = abide_yaml::from_str(config).expect("the configuration is valid");
     let models = abide_models::Models::new(config, &abide_models::ConfigContext::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Reduction, ReductionRules, is_marker, of_arguments, of_result, rule_for};
 
 fn rules(yaml: &str) -> ReductionRules {
-    serde_saphyr::from_str(yaml).expect("they are rules")
+    abide_yaml::from_str(yaml).expect("they are rules")
 }
 
 fn check(rule: &str, text: &str, reduced: Expect) {

@@ -7,7 +7,7 @@ use super::{HeldAnswer, last_sentence_end};
 use crate::middleware::pattern_reach::PatternReach;
 
 fn rules(yaml: &str) -> Vec<Guardrail> {
-    serde_saphyr::from_str(yaml).expect("the rules are valid")
+    abide_yaml::from_str(yaml).expect("the rules are valid")
 }
 
 /// Adds a text character by character. Shows what left, and what was held at the end.

@@ -7,7 +7,7 @@ use super::Redactor;
 use crate::middleware::held::HeldAnswer;
 
 fn pii(yaml: &str) -> Pii {
-    let read: Middleware = serde_saphyr::from_str(yaml).expect("the settings are valid");
+    let read: Middleware = abide_yaml::from_str(yaml).expect("the settings are valid");
     read.pii().expect("it is pii").clone()
 }
 
