@@ -204,7 +204,7 @@ impl Reader<'_> {
         let named = id.clone();
         let explain = async move {
             let explained = engine.explain(&caller, &sql, &params).await;
-            let frame = |explanation| frames::explanation(Some(id.clone()), explanation);
+            let frame = |explanation| frames::explanation(Some(&id), &explanation);
             (reply(&id, explained.map(frame)), None)
         };
         let explain = self.cancellable(&named, explain);
