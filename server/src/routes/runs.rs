@@ -112,8 +112,7 @@ async fn begin_run<T>(
     wait: impl FnOnce(Option<JsonValue>) -> Result<T, Refusal>,
 ) -> Result<Begun<T>, Refusal> {
     let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
-    let permit = app.read_limiter.permit(by, content.bytes()).await;
-    app.engine.check_room(by, content.bytes())?;
+    let permit = app.admit_call(by, content.bytes()).await?;
     let mut wanted: StartRunBody = content.envelope(looks)?;
     let wait = wait(wanted.wait_ms.take())?;
     let is_named = wanted.id.is_some();
