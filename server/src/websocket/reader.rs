@@ -122,6 +122,7 @@ impl Reader<'_> {
 
     /// Handles a message: completes or starts the work.
     async fn take(&self, text: &str) -> Result<(), WriterGone> {
+        tracing::trace!(name: "arrived", bytes = text.len(), "a message has arrived");
         let admitted = tokio::select! {
             admitted = self.admissions.admit(&self.session.caller, text) => admitted,
             () = self.answers.closed() => return Err(WriterGone),
@@ -132,6 +133,7 @@ impl Reader<'_> {
                 return self.answer(frames::error(id.as_deref(), &refusal)).await;
             }
         };
+        tracing::trace!(name: "admitted", "the message is parsed and admitted");
         let engine = self.engine.clone();
         let caller = self.session.caller.clone();
         match message {
@@ -261,6 +263,7 @@ impl Reader<'_> {
                 },
                 Err(_) => (frames::error(Some(&id), &failed()), None),
             };
+            tracing::trace!(name: "answered", bytes = text.len(), "the message has an answer");
             // If the writer has ended, the answer is dropped.
             let _ = answers.send(OutgoingMessage { text: Some(text), _admission: admission }).await;
         });

@@ -233,6 +233,7 @@ impl<'a> SocketSender<'a> {
                 (Some(text), None) => self.send_text(text).await?,
                 (None, _) => self.flush().await?,
             }
+            tracing::trace!(name: "written", "an answer is written or buffered");
             drop(admission);
             answer = next;
         }
