@@ -31,7 +31,7 @@ pub(crate) struct Options {
 }
 
 /// The moments of a call, in order, each with the stage that ends with it.
-const MOMENTS: [(&str, &str); 15] = [
+const MOMENTS: [(&str, &str); 16] = [
     ("sent", ""),
     ("arrived", "client: encode, write; server: wake up, read"),
     ("admitted", "server: parse, admission"),
@@ -45,7 +45,8 @@ const MOMENTS: [(&str, &str); 15] = [
     ("synced", "sync thread: fdatasync"),
     ("durable", "sync thread: are the files in place?"),
     ("answered", "server: wake up the call's task, compose the frame"),
-    ("written", "server: wake up the connection's task, write"),
+    ("sending", "server: wake up the connection's task"),
+    ("written", "server: write to the socket"),
     ("received", "client: wake up, read, decode"),
 ];
 
@@ -138,29 +139,30 @@ async fn measure(options: &Options, moments: &Arc<Moments>) -> Vec<Vec<f64>> {
     calls.filter_map(|request| stages(&all, request.sent, request.received)).collect()
 }
 
-/// The microseconds of the stages of a call that was sent and answered at these times. `None` if another call, of a deadline,
-/// ran meanwhile.
+/// The microseconds of the stages of a call that was sent and answered at these times. `None` if it shared a group with
+/// another call, of a deadline.
 fn stages(all: &[(&'static str, Instant)], sent: Instant, received: Instant) -> Option<Vec<f64>> {
     let from = all.partition_point(|(_, at)| *at < sent);
     let to = all.partition_point(|(_, at)| *at < received);
     let within = &all[from..to];
     let mut passed = vec![sent];
     for (name, _) in &MOMENTS[1..MOMENTS.len() - 1] {
-        let mut found = within.iter().filter(|(other, _)| other == name).map(|(_, at)| *at);
-        passed.push(match *name {
+        let since = passed[passed.len() - 1];
+        let mut found = within.iter().filter(|(other, at)| other == name && *at >= since);
+        let at = match *name {
             // The writer looks for work before it sleeps, too.
             "taken" => {
-                let begun = within.iter().find(|(other, _)| *other == "begun")?.1;
-                found.take_while(|at| *at <= begun).last()?
+                let begun = within.iter().find(|(other, at)| *other == "begun" && *at >= since)?.1;
+                found.take_while(|(_, at)| *at <= begun).last()?.1
             }
             // The client can have the answer before the server's task goes on.
-            "written" => found.next().unwrap_or(received),
-            _ => found.next()?,
-        });
+            "written" => found.next().map_or(received, |(_, at)| *at),
+            _ => found.next()?.1,
+        };
+        passed.push(at);
     }
     passed.push(received);
-    let stages = passed.windows(2).map(|it| it[1].checked_duration_since(it[0]));
-    stages.map(|stage| stage.map(|stage| stage.as_secs_f64() * 1e6)).collect()
+    Some(passed.windows(2).map(|it| (it[1] - it[0]).as_secs_f64() * 1e6).collect())
 }
 
 fn table(calls: &[Vec<f64>]) -> String {

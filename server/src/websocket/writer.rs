@@ -227,6 +227,7 @@ impl<'a> SocketSender<'a> {
     async fn answer(&mut self, answer: OutgoingMessage) -> Result<(), WriterStop> {
         let mut answer = Some(answer);
         while let Some(OutgoingMessage { text, _admission: admission }) = answer {
+            tracing::trace!(name: "sending", "the socket has an answer to send");
             let next = self.answers.try_recv().ok();
             match (text, &next) {
                 (Some(text), Some(_)) => self.gather(text).await?,
