@@ -18,6 +18,7 @@ mod policies;
 mod reads;
 mod record;
 mod report;
+mod stages;
 mod statistics;
 mod turns;
 mod writer;
@@ -51,6 +52,8 @@ enum Bench {
     Delta(delta::Options),
     /// The time to open a file after SIGKILL under load.
     Open(open::Options),
+    /// Where the time of a lone caller's call goes, from the client over the writer and the disk and back.
+    Stages(stages::Options),
     /// Writes the tables and plots of pages from the records of a run.
     Report(report::Options),
     /// The machine, as a record.
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Bench::Delta(options) => delta::run(&options),
         Bench::Open(options) => open::run(&options),
         Bench::OpenLoad(options) => open::load(&options),
+        Bench::Stages(options) => stages::run(&options),
         Bench::Report(options) => {
             if let Err(why) = report::run(&options) {
                 eprintln!("{why}");

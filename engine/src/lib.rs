@@ -35,7 +35,7 @@ mod results;
 mod subscriptions;
 mod threads;
 
-pub use abide_live::{Budget, Cost, Delta, PositionedRow, TemplateWork, TopNDelta};
+pub use abide_live::{Budget, Cost, Delta, DeltaJson, PositionedRow, TemplateWork, TopNDelta};
 pub use abide_store::{
     Disk, DiskFile, Holder, Layout, LockState, OpenError, StoreError, SystemDisk, Tuning, Verified,
     VerifyError, backup, sqlite_version, verify_file,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Number, Value as JsonValue};
 
 /// A cell: one of SQLite's five storage classes.
@@ -86,22 +87,6 @@ impl Value {
         })
     }
 
-    /// Appends the JSON form to a buffer, without a tree in between: every row of every delta and query
-    /// result is written here.
-    pub fn write_json(&self, out: &mut Vec<u8>) {
-        let written = match self {
-            Value::Null => {
-                out.extend_from_slice(b"null");
-                return;
-            }
-            Value::Integer(n) => serde_json::to_writer(&mut *out, n),
-            Value::Text(text) => serde_json::to_writer(&mut *out, text),
-            Value::Real(x) if x.is_finite() => serde_json::to_writer(&mut *out, x),
-            Value::Real(_) | Value::Blob(_) => serde_json::to_writer(&mut *out, &self.to_json()),
-        };
-        written.expect("writing JSON into memory cannot fail");
-    }
-
     /// The size of the cell in bytes, for limits and accounting.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -114,16 +99,17 @@ impl Value {
     }
 }
 
-/// Appends a row as a JSON array.
-pub fn write_row_json(row: &[Value], out: &mut Vec<u8>) {
-    out.push(b'[');
-    for (at, value) in row.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
+/// The form of [`Value::to_json`], without a tree in between: every row of every delta and query result is written here.
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Null => serializer.serialize_unit(),
+            Value::Integer(n) => serializer.serialize_i64(*n),
+            Value::Text(text) => serializer.serialize_str(text),
+            Value::Real(x) if x.is_finite() => serializer.serialize_f64(*x),
+            Value::Real(_) | Value::Blob(_) => self.to_json().serialize(serializer),
         }
-        value.write_json(out);
     }
-    out.push(b']');
 }
 
 impl From<i64> for Value {
@@ -165,9 +151,8 @@ mod tests {
             Value::Blob(vec![0, 255, 10]),
         ];
         for cell in cells {
-            let mut text = Vec::new();
-            cell.write_json(&mut text);
-            let json: JsonValue = serde_json::from_slice(&text).expect("it is JSON");
+            let text = serde_json::to_string(&cell).expect("a cell is JSON");
+            let json: JsonValue = serde_json::from_str(&text).expect("it is JSON");
             assert_eq!(json, cell.to_json());
             assert_eq!(Value::from_json(&json), Ok(cell));
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use abide_engine::Engine;
+use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
 use axum::extract::Extension;
 use axum::http::{HeaderMap, Uri};
@@ -10,7 +11,7 @@ use axum::http::{HeaderMap, Uri};
 use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
-use crate::connections::read_limiter::ReadLimiter;
+use crate::connections::read_limiter::{ReadLimiter, ReadPermit};
 use crate::public_url::{self, PublicUrl};
 use crate::routes::McpState;
 use crate::signing_key::SigningKey;
@@ -33,6 +34,25 @@ pub(crate) struct AppState {
 }
 
 impl AppState {
+    /// Admits a call over HTTP before its body is parsed: waits for its turn, which ends after the first poll of the call
+    /// ([`begin`](crate::connections::read_limiter::begin)).
+    ///
+    /// The other parts of an admission ([`websocket::admission`](crate::websocket)) belong to others here: the body counts its
+    /// own bytes, the response counts the answer, and a connection has as many requests as HTTP allows. A WebSocket, whose
+    /// refusals need the id of the message, parses first and lets the engine refuse.
+    ///
+    /// # Errors
+    /// `overloaded` if too many bytes of the caller are queued already.
+    pub(crate) async fn admit_call(
+        &self,
+        by: &Caller,
+        bytes: usize,
+    ) -> Result<Option<ReadPermit>, Refusal> {
+        let turn = self.read_limiter.permit(by, bytes).await;
+        self.engine.check_room(by, bytes)?;
+        Ok(turn)
+    }
+
     /// The address of this server as the client knows it.
     pub(crate) fn base(&self, uri: &Uri, headers: &HeaderMap) -> String {
         public_url::base(self.public_url.as_ref(), uri, headers)

@@ -1,91 +1,118 @@
 //! The server's messages on WebSocket and SSE, as JSON text.
 //!
-//! Composed by hand, because rows and deltas are encoded once for all subscribers and results come from
-//! the engine as text: nothing here is parsed or copied twice. A test checks that these forms and those of
-//! [`abide_schema::wire::ServerMessage`] agree.
+//! Clients read all of them as [`ServerMessage`]. The frequent ones are written as the structs of this file, which borrow
+//! what they contain: the rows of a delta are encoded once for all subscribers, results come from the engine as text, and
+//! neither is parsed into values or copied twice. A test checks that both forms agree.
 
-use abide_engine::{
-    Change, CommittedBatch, CommittedCall, Engine, QueryResult, SnapshotPart, Update,
-};
+use std::ops::Not;
+
+use abide_engine::{Change, CommittedBatch, CommittedCall, DeltaJson, Engine, QueryResult, Update};
 use abide_schema::reducer::Caller;
-use abide_schema::value::write_row_json;
-use abide_schema::wire::{Explanation, ServerMessage, SubscriptionInfo};
-use abide_schema::{Checksum, Refusal, Row, Value};
-use serde::Serialize;
+use abide_schema::wire::{Explanation, Plan, ServerMessage, Shape, SubscriptionInfo};
+use abide_schema::{Checksum, Refusal, Row, Seq, Value};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 
-/// A JSON text under construction.
-struct JsonWriter(Vec<u8>);
+/// An update of subscriptions.
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum UpdateFrame<'a> {
+    Snapshot {
+        id: &'a str,
+        seq: Seq,
+        #[serde(flatten)]
+        shape: &'a Shape,
+        #[serde(serialize_with = "list_rows")]
+        rows: &'a [Row],
+        #[serde(skip_serializing_if = "Not::not")]
+        more: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        plan: Option<&'a Plan>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        checksum: Option<Checksum>,
+        #[serde(skip_serializing_if = "Not::not")]
+        reset: bool,
+        #[serde(skip_serializing_if = "Not::not")]
+        history_changed: bool,
+    },
+    Delta {
+        from: Seq,
+        to: Seq,
+        changes: Vec<ChangeFrame<'a>>,
+    },
+    Rerun {
+        seq: Seq,
+        changes: [ChangeFrame<'a>; 1],
+    },
+}
 
-impl JsonWriter {
-    fn with_capacity(bytes: usize) -> JsonWriter {
-        JsonWriter(Vec::with_capacity(bytes))
-    }
+/// The change of one subscription.
+#[derive(Serialize)]
+struct ChangeFrame<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    rows: Option<&'a DeltaJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checksum: Option<Checksum>,
+    #[serde(flatten)]
+    info: Option<&'a SubscriptionInfo>,
+    #[serde(skip_serializing_if = "Not::not")]
+    stale: bool,
+}
 
-    /// Appends text that is already JSON.
-    fn raw(&mut self, json: impl AsRef<[u8]>) -> &mut JsonWriter {
-        self.0.extend_from_slice(json.as_ref());
-        self
-    }
-
-    /// Appends a value.
-    fn value(&mut self, value: &(impl Serialize + ?Sized)) -> &mut JsonWriter {
-        serde_json::to_writer(&mut self.0, value).expect("writing JSON into memory cannot fail");
-        self
-    }
-
-    /// Appends items with commas between.
-    fn list<T>(
-        &mut self,
-        items: impl IntoIterator<Item = T>,
-        mut one: impl FnMut(&mut JsonWriter, T),
-    ) -> &mut JsonWriter {
-        self.raw("[");
-        for (at, item) in items.into_iter().enumerate() {
-            if at > 0 {
-                self.raw(",");
-            }
-            one(self, item);
-        }
-        self.raw("]")
-    }
-
-    fn rows<'a, R: AsRef<[Value]> + 'a>(
-        &mut self,
-        rows: impl IntoIterator<Item = &'a R>,
-    ) -> &mut JsonWriter {
-        self.list(rows, |json, row| write_row_json(row.as_ref(), &mut json.0))
-    }
-
-    /// The shape of a result: the same in a snapshot and in the answer to a resume.
-    fn info(&mut self, info: &SubscriptionInfo) -> &mut JsonWriter {
-        let shape = &info.shape;
-        self.raw(r#","columns":"#).value(&shape.columns);
-        self.raw(r#","key":"#).value(&shape.key);
-        self.raw(r#","order":"#).value(&shape.order);
-        if shape.top_n {
-            self.raw(r#","top_n":true"#);
-        }
-        self
-    }
-
-    /// Without the closing bracket.
-    fn change(&mut self, change: &Change) {
-        self.raw(r#"{"id":"#).value(&*change.id).raw(",").raw(change.delta.json());
-        self.checksum(change.checksum);
-        if let Some(info) = &change.info {
-            self.info(info).raw(r#","plan":"#).value(&info.plan);
+impl<'a> ChangeFrame<'a> {
+    fn new(change: &'a Change, stale: bool) -> ChangeFrame<'a> {
+        ChangeFrame {
+            id: &change.id,
+            rows: change.delta.json(),
+            checksum: change.checksum,
+            info: change.info.as_deref(),
+            stale: stale || change.delta.is_stale(),
         }
     }
+}
 
-    fn checksum(&mut self, checksum: Option<Checksum>) {
-        if let Some(checksum) = checksum {
-            self.raw(r#","checksum":"#).value(&checksum);
-        }
-    }
+/// An answer: on a WebSocket with its op and the id of its request, over HTTP without.
+#[derive(Serialize)]
+struct Answer<'a, T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    op: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(flatten)]
+    content: T,
+}
 
-    fn text(&mut self) -> String {
-        String::from_utf8(std::mem::take(&mut self.0)).expect("JSON is UTF-8")
+#[derive(Serialize)]
+struct CallContent<'a> {
+    seq: Seq,
+    result: &'a RawValue,
+    /// `None` within a batch, which is a duplicate as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duplicate: Option<bool>,
+}
+
+impl<'a> CallContent<'a> {
+    fn new(done: &'a CommittedCall, duplicate: Option<bool>) -> CallContent<'a> {
+        // The text is copied as it is.
+        let result = serde_json::from_str(&done.result).expect("the result of a reducer is JSON");
+        CallContent { seq: done.seq, result, duplicate }
     }
+}
+
+#[derive(Serialize)]
+struct BatchContent<'a> {
+    seq: Seq,
+    results: Vec<CallContent<'a>>,
+    duplicate: bool,
+}
+
+#[derive(Serialize)]
+struct RowsContent<'a> {
+    seq: Seq,
+    columns: &'a [String],
+    #[serde(serialize_with = "list_rows")]
+    rows: &'a [Row],
 }
 
 /// The first message of a WebSocket of a caller.
@@ -102,64 +129,41 @@ pub fn hello(engine: &Engine, caller: &Caller) -> String {
 
 /// An update of a connection.
 pub fn update(update: &Update) -> String {
-    match update {
-        Update::Snapshot(part) => snapshot(part),
+    let frame = match update {
+        Update::Snapshot(part) => UpdateFrame::Snapshot {
+            id: &part.id,
+            seq: part.seq,
+            shape: &part.info.shape,
+            rows: &part.rows,
+            more: part.more,
+            plan: (!part.more).then_some(&part.info.plan),
+            checksum: part.checksum.filter(|_| !part.more),
+            reset: part.reset,
+            history_changed: part.history_changed,
+        },
         Update::Delta { from, to, changes } => {
-            let capacity = changes.iter().map(|change| {
-                change.id.len()
-                    + change.delta.json().len()
-                    + if change.info.is_some() { 512 } else { 64 }
-            });
-            let mut json = JsonWriter::with_capacity(64 + capacity.sum::<usize>());
-            json.raw(r#"{"op":"delta","from":"#).value(from).raw(r#","to":"#).value(to);
-            json.raw(r#","changes":"#).list(changes, |json, change| {
-                json.change(change);
-                json.raw("}");
-            });
-            json.raw("}").text()
+            let changes = changes.iter().map(|change| ChangeFrame::new(change, false)).collect();
+            UpdateFrame::Delta { from: *from, to: *to, changes }
         }
         Update::Rerun { seq, change, stale } => {
-            let mut json = JsonWriter::with_capacity(96 + change.delta.json().len());
-            json.raw(r#"{"op":"rerun","seq":"#).value(seq).raw(r#","changes":["#);
-            json.change(change);
-            json.raw(if *stale { r#","stale":true}]}"# } else { "}]}" }).text()
+            UpdateFrame::Rerun { seq: *seq, changes: [ChangeFrame::new(change, *stale)] }
         }
-        Update::Progress { seq } => ServerMessage::Progress { seq: *seq }.to_text(),
-        Update::Error { id, refusal } => error(Some(id), refusal),
-    }
+        Update::Progress { seq } => return ServerMessage::Progress { seq: *seq }.to_text(),
+        Update::Error { id, refusal } => return error(Some(id), refusal),
+    };
+    text(&frame, size(update))
 }
 
 /// About how long the text of an update is.
 pub(crate) fn size(update: &Update) -> usize {
-    let of_change = |change: &Change| change.id.len() + change.delta.json().len() + 64;
+    let of_change =
+        |change: &Change| change.id.len() + change.delta.json().map_or(0, DeltaJson::bytes) + 100;
     match update {
-        Update::Snapshot(part) => {
-            256 + part.rows.iter().flat_map(|row| row.iter()).map(Value::size).sum::<usize>()
-        }
+        Update::Snapshot(part) => 256 + size_of_cells(&part.rows),
         Update::Delta { changes, .. } => 64 + changes.iter().map(of_change).sum::<usize>(),
         Update::Rerun { change, .. } => 96 + of_change(change),
         Update::Progress { .. } | Update::Error { .. } => 256,
     }
-}
-
-fn snapshot(part: &SnapshotPart) -> String {
-    let mut json = JsonWriter::with_capacity(256 + 64 * part.rows.len());
-    json.raw(r#"{"op":"snapshot","id":"#).value(&*part.id);
-    json.raw(r#","seq":"#).value(&part.seq);
-    json.info(&part.info);
-    json.raw(r#","rows":"#).rows(&part.rows);
-    if part.more {
-        json.raw(r#","more":true"#);
-    } else {
-        json.raw(r#","plan":"#).value(&part.info.plan).checksum(part.checksum);
-    }
-    if part.reset {
-        json.raw(r#","reset":true"#);
-    }
-    if part.history_changed {
-        json.raw(r#","history_changed":true"#);
-    }
-    json.raw("}").text()
 }
 
 /// A refusal. `id` is the request that it concerns, if known.
@@ -173,55 +177,49 @@ pub(crate) fn pong() -> String {
     ServerMessage::Pong.to_text()
 }
 
-/// The result of a call: on a WebSocket with its id, over HTTP without.
+/// The result of a call.
 pub fn call(id: Option<&str>, done: &CommittedCall) -> String {
-    let mut json = JsonWriter::with_capacity(128 + done.result.len());
-    head(&mut json, "result", id);
-    json.raw(r#""seq":"#).value(&done.seq);
-    json.raw(r#","result":"#).raw(&done.result);
-    json.raw(r#","duplicate":"#).value(&done.duplicate);
-    json.raw("}").text()
+    answer("result", id, CallContent::new(done, Some(done.duplicate)), done.result.len())
 }
 
 /// The result of a batch.
 pub fn batch(id: Option<&str>, done: &CommittedBatch) -> String {
-    let results = done.results.iter().map(|done| done.result.len() + 64);
-    let mut json = JsonWriter::with_capacity(128 + results.sum::<usize>());
-    head(&mut json, "result", id);
-    json.raw(r#""seq":"#).value(&done.seq);
-    json.raw(r#","results":"#).list(&done.results, |json, done| {
-        json.raw(r#"{"seq":"#).value(&done.seq);
-        json.raw(r#","result":"#).raw(&done.result).raw("}");
-    });
-    json.raw(r#","duplicate":"#).value(&done.duplicate);
-    json.raw("}").text()
+    let CommittedBatch { seq, results, duplicate } = done;
+    let bytes = results.iter().map(|done| done.result.len() + 64).sum();
+    let results = results.iter().map(|done| CallContent::new(done, None)).collect();
+    answer("result", id, BatchContent { seq: *seq, results, duplicate: *duplicate }, bytes)
 }
 
 /// The result of a query.
-pub fn rows(id: Option<&str>, answer: &QueryResult) -> String {
-    let mut json = JsonWriter::with_capacity(128 + 64 * answer.rows.len());
-    head(&mut json, "rows", id);
-    json.raw(r#""seq":"#).value(&answer.seq);
-    json.raw(r#","columns":"#).value(&answer.columns);
-    json.raw(r#","rows":"#).rows(&answer.rows);
-    json.raw("}").text()
+pub fn rows(id: Option<&str>, answered: &QueryResult) -> String {
+    let QueryResult { seq, columns, rows } = answered;
+    answer("rows", id, RowsContent { seq: *seq, columns, rows }, size_of_cells(rows))
+}
+
+/// The answer to `explain`.
+pub(crate) fn explanation(id: Option<&str>, explanation: &Explanation) -> String {
+    answer("explanation", id, explanation, 1 << 10)
 }
 
 /// The result of a query over HTTP, encoded in parts. Rows are freed as they are encoded.
 pub(crate) struct ChunkedRows {
     rows: std::vec::IntoIter<Row>,
-    json: JsonWriter,
+    json: Vec<u8>,
     first: bool,
     part_bytes: usize,
 }
 
+/// The end of an answer with rows.
+const ROWS_END: &str = "]}";
+
 impl ChunkedRows {
     /// With parts of about this many bytes.
-    pub(crate) fn new(answer: QueryResult, part_bytes: usize) -> ChunkedRows {
-        let mut json = JsonWriter::with_capacity(2 * part_bytes);
-        json.raw(r#"{"seq":"#).value(&answer.seq);
-        json.raw(r#","columns":"#).value(&answer.columns).raw(r#","rows":["#);
-        ChunkedRows { rows: answer.rows.into_iter(), json, first: true, part_bytes }
+    pub(crate) fn new(answered: QueryResult, part_bytes: usize) -> ChunkedRows {
+        let QueryResult { seq, columns, rows } = answered;
+        let no_rows = RowsContent { seq, columns: &columns, rows: &[] };
+        let mut json = answer("rows", None, no_rows, 2 * part_bytes).into_bytes();
+        json.truncate(json.len() - ROWS_END.len());
+        ChunkedRows { rows: rows.into_iter(), json, first: true, part_bytes }
     }
 }
 
@@ -229,42 +227,48 @@ impl Iterator for ChunkedRows {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
-        while self.json.0.len() < self.part_bytes {
+        while self.json.len() < self.part_bytes {
             let Some(row) = self.rows.next() else {
                 if self.part_bytes == 0 {
                     return None;
                 }
                 // The last part.
                 self.part_bytes = 0;
-                self.json.raw("]}");
-                return Some(std::mem::take(&mut self.json.0));
+                self.json.extend_from_slice(ROWS_END.as_bytes());
+                return Some(std::mem::take(&mut self.json));
             };
             if !std::mem::take(&mut self.first) {
-                self.json.raw(",");
+                self.json.push(b',');
             }
-            write_row_json(&row, &mut self.json.0);
+            write(&mut self.json, &*row);
         }
         match self.part_bytes {
             0 => None,
-            bytes => Some(std::mem::replace(&mut self.json.0, Vec::with_capacity(2 * bytes))),
+            bytes => Some(std::mem::replace(&mut self.json, Vec::with_capacity(2 * bytes))),
         }
     }
 }
 
-/// The answer to `explain`: on a WebSocket with its id, over HTTP without.
-pub(crate) fn explanation(id: Option<String>, explanation: Explanation) -> String {
-    match id {
-        Some(id) => {
-            let explanation = Box::new(explanation);
-            ServerMessage::Explanation { id, explanation }.to_text()
-        }
-        None => JsonWriter::with_capacity(1 << 10).value(&explanation).text(),
-    }
+/// An answer whose content has about this many bytes.
+fn answer(op: &'static str, id: Option<&str>, content: impl Serialize, bytes: usize) -> String {
+    text(&Answer { op: id.map(|_| op), id, content }, bytes)
 }
 
-fn head(json: &mut JsonWriter, op: &str, id: Option<&str>) {
-    json.raw("{");
-    if let Some(id) = id {
-        json.raw(r#""op":"#).value(op).raw(r#","id":"#).value(id).raw(",");
-    }
+/// A message as text, of about this many bytes: a buffer that has to grow is copied.
+fn text(message: &impl Serialize, bytes: usize) -> String {
+    let mut json = Vec::with_capacity(bytes + 256);
+    write(&mut json, message);
+    String::from_utf8(json).expect("JSON is UTF-8")
+}
+
+fn write(json: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    serde_json::to_writer(json, value).expect("writing JSON into memory cannot fail");
+}
+
+fn list_rows<S: Serializer>(rows: &[Row], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(rows.iter().map(|row| &**row))
+}
+
+fn size_of_cells(rows: &[Row]) -> usize {
+    rows.iter().flat_map(|row| row.iter()).map(Value::size).sum()
 }

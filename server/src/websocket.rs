@@ -6,6 +6,7 @@
 //! the order of their messages. The channels between them are bounded, so a peer that does not read
 //! is eventually not read from.
 
+mod admission;
 mod message;
 mod reader;
 mod running;
@@ -25,7 +26,7 @@ use axum::http::HeaderValue;
 use axum::response::Response;
 use futures_util::stream::SplitStream;
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::app_state::{AppState, SessionExtension};
@@ -36,6 +37,7 @@ use crate::connections::lifecycle::{ConnectionPermit, Phase};
 use crate::problem::Problem;
 use crate::{frames, limits};
 
+use admission::Admissions;
 pub use message::read;
 use reader::{Reader, SessionEnd};
 use running::RunningQueries;
@@ -108,15 +110,12 @@ async fn converse(
     let reader = Reader {
         engine: app.engine.clone(),
         authenticator: app.authenticator.clone(),
-        read_limiter: app.read_limiter.clone(),
         session,
         lifecycle: app.lifecycle.clone(),
-        account,
-        arrivals,
+        admissions: Admissions::new(arrivals, app.read_limiter.clone(), account),
         full: Arc::default(),
         answers,
         commands,
-        in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
         running: RunningQueries::default(),
         moved: &moved,
     };

@@ -50,6 +50,28 @@ fn a_malformed_request_id_is_an_error_for_its_retry_alone() {
     }
 }
 
+/// Regression: a retry was answered with the stored text as it was. On a WebSocket it made the whole message unreadable, so that the
+/// client had to close the connection.
+#[test]
+fn a_stored_result_that_is_no_json_is_an_error_for_its_retry_alone() {
+    for outcome in ["[", "", "{}}", "\"", "nul", "7 7"] {
+        let mut world = world();
+        let file = world.raw();
+        let sql = "SELECT sql FROM sqlite_schema WHERE name = 'events_no_update'";
+        let trigger: String = file.query_row(sql, [], |row| row.get(0)).unwrap();
+        file.execute_batch("DROP TRIGGER events_no_update").unwrap();
+        file.execute("UPDATE events SET outcome = ?1", [outcome]).unwrap();
+        file.execute_batch(&trigger).unwrap();
+        drop(file);
+        world.open();
+        run(async {
+            let refusal = create(&world, "once").await.unwrap_err();
+            assert_eq!(refusal.code, Code::Internal, "{outcome}: {refusal}");
+            world.session("other").await;
+        });
+    }
+}
+
 /// Regression: a column of JSON with other text was found when a reducer panicked over it.
 #[test]
 fn a_column_that_is_no_json_is_found_and_costs_one_call() {

@@ -260,6 +260,8 @@ impl Session {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) us: f64,
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
     /// The time of all syncs meanwhile. If no other request is in flight, it waited for all of them.
     pub(crate) sync_us: f64,
 }
@@ -275,8 +277,9 @@ impl Begun {
     }
 
     fn end(self, engine: &Engine) -> Request {
-        let us = self.at.elapsed().as_secs_f64() * 1e6;
+        let received = Instant::now();
+        let us = received.duration_since(self.at).as_secs_f64() * 1e6;
         let sync_us = engine.metrics().sync_us_total.get() - self.sync_us;
-        Request { us, sync_us: sync_us as f64 }
+        Request { us, sent: self.at, received, sync_us: sync_us as f64 }
     }
 }

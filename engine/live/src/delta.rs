@@ -17,8 +17,9 @@ pub(crate) mod top_n;
 
 use std::collections::HashMap;
 
-use abide_schema::value::write_row_json;
 use abide_schema::{Checksum, Row, Value};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::delta::exact::ExactRow;
 
@@ -119,27 +120,15 @@ impl Delta {
         weights
     }
 
-    /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces. The caller adds the
-    /// subscription's id and shares these bytes among all subscribers.
-    pub fn write_json(&self, out: &mut Vec<u8>) {
-        let top_n = &self.top_n;
-        out.extend_from_slice(b"\"deletes\":[");
-        write_list(out, &self.deletes, |out, row| write_row_json(row, out));
-        write_list(out, &top_n.deletes, |out, at| {
-            out.extend_from_slice(format!("{{\"at\":{at}}}").as_bytes());
-        });
-        for (name, rows, placed) in
-            [("inserts", &self.inserts, &top_n.inserts), ("updates", &self.updates, &top_n.updates)]
-        {
-            out.extend_from_slice(format!("],\"{name}\":[").as_bytes());
-            write_list(out, rows, |out, row| write_row_json(row, out));
-            write_list(out, placed, |out, placed| {
-                out.extend_from_slice(format!("{{\"at\":{},\"row\":", placed.at).as_bytes());
-                write_row_json(&placed.row, out);
-                out.push(b'}');
-            });
+    /// The delta as JSON texts, which all subscribers can share.
+    #[must_use]
+    pub fn to_json(&self) -> DeltaJson {
+        let deleted = self.top_n.deletes.iter().map(|at| DeltaItem::Position { at: *at });
+        DeltaJson {
+            deletes: json_list(&self.deletes, deleted),
+            inserts: json_list(&self.inserts, positioned(&self.top_n.inserts)),
+            updates: json_list(&self.updates, positioned(&self.top_n.updates)),
         }
-        out.push(b']');
     }
 
     /// Builds a delta from a Z-set: rows with their weights. `key` holds the positions of the key
@@ -287,13 +276,42 @@ fn common(key: &[usize], old: &[Row], new: &[Row]) -> Vec<(usize, usize)> {
     run
 }
 
-fn write_list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
-    for item in items {
-        if out.last() != Some(&b'[') {
-            out.push(b',');
-        }
-        write(out, item);
+/// The rows of a delta as JSON texts. A subscriber's frame is composed around them.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeltaJson {
+    /// Keys of the removed rows, whole rows, or positions.
+    pub deletes: Box<RawValue>,
+    /// Added rows.
+    pub inserts: Box<RawValue>,
+    /// New versions of kept rows.
+    pub updates: Box<RawValue>,
+}
+
+impl DeltaJson {
+    /// The length of the texts.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.deletes.get().len() + self.inserts.get().len() + self.updates.get().len()
     }
+}
+
+/// An entry of a list of a delta.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum DeltaItem<'a> {
+    Row(&'a [Value]),
+    Position { at: usize },
+    PositionedRow { at: usize, row: &'a [Value] },
+}
+
+fn positioned(rows: &[PositionedRow]) -> impl Iterator<Item = DeltaItem<'_>> {
+    rows.iter().map(|placed| DeltaItem::PositionedRow { at: placed.at, row: &placed.row })
+}
+
+fn json_list<'a>(rows: &'a [Row], placed: impl Iterator<Item = DeltaItem<'a>>) -> Box<RawValue> {
+    let items: Vec<DeltaItem<'_>> =
+        rows.iter().map(|row| DeltaItem::Row(row)).chain(placed).collect();
+    to_raw_value(&items).expect("writing JSON into memory cannot fail")
 }
 
 /// An integer cell that this crate wrote.

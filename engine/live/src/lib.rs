@@ -40,7 +40,7 @@ pub use catalog::{Catalog, WorkFunctions};
 pub use delta::accumulator::BackfilledGroup;
 pub use delta::changes::{Changes, RowChange};
 pub use delta::meter::{Budget, Cost, TemplateWork};
-pub use delta::{Delta, PositionedRow, TopNDelta};
+pub use delta::{Delta, DeltaJson, PositionedRow, TopNDelta};
 pub use plan::condition::{Condition, OWN, check_condition};
 pub use plan::lex::{check_no_nul, names_main, operations};
 pub use plan::principal::{

@@ -8,6 +8,7 @@ use abide_schema::reducer::Caller;
 use abide_schema::work::SharedWork;
 use abide_schema::{Abort, Code, Refusal, SEE_LOG, Seq, integers, limits};
 use abide_store::StoreError;
+use serde::de::IgnoredAny;
 use serde_json::Value as JsonValue;
 
 use crate::commit::execute::{Executor, RollbackPoint};
@@ -253,6 +254,10 @@ impl Executor {
                 || "null".to_owned(),
                 |event| expand(&event.outcome, &event.arguments),
             );
+            if serde_json::from_str::<IgnoredAny>(&result).is_err() {
+                let why = format!("the stored result of request id {:?} is unreadable", request.id);
+                return Err(StoreError::Unreadable(why).into());
+            }
             let reducer = event.as_ref().map_or("", |event| &event.reducer);
             let result = self.shown(caller, reducer, result);
             let result = result.map_err(UnitFailure::Store)?;

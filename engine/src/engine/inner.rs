@@ -106,6 +106,7 @@ impl Inner {
         weight: usize,
     ) -> Result<(), Refusal> {
         self.health.check()?;
+        tracing::trace!(name: "queued", weight, "a job for the writer");
         self.jobs.push(turn, job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => overloaded(),
             Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use abide_live::Delta;
+use abide_live::{Delta, DeltaJson};
 use abide_schema::{Checksum, Refusal, limits};
 
 use crate::subscriptions::buffers::{Account, Share, SharedBytes};
@@ -29,7 +29,7 @@ static NO_ROWS: LazyLock<Delta> = LazyLock::new(Delta::default);
 #[derive(Debug)]
 pub struct SharedDelta {
     change: ResultChange,
-    json: OnceLock<Vec<u8>>,
+    json: OnceLock<DeltaJson>,
     checksum_change: OnceLock<Checksum>,
     weight: OnceLock<usize>,
     /// Set when it is counted.
@@ -76,20 +76,13 @@ impl SharedDelta {
         }
     }
 
-    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for all subscribers; or
-    /// `"stale":true`.
+    /// The rows as JSON texts, encoded once for all subscribers; `None` if they are not known.
     #[must_use]
-    pub fn json(&self) -> &[u8] {
-        self.json.get_or_init(|| {
-            let mut out = Vec::new();
-            match &self.change {
-                ResultChange::Stale => out.extend_from_slice(b"\"stale\":true"),
-                ResultChange::Rows(delta) => delta.write_json(&mut out),
-                ResultChange::Outdated => NO_ROWS.write_json(&mut out),
-                ResultChange::Ended(_) => {}
-            }
-            out
-        })
+    pub fn json(&self) -> Option<&DeltaJson> {
+        match &self.change {
+            ResultChange::Rows(delta) => Some(self.json.get_or_init(|| delta.to_json())),
+            ResultChange::Stale | ResultChange::Outdated | ResultChange::Ended(_) => None,
+        }
     }
 
     /// The checksum change of the result, computed once for all subscribers.

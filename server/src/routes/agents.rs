@@ -215,8 +215,7 @@ async fn read(
     by: &Caller,
     content: &RequestBody,
 ) -> Result<Map<String, JsonValue>, Refusal> {
-    let _turn = app.read_limiter.permit(by, content.bytes()).await;
-    app.engine.check_room(by, content.bytes())?;
+    let _turn = app.admit_call(by, content.bytes()).await?;
     content.envelope(EXAMPLE_BODY)
 }
 

@@ -29,8 +29,7 @@ pub(super) async fn call(
             .hint(Listing::Reducers.hint())
     })?;
     let request_id = idempotency_key(&headers)?;
-    let permit = app.read_limiter.permit(&by, content.bytes()).await;
-    app.engine.check_room(&by, content.bytes())?;
+    let permit = app.admit_call(&by, content.bytes()).await?;
     let args = content.value()?;
     let done = begin(permit, app.engine.call(&by, &reducer, &args, request_id)).await?;
     Ok(unsent::answer(&app.engine.buffers().account(&by), frames::call(None, &done)))
@@ -50,8 +49,7 @@ pub(super) async fn batch(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let looks = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
-    let permit = app.read_limiter.permit(&by, content.bytes()).await;
-    app.engine.check_room(&by, content.bytes())?;
+    let permit = app.admit_call(&by, content.bytes()).await?;
     let BatchBody { calls } = content.envelope(looks)?;
     let request_id = idempotency_key(&headers)?;
     let done = begin(permit, app.engine.batch(&by, &calls, request_id)).await?;

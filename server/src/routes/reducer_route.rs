@@ -48,8 +48,7 @@ impl ReducerRoute {
         content: &RequestBody,
         args: JsonValue,
     ) -> Result<Response, Problem> {
-        let permit = app.read_limiter.permit(by, content.bytes()).await;
-        app.engine.check_room(by, content.bytes())?;
+        let permit = app.admit_call(by, content.bytes()).await?;
         let key = idempotency_key(headers)?;
         let BatchCall { reducer, args } = call(self.reducer, args);
         let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;

@@ -110,8 +110,7 @@ struct StartedRun {
 
 impl RunRequest {
     async fn read(app: &AppState, by: &Caller, content: &RequestBody) -> Result<Self, Refusal> {
-        let permit = app.read_limiter.permit(by, content.bytes()).await;
-        app.engine.check_room(by, content.bytes())?;
+        let permit = app.admit_call(by, content.bytes()).await?;
         let body = content.envelope(r#"{"input": "…", "session_id": "…"}, the last optional"#)?;
         Ok(RunRequest { body, permit })
     }

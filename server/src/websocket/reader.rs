@@ -1,36 +1,33 @@
 //! The reading half: turns messages into running calls, and commands for the writer.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 
-use abide_engine::buffers::{Account, Reservation, size_of_rows};
 use abide_engine::{Engine, Start};
-use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::wire::ClientMessage;
 use abide_schema::{Code, Refusal, SEE_LOG, Seq};
 use axum::extract::ws::{Message, WebSocket, close_code};
 use futures_util::stream::SplitStream;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, Value as JsonValue};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
+use super::admission::{Admission, Admissions};
 use super::message;
 use super::running::RunningQueries;
 use super::writer::{Command, OutgoingMessage, Subscribe};
-use crate::arrivals::Arrivals;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::{Lifecycle, Phase};
-use crate::connections::read_limiter::ReadLimiter;
-use crate::{frames, limits, unsent};
+use crate::connections::read_limiter::begin;
+use crate::{frames, limits};
 
-/// The text of an answer, and what counts it if it is large.
-type ResponseFrame = (String, Option<Reservation>);
+/// The answer to a message: its text, and what the message has taken.
+type Answer = (String, Admission);
 
 /// The writer has ended, and with it the connection.
 struct WriterGone;
@@ -49,18 +46,13 @@ pub(super) enum SessionEnd {
 pub(super) struct Reader<'a> {
     pub(super) engine: Engine,
     pub(super) authenticator: Authenticator,
-    pub(super) read_limiter: ReadLimiter,
     pub(super) session: AuthSession,
     pub(super) lifecycle: Lifecycle,
-    /// The account that counts answers.
-    pub(super) account: Account,
-    /// Counts the message that arrives.
-    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) admissions: Admissions,
     /// Notified when there is no room for the result of a call.
     pub(super) full: Arc<Notify>,
     pub(super) answers: mpsc::Sender<OutgoingMessage>,
     pub(super) commands: mpsc::Sender<Command>,
-    pub(super) in_flight: Arc<Semaphore>,
     pub(super) running: RunningQueries,
     /// A blocked write succeeded: the peer is alive, even if silent.
     pub(super) moved: &'a AtomicBool,
@@ -95,21 +87,21 @@ impl Reader<'_> {
                 return self.put_out(&refusal).await;
             }
             let taken = match message {
-                Message::Text(text) => self.take(&text, self.arrivals.message()).await,
+                Message::Text(text) => self.take(&text).await,
                 Message::Binary(_) => {
-                    drop(self.arrivals.message());
+                    self.admissions.discard();
                     let refusal = Refusal::new(Code::BadRequest, "the message is binary")
                         .hint("abide.v1 is one JSON object per text message");
                     self.answer(frames::error(None, &refusal)).await
                 }
                 Message::Ping(payload) => {
-                    self.arrivals.control(&payload);
+                    self.admissions.control(&payload);
                     // The library's pong waits for the socket like other answers: a client that does not read them is
                     // not read from.
-                    self.send(OutgoingMessage { text: None, _room: None, _hold: None }).await
+                    self.send(OutgoingMessage { text: None, _admission: None }).await
                 }
                 Message::Pong(payload) => {
-                    self.arrivals.control(&payload);
+                    self.admissions.control(&payload);
                     Ok(())
                 }
                 Message::Close(_) => return SessionEnd::Closed,
@@ -128,41 +120,44 @@ impl Reader<'_> {
         }
     }
 
-    /// Handles a message: completes or starts the work. The message is counted until its call is answered.
-    async fn take(&self, text: &str, hold: Option<Reservation>) -> Result<(), WriterGone> {
-        let permit = self.read_limiter.permit(&self.session.caller, text.len()).await;
-        let read = message::read(text);
-        // The rest may wait for this client to read, and must not block others.
-        drop(permit);
-        let message = match read {
-            Ok(message) => message,
+    /// Handles a message: completes or starts the work.
+    async fn take(&self, text: &str) -> Result<(), WriterGone> {
+        tracing::trace!(name: "arrived", bytes = text.len(), "a message has arrived");
+        let admitted = tokio::select! {
+            admitted = self.admissions.admit(&self.session.caller, text) => admitted,
+            () = self.answers.closed() => return Err(WriterGone),
+        };
+        let (message, admission) = match admitted {
+            Ok(admitted) => admitted,
             Err((id, refusal)) => {
                 return self.answer(frames::error(id.as_deref(), &refusal)).await;
             }
         };
-        let weight = 1 + text.len() / limits::WEIGHT_BYTES;
-        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
+        tracing::trace!(name: "admitted", "the message is parsed and admitted");
+        let engine = self.engine.clone();
+        let caller = self.session.caller.clone();
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
-                let named = id.clone();
-                let call = async move {
-                    let _counted = hold;
+                self.start(id, admission, |id, admission| async move {
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
-                    reply(&id, done.map(|done| frames::call(Some(&id), &done)))
-                };
-                self.start(weight, text.len(), named, call).await
+                    Some((reply(&id, done.map(|done| frames::call(Some(&id), &done))), admission))
+                });
             }
             ClientMessage::Batch { id, calls, request_id } => {
-                let named = id.clone();
-                let batch = async move {
-                    let _counted = hold;
+                self.start(id, admission, |id, admission| async move {
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
-                    reply(&id, done.map(|done| frames::batch(Some(&id), &done)))
-                };
-                self.start(weight, text.len(), named, batch).await
+                    Some((reply(&id, done.map(|done| frames::batch(Some(&id), &done))), admission))
+                });
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
-                self.query(id, sql, params, as_of).await
+                self.query(id, admission, sql, params, as_of);
+            }
+            ClientMessage::Explain { id, sql, params } => {
+                self.start_cancellable(id, admission, |id, admission| async move {
+                    let explained = engine.explain(&caller, &sql, &params).await;
+                    let frame = |explained| frames::explanation(Some(&id), &explained);
+                    (reply(&id, explained.map(frame)), admission)
+                });
             }
             ClientMessage::Subscribe {
                 id,
@@ -179,50 +174,33 @@ impl Reader<'_> {
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };
                 let subscribe = Subscribe { id, sql, params, start, timeline, checksum, explain };
-                self.command(Command::Subscribe(subscribe)).await
+                return self.command(Command::Subscribe(subscribe, admission)).await;
             }
-            ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
-            ClientMessage::Explain { id, sql, params } => self.explain(id, sql, params).await,
-            ClientMessage::Cancel { id } => {
-                self.running.cancel(&id);
-                Ok(())
+            ClientMessage::Unsubscribe { id } => {
+                return self.command(Command::Unsubscribe { id }).await;
             }
-            ClientMessage::Ping => self.answer(frames::pong()).await,
+            ClientMessage::Cancel { id } => self.running.cancel(&id),
+            ClientMessage::Ping => return self.answer(frames::pong()).await,
             // A resume names its seq; the server keeps no acknowledgements.
-            ClientMessage::Ack { .. } => Ok(()),
+            ClientMessage::Ack { .. } => {}
         }
-    }
-
-    /// Starts an explanation of a live query.
-    async fn explain(
-        &self,
-        id: String,
-        sql: String,
-        params: Map<String, JsonValue>,
-    ) -> Result<(), WriterGone> {
-        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
-        let named = id.clone();
-        let explain = async move {
-            let explained = engine.explain(&caller, &sql, &params).await;
-            let frame = |explanation| frames::explanation(Some(id.clone()), explanation);
-            (reply(&id, explained.map(frame)), None)
-        };
-        let explain = self.cancellable(&named, explain);
-        self.start_counted(limits::QUERY_WEIGHT, 0, named, explain).await
+        Ok(())
     }
 
     /// Starts a query. Its result counts against the caller's buffers until it is sent.
-    async fn query(
+    fn query(
         &self,
         id: String,
+        admission: Admission,
         sql: String,
         params: Map<String, JsonValue>,
         as_of: Option<Seq>,
-    ) -> Result<(), WriterGone> {
-        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
-        let (authenticator, mut session) = (self.authenticator.clone(), self.session.clone());
-        let named = id.clone();
-        let query = async move {
+    ) {
+        let engine = self.engine.clone();
+        let authenticator = self.authenticator.clone();
+        let mut session = self.session.clone();
+        self.start_cancellable(id, admission, |id, mut admission| async move {
+            let caller = session.caller.clone();
             let answer = engine.query(&caller, &sql, &params, as_of).await;
             // The credential may have been revoked while the query waited for a reader.
             let answer = match answer {
@@ -230,93 +208,68 @@ impl Reader<'_> {
                 refused => refused,
             };
             let counted = answer.and_then(|answer| {
-                let mut hold = engine.buffers().reserve(&caller);
-                let bytes = size_of_rows(&answer.rows);
-                if bytes >= COUNTED_BYTES {
-                    hold.grow(bytes)?;
-                }
-                Ok((frames::rows(Some(&id), &answer), hold))
+                admission.count_rows(engine.buffers().reserve(&caller), &answer.rows)?;
+                Ok(frames::rows(Some(&id), &answer))
             });
-            match counted {
-                Ok((text, hold)) => (text, Some(hold)),
-                Err(refusal) => (frames::error(Some(&id), &refusal), None),
-            }
-        };
-        let query = self.cancellable(&named, query);
-        self.start_counted(limits::QUERY_WEIGHT, 0, named, query).await
+            (reply(&id, counted), admission)
+        });
     }
 
-    /// A query that ends without an answer when the client cancels it, or when the connection has ended. Dropping it frees
-    /// its reader.
-    fn cancellable(
+    /// Starts a query that ends without an answer when the client cancels it, or when the connection has ended. Dropping it
+    /// frees its reader.
+    fn start_cancellable<F: Future<Output = Answer> + Send + 'static>(
         &self,
-        id: &str,
-        query: impl Future<Output = ResponseFrame> + Send + 'static,
-    ) -> impl Future<Output = Option<ResponseFrame>> + Send + 'static {
-        let (running, answers) = (self.running.begin(id), self.answers.clone());
-        async move {
-            tokio::select! {
-                answer = query => Some(answer),
-                () = running.cancelled() => None,
-                () = answers.closed() => None,
+        id: String,
+        admission: Admission,
+        query: impl FnOnce(String, Admission) -> F,
+    ) {
+        let running = self.running.begin(&id);
+        let answers = self.answers.clone();
+        self.start(id, admission, |id, admission| {
+            let query = query(id, admission);
+            async move {
+                tokio::select! {
+                    answer = query => Some(answer),
+                    () = running.cancelled() => None,
+                    () = answers.closed() => None,
+                }
             }
-        }
+        });
     }
 
-    /// Starts work for a message of this size when there is room for it, in a separate task.
+    /// Starts the work of an admitted message, in a separate task. It may have no answer.
     ///
     /// The first poll happens immediately, and a call reaches the
     /// engine's queue in its first poll. So calls are executed in the order of their messages.
-    async fn start(
+    fn start<F: Future<Output = Option<Answer>> + Send + 'static>(
         &self,
-        weight: usize,
-        bytes: usize,
         id: String,
-        work: impl Future<Output = String> + Send + 'static,
-    ) -> Result<(), WriterGone> {
-        self.start_counted(weight, bytes, id, async move { Some((work.await, None)) }).await
-    }
-
-    /// Starts work that may have no answer, and whose answer is counted until it is written.
-    async fn start_counted(
-        &self,
-        weight: usize,
-        bytes: usize,
-        id: String,
-        work: impl Future<Output = Option<ResponseFrame>> + Send + 'static,
-    ) -> Result<(), WriterGone> {
-        let weight = weight.min(limits::IN_FLIGHT) as u32;
-        let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
-        let room = tokio::select! {
-            room = room => room.ok(),
-            () = self.answers.closed() => return Err(WriterGone),
-        };
-        let (answers, account) = (self.answers.clone(), self.account.clone());
+        mut admission: Admission,
+        work: impl FnOnce(String, Admission) -> F,
+    ) {
+        let answers = self.answers.clone();
         let full = Arc::clone(&self.full);
+        let turn = admission.turn();
+        let work = work(id.clone(), admission);
         let mut work = Box::pin(async move {
             // Without this, a panicked task would leave the client waiting for its answer.
-            let done = AssertUnwindSafe(work).catch_unwind().await;
-            let panicked = |_| Some((frames::error(Some(&id), &failed()), None));
-            let Some((text, hold)) = done.unwrap_or_else(panicked) else { return };
-            let hold = match hold {
-                Some(hold) => Some(hold),
-                // A committed call cannot be refused: the connection ends without its result.
-                None => match unsent::count(&account, &text) {
-                    Ok(hold) => hold,
+            let done = begin(turn, AssertUnwindSafe(work).catch_unwind()).await;
+            let (text, admission) = match done {
+                Ok(None) => return,
+                Ok(Some((text, mut admission))) => match admission.count_answer(&text) {
+                    Ok(()) => (text, Some(admission)),
+                    // A committed call cannot be refused: the connection ends without its result.
                     Err(_) => return full.notify_one(),
                 },
+                Err(_) => (frames::error(Some(&id), &failed()), None),
             };
+            tracing::trace!(name: "answered", bytes = text.len(), "the message has an answer");
             // If the writer has ended, the answer is dropped.
-            let text = Some(text);
-            let _ = answers.send(OutgoingMessage { text, _room: room, _hold: hold }).await;
+            let _ = answers.send(OutgoingMessage { text: Some(text), _admission: admission }).await;
         });
-        let permit = self.read_limiter.permit(&self.session.caller, bytes).await;
-        let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-        drop(permit);
-        if begun.is_pending() {
+        if work.as_mut().now_or_never().is_none() {
             tokio::spawn(work);
         }
-        Ok(())
     }
 
     async fn command(&self, command: Command) -> Result<(), WriterGone> {
@@ -324,7 +277,7 @@ impl Reader<'_> {
     }
 
     async fn answer(&self, text: String) -> Result<(), WriterGone> {
-        self.send(OutgoingMessage { text: Some(text), _room: None, _hold: None }).await
+        self.send(OutgoingMessage { text: Some(text), _admission: None }).await
     }
 
     /// Waits while [`limits::IN_FLIGHT`] messages wait for the socket.

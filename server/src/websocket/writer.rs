@@ -3,22 +3,26 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide_engine::buffers::{Account, Reservation};
+use abide_engine::buffers::Account;
 use abide_engine::{Connection, Start, SubscribeRequest, Update};
 use abide_schema::Refusal;
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::stream::SplitSink;
 use futures_util::{FutureExt as _, SinkExt as _};
 use serde_json::{Map, Value as JsonValue};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::admission::Admission;
 use crate::{frames, limits, unsent};
 
 /// Commands from the reader. The writer executes them, because it owns the connection.
 pub(super) enum Command {
-    Subscribe(Subscribe),
-    Unsubscribe { id: String },
+    /// With what its message has taken until it starts.
+    Subscribe(Subscribe, Admission),
+    Unsubscribe {
+        id: String,
+    },
 }
 
 /// A subscription to start.
@@ -47,13 +51,11 @@ impl Subscribe {
     }
 }
 
-/// A message to the client, and the resources that it holds until it is written.
+/// A message to the client, and what the message that it answers has taken until it is written.
 pub(super) struct OutgoingMessage {
     /// `None` for a pong, which the WebSocket library has buffered when it read the ping.
     pub(super) text: Option<String>,
-    pub(super) _room: Option<OwnedSemaphorePermit>,
-    /// Counts the text if it is large.
-    pub(super) _hold: Option<Reservation>,
+    pub(super) _admission: Option<Admission>,
 }
 
 /// The writing half of a session.
@@ -150,7 +152,9 @@ impl<'a> Writer<'a> {
 
     async fn obey(&mut self, command: Command) -> Result<(), WriterStop> {
         match command {
-            Command::Subscribe(subscribe) => {
+            Command::Subscribe(subscribe, admission) => {
+                // From here on the subscription counts its parameters and its result.
+                drop(admission);
                 let wanted = subscribe.wanted();
                 let subscribed = {
                     let mut subscribed = pin!(self.connection.subscribe(&wanted));
@@ -222,14 +226,16 @@ impl<'a> SocketSender<'a> {
     /// Sends an answer together with those that already wait, in one write.
     async fn answer(&mut self, answer: OutgoingMessage) -> Result<(), WriterStop> {
         let mut answer = Some(answer);
-        while let Some(OutgoingMessage { text, _room: room, _hold: hold }) = answer {
+        while let Some(OutgoingMessage { text, _admission: admission }) = answer {
+            tracing::trace!(name: "sending", "the socket has an answer to send");
             let next = self.answers.try_recv().ok();
             match (text, &next) {
                 (Some(text), Some(_)) => self.gather(text).await?,
                 (Some(text), None) => self.send_text(text).await?,
                 (None, _) => self.flush().await?,
             }
-            drop((room, hold));
+            tracing::trace!(name: "written", "an answer is written or buffered");
+            drop(admission);
             answer = next;
         }
         Ok(())

@@ -15,13 +15,13 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::test_server::TestServer;
 
-const MB: usize = 1 << 20;
+pub(crate) const MB: usize = 1 << 20;
 
 /// Larger than the buffers of two unread sockets.
 const LARGE: usize = 7 * MB;
 
 /// The timeout for any response.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Room for one large result of a caller, and for less than two of all callers.
 const BUFFERS: BufferLimits = BufferLimits { total: 8 * MB, per_caller: 5 * MB };
@@ -170,14 +170,14 @@ async fn request_bodies_are_counted() {
     until_empty(&server).await;
 }
 
-async fn until_empty(server: &TestServer) {
+pub(crate) async fn until_empty(server: &TestServer) {
     while server.engine.buffers().total() > 0 {
         tokio::task::yield_now().await;
     }
 }
 
 /// Waits until this many bytes are counted.
-async fn until_at_least(server: &TestServer, bytes: usize) {
+pub(crate) async fn until_at_least(server: &TestServer, bytes: usize) {
     let counted = async {
         while server.engine.buffers().total() < bytes {
             tokio::task::yield_now().await;

@@ -9,14 +9,14 @@ use serde_json::Value as JsonValue;
 use crate::test_server::TestServer;
 use crate::ws::Socket;
 
-/// Receives a message, and compares its hand-composed form with that of the shared types.
+/// Receives a message, and compares the form that the server borrows from its rows with that of the shared types.
 async fn receive(socket: &mut Socket) -> String {
     let text = socket.receive_text().await;
     let message: ServerMessage = serde_json::from_str(&text).expect("a message of the protocol");
     // As values: the members of a reducer's result keep the order in which they were written, which a JSON
     // value does not preserve.
     let value = |text: &str| serde_json::from_str::<JsonValue>(text).expect("it is JSON");
-    assert_eq!(value(&message.to_text()), value(&text), "composed by serde and by hand");
+    assert_eq!(value(&message.to_text()), value(&text), "the server's form and the shared one");
     format!("← {text}\n")
 }
 

@@ -7,6 +7,7 @@ mod ws;
 
 mod a2a;
 mod a2a_bindings;
+mod admission;
 mod agents;
 mod allow;
 mod bad_input;

@@ -383,12 +383,12 @@ async fn an_incomplete_message_times_out() {
 const ENDLESS: &str =
     "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
 
-fn query(id: &str, sql: &str) -> String {
+pub(crate) fn query(id: &str, sql: &str) -> String {
     json!({"op": "sql", "id": id, "sql": sql}).to_string()
 }
 
 /// The readers of this caller are occupied by two endless queries, and another query waits for them.
-async fn occupied(server: &TestServer) -> Socket {
+pub(crate) async fn occupied(server: &TestServer) -> Socket {
     let mut socket = server.socket().await;
     // The queries of a caller run in order: when the first fast one is answered, the first endless one runs.
     for (id, sql) in [("slow1", ENDLESS), ("fast1", "SELECT 1")] {

@@ -238,7 +238,7 @@ impl<'de> Deserialize<'de> for CellRow {
     }
 }
 
-/// A cell: the inverse of [`Value::write_json`], without a tree in between.
+/// A cell: the inverse of the `Serialize` of [`Value`], without a tree in between.
 struct Cell(Value);
 
 impl<'de> Deserialize<'de> for Cell {

@@ -278,8 +278,7 @@ pub(super) async fn start(
 ) -> Result<RunRow, Refusal> {
     let of_no_run = params([("run", json!(""))]);
     app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(hidden)?;
-    let permit = app.read_limiter.permit(by, bytes).await;
-    app.engine.check_room(by, bytes)?;
+    let permit = app.admit_call(by, bytes).await?;
     let (mut calls, mut start) = new.calls();
     for (number, history) in split_history(&mut calls, &mut start).into_iter().enumerate() {
         // Each has its own request id, so that a repeated request continues where it ended.
