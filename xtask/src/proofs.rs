@@ -160,7 +160,10 @@ fn read(page: &Path) -> Result<Vec<Figure>, String> {
 fn write(page: &Path, table: &str) -> Result<(), String> {
     let [before, _, after] = parts(page)?;
     let text = format!("{before}{BEGINS}\n\n{table}\n{ENDS}{after}");
-    fs::write(page, text).map_err(|why| format!("{}: {why}", page.display()))
+    // A proof that is killed must not leave half of the page.
+    let new = page.with_extension("md.new");
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, page));
+    written.map_err(|why| format!("{}: {why}", page.display()))
 }
 
 #[cfg(test)]
