@@ -46,7 +46,7 @@ pub(crate) struct HeldLeases {
     runs: Mutex<BTreeMap<String, Held<RunLease>>>,
     calls: Mutex<BTreeMap<String, Held<CallLease>>>,
     /// Whether the last renewals have failed.
-    fails: watch::Sender<bool>,
+    is_failing: watch::Sender<bool>,
 }
 
 /// A lease, and when it was taken or renewed last.
@@ -122,7 +122,7 @@ impl HeldLeases {
     /// Waits until leases can be renewed. Call it before each claim.
     pub(crate) async fn until_renewed(&self) {
         // The sender is a field of `self`.
-        let _ = self.fails.subscribe().wait_for(|fails| !fails).await;
+        let _ = self.is_failing.subscribe().wait_for(|fails| !fails).await;
     }
 
     /// Returns the leases, those that expire first at the beginning. Runs come before calls of the same age: without its run,
@@ -168,7 +168,7 @@ impl HeldLeases {
     /// [`Error`]: the connection is lost, or the engine has too much load.
     pub(crate) async fn renew(&self, abide: &Abide, duration: Duration) -> Result<(), Error> {
         let held = self.by_expiry();
-        if held.is_empty() && *self.fails.borrow() {
+        if held.is_empty() && *self.is_failing.borrow() {
             let answer = abide.sql("SELECT 1").deadline(duration / RENEWALS).rows().await;
             return answer.map(drop);
         }
@@ -213,14 +213,14 @@ impl HeldLeases {
                 Err(error) => tracing::warn!(%error, "no connection of its own to renew leases"),
             }
             let renewed = self.renew(abide, duration).await;
-            self.note(renewed.as_ref().err());
+            self.note_renewal(renewed.as_ref().err());
             // tidy: the pause before another attempt to connect
             tokio::time::sleep(RECONNECT.min(duration / RENEWALS)).await;
         }
     }
 
-    /// Renews all leases each third of their duration, until the connection is closed, or does not answer any more.
-    async fn keep(&self, abide: &Abide, duration: Duration) -> Error {
+    /// Renews all leases each third of their duration, until the connection is closed, or does not answer any more. Returns why.
+    async fn renew_until_closed(&self, abide: &Abide, duration: Duration) -> Error {
         let mut beat = tokio::time::interval((duration / RENEWALS).max(Duration::from_millis(1)));
         // After a late renewal, the next one has its full time.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -228,7 +228,7 @@ impl HeldLeases {
         loop {
             beat.tick().await;
             let renewed = self.renew(abide, duration).await;
-            self.note(renewed.as_ref().err());
+            self.note_renewal(renewed.as_ref().err());
             let timed_out = matches!(renewed, Err(Error::TimedOut { .. }));
             unanswered = if timed_out { unanswered + 1 } else { 0 };
             match renewed {
@@ -244,13 +244,13 @@ impl HeldLeases {
 
     /// Renews leases until this is dropped. If an attempt ends, because its connection is closed or because it panics, another
     /// one begins.
-    async fn keep_on(&self, pause: Duration, mut attempt: impl AsyncFnMut() -> Error) {
+    async fn renew_for_ever(&self, pause: Duration, mut attempt: impl AsyncFnMut() -> Error) {
         loop {
             // `AssertUnwindSafe` is sound: each change of the leases is complete before anything that can panic.
             match AssertUnwindSafe(attempt()).catch_unwind().await {
-                Ok(error) => self.note(Some(&error)),
+                Ok(error) => self.note_renewal(Some(&error)),
                 Err(_) => {
-                    self.fails.send_replace(true);
+                    self.is_failing.send_replace(true);
                     tracing::error!(
                         "the renewal of leases panicked; no run is claimed until leases are renewed again"
                     );
@@ -262,8 +262,8 @@ impl HeldLeases {
     }
 
     /// Records whether a renewal has failed, and tells it.
-    fn note(&self, error: Option<&Error>) {
-        let failed = self.fails.send_replace(error.is_some());
+    fn note_renewal(&self, error: Option<&Error>) {
+        let failed = self.is_failing.send_replace(error.is_some());
         match error {
             Some(error) => {
                 tracing::warn!(%error, "leases could not be renewed; no run is claimed until the server answers");
@@ -321,13 +321,13 @@ impl LeaseKeeper {
             let _ending = ending;
             runtime.block_on(async {
                 let pause = RECONNECT.min(duration / RENEWALS);
-                let keeps = leases.keep_on(pause, async || {
+                let renews = leases.renew_for_ever(pause, async || {
                     let separate = leases.connect(&abide, duration).await;
-                    leases.keep(&separate, duration).await
+                    leases.renew_until_closed(&separate, duration).await
                 });
                 tokio::select! {
                     () = stopped.cancelled() => {}
-                    () = keeps => {}
+                    () = renews => {}
                 }
             });
         };

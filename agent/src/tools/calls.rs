@@ -82,11 +82,13 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
         .partition(|call| Executor::of(driver, &call.tool_name).order() == CallOrder::InSequence);
     let mut deadline = std::pin::pin!(driver.until_deadline());
     let mut delivered = None;
+    // An approver has seen the approved calls in the order of the answer: their effects follow in this order, and before all others.
     for (calls, at_once) in [(approved, 1), (in_order, 1), (others, at_once)] {
         let runs = calls.into_iter().map(|call| run(driver, call, &stop));
         let mut running = stream::iter(runs).buffer_unordered(at_once);
         loop {
             tokio::select! {
+                // At the deadline too, an outcome that is there is recorded first.
                 biased;
                 ran = running.next() => match ran {
                     Some(ran) => delivered = ran?.or(delivered),

@@ -104,7 +104,7 @@ async fn nothing_is_claimed_while_leases_cannot_be_renewed() {
     timeout(PATIENCE, leases.until_renewed()).await.expect("a claim is possible");
     let keeper = LeaseKeeper::start(&abide, &leases, Duration::from_millis(30));
     abide.close().await;
-    let fails = async { leases.fails.subscribe().wait_for(|fails| *fails).await.map(drop) };
+    let fails = async { leases.is_failing.subscribe().wait_for(|fails| *fails).await.map(drop) };
     timeout(PATIENCE, fails).await.expect("it is noticed at once").expect("the sender lives");
     assert!(futures_util::FutureExt::now_or_never(leases.until_renewed()).is_none());
     keeper.stop().await;
@@ -119,11 +119,11 @@ async fn without_leases_claims_wait_for_an_answer() {
     let abide = Abide::open(&path).expect("the file opens");
     let leases = HeldLeases::default();
     let lease = Duration::from_secs(600);
-    leases.note(Some(&Error::Closed));
+    leases.note_renewal(Some(&Error::Closed));
     leases.renew(&abide, lease).await.expect("the engine answers");
     abide.close().await;
     leases.renew(&abide, lease).await.expect_err("nothing answers");
-    leases.note(None);
+    leases.note_renewal(None);
     leases.renew(&abide, lease).await.expect("nothing is asked if the last renewal has succeeded");
 }
 
@@ -163,10 +163,11 @@ async fn a_connection_that_does_not_answer_is_given_up() {
     let abide = Abide::connect(&url).await.expect("it connects");
     let leases = HeldLeases::default();
     // Otherwise nothing is sent without a lease.
-    leases.note(Some(&Error::Closed));
+    leases.note_renewal(Some(&Error::Closed));
     leases.renew(&abide, PATIENCE).await.expect("the server answers");
     silent.cancel();
-    let ended = timeout(PATIENCE, leases.keep(&abide, Duration::from_millis(300))).await;
+    let ended =
+        timeout(PATIENCE, leases.renew_until_closed(&abide, Duration::from_millis(300))).await;
     let ended = ended.expect("another connection is tried");
     assert!(matches!(ended, Error::TimedOut { .. }), "{ended}");
     forwarded.abort();
@@ -184,14 +185,14 @@ async fn renewal_continues_after_a_panic() {
         if attempts == 1 {
             panic!("a defect");
         }
-        assert!(*leases.fails.borrow(), "nothing was claimed meanwhile");
-        leases.note(None);
+        assert!(*leases.is_failing.borrow(), "nothing was claimed meanwhile");
+        leases.note_renewal(None);
         std::future::pending::<Error>().await
     };
     tokio::select! {
-        () = leases.keep_on(Duration::from_secs(1), attempt) => {}
+        () = leases.renew_for_ever(Duration::from_secs(1), attempt) => {}
         () = async {
-            let _ = leases.fails.subscribe().wait_for(|fails| *fails).await;
+            let _ = leases.is_failing.subscribe().wait_for(|fails| *fails).await;
             leases.until_renewed().await;
         } => {}
     }
