@@ -11,6 +11,7 @@ mod agents;
 mod allow;
 mod bad_input;
 mod buffers;
+mod call_work;
 mod calls;
 mod chats;
 mod contract;
