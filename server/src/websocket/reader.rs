@@ -147,7 +147,7 @@ impl Reader<'_> {
                 let named = id.clone();
                 let call = async move {
                     let _counted = hold;
-                    let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
+                    let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
                     reply(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
                 self.start(weight, text.len(), named, call).await
@@ -156,7 +156,7 @@ impl Reader<'_> {
                 let named = id.clone();
                 let batch = async move {
                     let _counted = hold;
-                    let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
+                    let done = engine.batch(&caller, calls, request_id.as_deref()).await;
                     reply(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
                 self.start(weight, text.len(), named, batch).await
