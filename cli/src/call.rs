@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use abide_client::{Committed, Seq};
 use abide_schema::reducer::Arguments;
-use abide_schema::{Code, Refusal, integers};
+use abide_schema::{CallArguments, Code, Refusal, integers};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value as JsonValue, json};
@@ -184,9 +184,9 @@ fn meant_as_text<'a>(
     let mut values = pairs.values.clone();
     let mut first = None;
     for guessed in &pairs.guessed {
-        let before = decode(&values).err()?;
+        let before = decode(&CallArguments::from_members(&values)).err()?;
         let json = values.insert(guessed.0.clone(), guessed.1.clone().into());
-        match decode(&values) {
+        match decode(&CallArguments::from_members(&values)) {
             Ok(_) => return first.or(Some(guessed)),
             // Another value is wrong, too.
             Err(after) if after.detail != before.detail => first = first.or(Some(guessed)),

@@ -10,7 +10,7 @@ use abide_live::TemplateWork;
 use abide_schema::reducer::{Caller, CredentialQueries, Definition, MetricSeries};
 use abide_schema::share::Tenants;
 use abide_schema::wire::{BatchCall, Explanation};
-use abide_schema::{Code, Micros, Refusal, Seq, Value, limits};
+use abide_schema::{CallArguments, Code, Micros, Refusal, Seq, Value, limits};
 use abide_store::{Layout, OpenError, Store, readable_views};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
@@ -29,6 +29,20 @@ use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::connection::Connection;
 use inner::{Inner, overloaded};
 use startup::ThreadConfig;
+
+/// The calls of a batch: a slice of [`BatchCall`], whose arguments are values, or a `Vec` whose arguments are
+/// [`CallArguments`].
+pub trait BatchCalls<'a>:
+    IntoIterator<Item: Into<BatchCall<CallArguments>>, IntoIter: ExactSizeIterator + Send> + Send + 'a
+{
+}
+
+impl<'a, C> BatchCalls<'a> for C where
+    C: IntoIterator<Item: Into<BatchCall<CallArguments>>, IntoIter: ExactSizeIterator + Send>
+        + Send
+        + 'a
+{
+}
 
 /// A running engine. Clones share it; it stops when the last one is dropped or it is closed.
 #[derive(Clone, Debug)]
@@ -62,7 +76,7 @@ impl Engine {
         Ok(Engine { inner })
     }
 
-    /// Runs a reducer. When this returns, its effects are durable.
+    /// Runs a reducer with a value as its arguments, or with [`CallArguments`]. When this returns, its effects are durable.
     ///
     /// # Errors
     /// A [`Refusal`]; then nothing was written.
@@ -70,12 +84,12 @@ impl Engine {
         &'a self,
         caller: &'a Caller,
         reducer: &'a str,
-        args: &'a JsonValue,
+        args: impl Into<CallArguments> + Send + 'a,
         request_id: Option<&'a str>,
     ) -> EngineFuture<'a, Result<CommittedCall, Refusal>> {
         Box::pin(async move {
             self.inner.allow(caller, 1)?;
-            let call = self.inner.registry.ready(reducer, args)?;
+            let call = self.inner.registry.ready(reducer, args.into())?;
             let calls = vec![call];
             let done = self.inner.submit(caller, calls, request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
@@ -109,7 +123,7 @@ impl Engine {
     pub fn batch<'a>(
         &'a self,
         caller: &'a Caller,
-        calls: &'a [BatchCall],
+        calls: impl BatchCalls<'a>,
         request_id: Option<&'a str>,
     ) -> EngineFuture<'a, Result<CommittedBatch, Refusal>> {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Durable))
@@ -125,7 +139,7 @@ impl Engine {
     pub fn apply<'a>(
         &'a self,
         caller: &'a Caller,
-        calls: &'a [BatchCall],
+        calls: impl BatchCalls<'a>,
         request_id: Option<&'a str>,
     ) -> EngineFuture<'a, Result<CommittedBatch, Refusal>> {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Applied))
@@ -148,11 +162,12 @@ impl Engine {
     async fn run_batch(
         &self,
         caller: &Caller,
-        calls: &[BatchCall],
+        calls: impl BatchCalls<'_>,
         request_id: Option<&str>,
         answer_at: AnswerAt,
     ) -> Result<CommittedBatch, Refusal> {
-        if calls.is_empty() {
+        let calls = calls.into_iter();
+        if calls.len() == 0 {
             return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
         }
         if calls.len() > limits::BATCH_CALLS {
@@ -161,8 +176,9 @@ impl Engine {
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;
-        let ready = calls.iter().enumerate().map(|(at, call)| {
-            self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
+        let ready = calls.map(Into::into).enumerate().map(|(at, call)| {
+            let BatchCall { reducer, args } = call;
+            self.inner.registry.ready(&reducer, args).map_err(|mut refusal| {
                 refusal.batch_position = Some(at + 1);
                 refusal
             })
@@ -455,7 +471,7 @@ fn check_batch_bytes(caller: &Caller, calls: &[PreparedCall]) -> Result<(), Refu
     if caller.is_unrestricted() {
         return Ok(());
     }
-    let sizes = calls.iter().map(|call| call.arguments.text.len());
+    let sizes = calls.iter().map(|call| call.arguments.text().len());
     let others = sizes.clone().sum::<usize>() - sizes.max().unwrap_or(0);
     if others <= limits::BATCH_BYTES {
         return Ok(());

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use abide_log::Chain;
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
-use abide_schema::{Micros, Module, Refusal, Seq, Table as _, TableSpec, Value, integers};
+use abide_schema::{
+    CallArguments, Micros, Module, Refusal, Seq, Table as _, TableSpec, Value, integers,
+};
 use abide_store::{
     Layout, LogFile, OpenError, RequestIdRow, Store, StoreError, Tuning, VerifyError,
 };
@@ -211,7 +213,10 @@ fn run_again(
     let request_id = event.request_id.as_deref();
     let call = match event.reducer.as_str() {
         request_ids::RECORD => request_ids::recorded(&arguments),
-        reducer => registry.ready_any(reducer, &arguments).map_err(refused)?,
+        reducer => {
+            let arguments = CallArguments::from_value(&arguments);
+            registry.ready_any(reducer, arguments).map_err(refused)?
+        }
     };
     let done = match call.reducer {
         request_ids::RECORD => {

@@ -1,14 +1,16 @@
-//! The arguments of a reducer: their schema, and reading them from JSON.
+//! The arguments of a reducer: their schema, and decoding them from those of a call.
 //!
 //! `#[reducer]` declares each argument as an [`ArgumentSpec`], and reads one after another. Only the functions for the
 //! type of an argument are generic: derived code for each struct of arguments was a third of what the compiler generated
 //! for the reducers.
 
 use schemars::{Schema, SchemaGenerator};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::argument_error::ArgumentError;
+use crate::call_arguments::CallArguments;
+use crate::integers;
 use crate::refusal::{Code, Refusal};
 
 /// The declaration of an argument.
@@ -54,12 +56,12 @@ pub fn schema(arguments: &[ArgumentSpec]) -> JsonValue {
     schema
 }
 
-/// Reads the arguments of one call.
+/// Decodes the arguments of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgumentReader<'a> {
     reducer: &'static str,
     specs: &'static [ArgumentSpec],
-    values: &'a Map<String, JsonValue>,
+    arguments: &'a CallArguments,
 }
 
 impl<'a> ArgumentReader<'a> {
@@ -70,14 +72,17 @@ impl<'a> ArgumentReader<'a> {
     pub fn new(
         reducer: &'static str,
         specs: &'static [ArgumentSpec],
-        values: &'a Map<String, JsonValue>,
+        arguments: &'a CallArguments,
     ) -> Result<ArgumentReader<'a>, Refusal> {
-        match values.keys().find(|name| specs.iter().all(|spec| spec.name != *name)) {
+        match arguments
+            .members()
+            .find(|argument| !specs.iter().any(|spec| argument.is_named(spec.name)))
+        {
             Some(unknown) => {
                 let known: Vec<&str> = specs.iter().map(|spec| spec.name).collect();
-                Err(refusal(reducer, specs, ArgumentError::unknown("", unknown, &known)))
+                Err(refusal(reducer, specs, ArgumentError::unknown("", &unknown.name(), &known)))
             }
-            None => Ok(ArgumentReader { reducer, specs, values }),
+            None => Ok(ArgumentReader { reducer, specs, arguments }),
         }
     }
 
@@ -85,9 +90,9 @@ impl<'a> ArgumentReader<'a> {
     ///
     /// # Errors
     /// `bad_arguments` if it is missing, or has another type.
-    pub fn required<T: Deserialize<'a>>(&self, name: &str) -> Result<T, Refusal> {
-        match self.values.get(name) {
-            Some(value) => self.read(name, value),
+    pub fn required<T: DeserializeOwned>(&self, name: &str) -> Result<T, Refusal> {
+        match self.arguments.get(name) {
+            Some(text) => self.decode(name, text),
             None => Err(refusal(self.reducer, self.specs, ArgumentError::missing(name))),
         }
     }
@@ -96,21 +101,32 @@ impl<'a> ArgumentReader<'a> {
     ///
     /// # Errors
     /// `bad_arguments` if it has another type.
-    pub fn optional<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, Refusal> {
-        match self.values.get(name) {
-            None | Some(JsonValue::Null) => Ok(None),
-            Some(value) => self.read(name, value).map(Some),
+    pub fn optional<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Refusal> {
+        match self.arguments.get(name) {
+            None | Some("null") => Ok(None),
+            Some(text) => self.decode(name, text).map(Some),
         }
     }
 
-    /// It decodes a wrong value a second time, because finding the place costs more than decoding.
-    fn read<T: Deserialize<'a>>(&self, name: &str, value: &'a JsonValue) -> Result<T, Refusal> {
-        T::deserialize(value).map_err(|why| {
-            let at =
-                serde_path_to_error::deserialize::<_, T>(value).map_err(|at| at.path().to_string());
-            let error = ArgumentError::of(name, &at.err().unwrap_or_default(), &why.to_string());
-            refusal(self.reducer, self.specs, error)
+    /// Decodes an argument by way of its value, whose strings become those of the argument. `serde_json` accepts more in a text than
+    /// in a value, such as an array for a variant with fields; and old events have deeper values than it reads.
+    fn decode<T: DeserializeOwned>(&self, name: &str, text: &str) -> Result<T, Refusal> {
+        let value = integers::parse(text).map_err(|why| self.refused(name, "", &why))?;
+        T::deserialize(value).or_else(|_| self.decode_again(name, text))
+    }
+
+    /// Finds the place in a wrong value, which costs more than decoding.
+    fn decode_again<T: DeserializeOwned>(&self, name: &str, text: &str) -> Result<T, Refusal> {
+        let value = integers::parse(text).map_err(|why| self.refused(name, "", &why))?;
+        T::deserialize(&value).map_err(|why| {
+            let at = serde_path_to_error::deserialize::<_, T>(&value);
+            let path = at.err().map(|at| at.path().to_string()).unwrap_or_default();
+            self.refused(name, &path, &why)
         })
+    }
+
+    fn refused(&self, name: &str, path: &str, why: &serde_json::Error) -> Refusal {
+        refusal(self.reducer, self.specs, ArgumentError::of(name, path, &why.to_string()))
     }
 }
 
@@ -130,14 +146,18 @@ fn taken(specs: &[ArgumentSpec]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::any::type_name;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::fmt::Debug;
+
+    use proptest::prelude::*;
     use serde::Deserialize;
     use serde_json::json;
 
     use super::*;
 
-    #[derive(Deserialize, schemars::JsonSchema)]
+    #[derive(Debug, Deserialize, PartialEq, schemars::JsonSchema)]
     #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "only decoded")]
     struct Limits {
         per_ms: u32,
     }
@@ -166,9 +186,9 @@ mod tests {
     ];
 
     fn refusal(arguments: &JsonValue) -> Refusal {
-        let arguments = arguments.as_object().expect("it is an object");
+        let arguments = CallArguments::from_value(arguments);
         let read = || {
-            let arguments = ArgumentReader::new("f", SPECS, arguments)?;
+            let arguments = ArgumentReader::new("f", SPECS, &arguments)?;
             arguments.required::<String>("name")?;
             arguments.optional::<i64>("count")?;
             arguments.optional::<Limits>("limits")?;
@@ -225,5 +245,91 @@ mod tests {
         assert_eq!(hint(nested).as_deref(), Some("did you mean limits.per_ms?"));
         let nested = json!({"name": "a", "limits": {"x": 1}});
         assert_eq!(hint(nested).as_deref(), Some("limits has per_ms"));
+    }
+
+    /// Any JSON value, often of the kinds that arguments have.
+    fn values() -> impl Strategy<Value = JsonValue> {
+        let scalar = prop_oneof![
+            Just(json!(null)),
+            any::<bool>().prop_map(JsonValue::from),
+            any::<i64>().prop_map(JsonValue::from),
+            any::<u64>().prop_map(JsonValue::from),
+            (-300_i64..300).prop_map(JsonValue::from),
+            any::<f64>().prop_map(JsonValue::from),
+            any::<String>().prop_map(JsonValue::from),
+            prop::sample::select(vec!["open", "closed", "$blob"]).prop_map(JsonValue::from),
+        ];
+        scalar.prop_recursive(3, 20, 4, |inner| {
+            let names = prop::sample::select(vec!["per_ms", "open", "a", "kind"]);
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(JsonValue::from),
+                prop::collection::vec((names.prop_map(str::to_owned), inner), 0..4)
+                    .prop_map(|members| JsonValue::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// Checks that an argument is decoded from its text as it is from a value in memory.
+    fn check_decoded<T: DeserializeOwned + PartialEq + Debug>(value: &JsonValue) {
+        let arguments = CallArguments::from_value(&json!({"name": value}));
+        let reader = ArgumentReader::new("f", SPECS, &arguments).expect("the name is known");
+        let decoded = reader.required::<T>("name");
+        let expected = T::deserialize(value);
+        assert_eq!(decoded.is_ok(), expected.is_ok(), "{} {value}", type_name::<T>());
+        if let (Ok(decoded), Ok(expected)) = (decoded, expected) {
+            assert_eq!(decoded, expected, "{value}");
+        }
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(rename_all = "snake_case")]
+    enum Status {
+        Open,
+        Closed(u32),
+        Kind { a: String },
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(tag = "kind")]
+    enum Tagged {
+        #[serde(rename = "open")]
+        Open { a: Option<f64> },
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_of_an_argument_is_decoded_as_its_value(value in values()) {
+            check_decoded::<String>(&value);
+            check_decoded::<bool>(&value);
+            check_decoded::<i64>(&value);
+            check_decoded::<u8>(&value);
+            check_decoded::<u64>(&value);
+            check_decoded::<f32>(&value);
+            check_decoded::<f64>(&value);
+            check_decoded::<()>(&value);
+            check_decoded::<char>(&value);
+            check_decoded::<JsonValue>(&value);
+            check_decoded::<crate::Micros>(&value);
+            check_decoded::<crate::Json>(&value);
+            check_decoded::<Option<i64>>(&value);
+            check_decoded::<crate::reducer::Nullable<String>>(&value);
+            check_decoded::<Vec<String>>(&value);
+            check_decoded::<Vec<JsonValue>>(&value);
+            check_decoded::<(i64, String)>(&value);
+            check_decoded::<BTreeSet<String>>(&value);
+            check_decoded::<BTreeMap<String, f64>>(&value);
+            check_decoded::<Limits>(&value);
+            check_decoded::<Status>(&value);
+            check_decoded::<Tagged>(&value);
+        }
+    }
+
+    /// Events from before there was a limit have arguments that `serde_json` does not read from text.
+    #[test]
+    fn deep_arguments_of_old_events_are_decoded() {
+        let deep = (0..300).fold(json!(1), |inner, _| JsonValue::Array(vec![inner]));
+        let arguments = CallArguments::from_value(&json!({"name": deep}));
+        let read = ArgumentReader::new("f", SPECS, &arguments).expect("the name is known");
+        assert_eq!(read.required::<JsonValue>("name").expect("it is decoded"), deep);
     }
 }

@@ -16,6 +16,7 @@ extern crate self as abide_schema;
 
 mod argument_error;
 pub mod arguments;
+mod call_arguments;
 pub mod caller;
 pub mod canonical;
 pub mod checksum;
@@ -44,6 +45,7 @@ pub use abide_json_integers as integers;
 pub use abide_macros::{FacadeTextEnum, facade_reducer, facade_table};
 pub use abide_macros::{TextEnum, reducer, table};
 
+pub use call_arguments::{CallArgument, CallArguments};
 pub use caller::{Caller, Scope};
 pub use checksum::Checksum;
 pub use event::Event;

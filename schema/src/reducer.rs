@@ -12,9 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value as JsonValue};
+use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
+use crate::call_arguments::CallArguments;
 use crate::caller::Scope;
 pub use crate::caller::{BuiltInRole, Caller};
 use crate::event::{Hash, Salt};
@@ -614,15 +615,15 @@ impl<A: Arguments> Arguments for &A {
 
 /// One call with decoded arguments, ready to run.
 pub trait Call: Send {
-    /// Runs it.
+    /// Runs it. The reducer takes the arguments: a call that runs again is decoded again.
     ///
     /// # Errors
     /// [`Abort`]; nothing of the call is kept.
-    fn run(&self, context: &mut Context<'_>) -> Result<Reply, Abort>;
+    fn run(self: Box<Self>, context: &mut Context<'_>) -> Result<Reply, Abort>;
 }
 
 /// Decodes the arguments of a call, by name.
-pub type DecodeArguments = fn(&Map<String, JsonValue>) -> Result<Box<dyn Call>, Refusal>;
+pub type DecodeArguments = fn(&CallArguments) -> Result<Box<dyn Call>, Refusal>;
 
 /// A registered reducer. Created by `#[reducer]`.
 #[derive(Clone, Copy)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as JsonValue};
 
+use crate::call_arguments::CallArguments;
 use crate::checksum::Checksum;
 use crate::id::Seq;
 use crate::refusal::{Code, Refusal};
@@ -22,21 +23,28 @@ pub const AUTHENTICATION_HEADER: &str = "abide-authentication";
 /// The value of [`AUTHENTICATION_HEADER`].
 pub const AUTHENTICATION_OFF: &str = "off";
 
-/// One call of a batch.
+/// One call of a batch. A server reads the arguments as [`CallArguments`], without a value in between.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BatchCall {
+pub struct BatchCall<A = JsonValue> {
     /// The reducer.
     pub reducer: String,
     /// Its arguments; default none.
     #[serde(default)]
-    pub args: JsonValue,
+    pub args: A,
 }
 
-/// Messages from client to server.
+impl From<&BatchCall> for BatchCall<CallArguments> {
+    fn from(call: &BatchCall) -> BatchCall<CallArguments> {
+        let BatchCall { reducer, args } = call;
+        BatchCall { reducer: reducer.clone(), args: CallArguments::from(args) }
+    }
+}
+
+/// Messages from client to server. A server reads the arguments of calls as [`CallArguments`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-pub enum ClientMessage {
+pub enum ClientMessage<A = JsonValue> {
     /// Subscribes to a query's result.
     Subscribe {
         /// The client's id for the subscription.
@@ -76,7 +84,7 @@ pub enum ClientMessage {
         reducer: String,
         /// Its arguments.
         #[serde(default)]
-        args: JsonValue,
+        args: A,
         /// Makes a retry safe.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
@@ -86,7 +94,7 @@ pub enum ClientMessage {
         /// The client's id for the reply.
         id: String,
         /// The calls, in order.
-        calls: Vec<BatchCall>,
+        calls: Vec<BatchCall<A>>,
         /// Makes a retry safe.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abide_engine::buffers::Reservation;
 use abide_schema::caller::Caller;
-use abide_schema::{Code, Refusal, integers, json_values, limits::MESSAGE_BYTES};
+use abide_schema::{CallArguments, Code, Refusal, integers, json_values, limits::MESSAGE_BYTES};
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
@@ -106,18 +106,31 @@ impl RequestBody {
 
     /// The JSON value, null if the body is empty.
     pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
+        let value = self.parse()?;
+        integers::check(&self.text)?;
+        Ok(value)
+    }
+
+    /// The arguments of a call, none if the body is empty.
+    pub(crate) fn arguments(&self) -> Result<CallArguments, Refusal> {
+        let arguments: CallArguments = self.parse()?;
+        if arguments.has_large_number() {
+            integers::check(&self.text)?;
+        }
+        Ok(arguments)
+    }
+
+    fn parse<T: DeserializeOwned + Default>(&self) -> Result<T, Refusal> {
         if self.text.trim_ascii().is_empty() {
-            return Ok(JsonValue::Null);
+            return Ok(T::default());
         }
         json_values::check(&self.text)?;
-        let value = serde_json::from_str(&self.text).map_err(|why| {
+        serde_json::from_str(&self.text).map_err(|why| {
             self.not_json(
                 &why,
                 "send one JSON object in UTF-8, or an empty body if no arguments are needed",
             )
-        })?;
-        integers::check(&self.text)?;
-        Ok(value)
+        })
     }
 
     /// The JSON object in the form that a route expects; `looks` is an example for the hint.

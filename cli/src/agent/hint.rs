@@ -362,7 +362,8 @@ mod tests {
         );
         let args = serde_json::json!({"session_id": "s1"});
         let args = args.as_object().expect("it is an object");
-        assert!((definition.decode)(args).is_ok(), "the reducer takes what the hint says");
+        let args = abide_schema::CallArguments::from_members(args);
+        assert!((definition.decode)(&args).is_ok(), "the reducer takes what the hint says");
     }
 
     #[derive(clap::Parser)]

@@ -12,6 +12,7 @@ use abide_store::Reader;
 
 use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::queue::{Queue, Rejected, closing};
 use crate::commit::unit::Unit;
 use crate::queries::readers::ReaderJob;
@@ -67,6 +68,7 @@ impl Deferred {
 
     fn resubmit(mut self) {
         let Some(unit) = self.unit.take() else { return };
+        unit.calls.iter().for_each(PreparedCall::decode_again);
         let weight = unit.weight();
         let refusal = match self.jobs.push(Some(&self.turn), WriterJob::Unit(unit), weight) {
             Ok(()) => return,

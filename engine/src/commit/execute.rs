@@ -224,7 +224,7 @@ impl Executor {
     ) -> Result<CallOutcome, StoreError> {
         let outcome = match &reply.refusal {
             Some(refusal) => outcome::refused(refusal),
-            None => call.arguments.compact(&reply.result),
+            None => outcome::compact(&reply.result, &call.arguments),
         };
         let digests =
             Digests { arguments: call.digest, outcome: Sha256::digest(outcome.as_bytes()).into() };
@@ -235,7 +235,8 @@ impl Executor {
             reducer: call.reducer.to_owned(),
             caller: caller.id().to_owned(),
             request_id: request_id.map(str::to_owned),
-            arguments: call.arguments.text.clone(),
+            // The store takes them from the call, without a copy.
+            arguments: String::new(),
             outcome,
             prev_hash: [0; 32],
             hash: [0; 32],
@@ -251,6 +252,7 @@ impl Executor {
         let result = self.shown(caller, call.reducer, result)?;
         let done = CallOutcome { seq: event.seq, result, duplicate: false, refusal };
         if self.keeps_events {
+            call.arguments.text().clone_into(&mut event.arguments);
             self.events.push(event);
         }
         Ok(done)
@@ -301,6 +303,6 @@ impl Executor {
 
 /// Runs a call. Returns its reply, and the session that it concerns.
 fn run_in(mut context: Context<'_>, call: &PreparedCall) -> Result<(Reply, Option<String>), Abort> {
-    let reply = call.call.run(&mut context)?;
+    let reply = call.run(&mut context)?;
     Ok((reply, context.session_id().map(str::to_owned)))
 }

@@ -43,8 +43,8 @@ pub(crate) type CommitReply = oneshot::Sender<Result<(), Refusal>>;
 /// The groups in SQLite's open transaction.
 #[derive(Debug)]
 pub(crate) struct OpenRows {
-    /// Their row operations, to apply again if SQLite rolls the transaction back.
-    groups: Vec<Vec<u8>>,
+    /// Their records in the journal, to apply again if SQLite rolls the transaction back.
+    records: Vec<Vec<u8>>,
     bytes: usize,
     /// Of `bytes`, before SQLite commits.
     most_bytes: usize,
@@ -63,7 +63,7 @@ pub(crate) struct OpenRows {
 impl OpenRows {
     pub(crate) fn new(now: Instant) -> OpenRows {
         OpenRows {
-            groups: Vec::new(),
+            records: Vec::new(),
             bytes: 0,
             most_bytes: limits::OPEN_TRANSACTION_BYTES,
             since: now,
@@ -75,22 +75,22 @@ impl OpenRows {
     }
 
     /// A group was finished.
-    pub(crate) fn push(&mut self, operations: Vec<u8>, now: Instant) {
-        if self.groups.is_empty() {
+    pub(crate) fn push(&mut self, record: Vec<u8>, now: Instant) {
+        if self.records.is_empty() {
             self.since = now;
         }
         self.last = now;
-        self.bytes += operations.len();
-        self.groups.push(operations);
+        self.bytes += record.len();
+        self.records.push(record);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.records.is_empty()
     }
 
-    /// The row operations of each group, in order.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = &[u8]> {
-        self.groups.iter().map(Vec::as_slice)
+    /// The record of each group, in order.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
+        self.records.iter().map(Vec::as_slice)
     }
 
     /// Whether the disk is nearly full.
@@ -147,7 +147,7 @@ impl OpenRows {
         // The time of the next attempt after a failure counts from here.
         (self.since, self.last) = (now, now);
         if outcome.is_ok() {
-            self.groups.clear();
+            self.records.clear();
             (self.bytes, self.committed_at) = (0, now);
         }
         for reader in self.readers.drain(..) {

@@ -14,11 +14,11 @@
 //! The outcome of a refused call whose event is kept is the refusal:
 //! `{"$refused":{"code":…,"detail":…,"hint":…}}`.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use abide_schema::canonical::{self, Member};
-use abide_schema::{Code, Refusal, integers};
-use serde_json::{Map, Value as JsonValue, json};
+use abide_schema::{CallArgument, CallArguments, Code, Refusal, integers};
+use serde_json::{Value as JsonValue, json};
 
 const MARK: &str = "{\"$argument\":";
 const TEXT_MARK: &str = "{\"$argument\":\"text\"}";
@@ -29,73 +29,52 @@ const REFUSED: &str = "{\"$refused\":";
 /// Shorter texts are stored unchanged: marks only serve to reduce the log's size.
 const LONG: usize = 64;
 
-/// The arguments of one call: its canonical JSON, and the long members, which a result may repeat.
-#[derive(Debug)]
-pub(crate) struct CanonicalArguments {
-    pub(crate) text: String,
-    long: Vec<Member>,
+/// The arguments that a result or a row may repeat.
+fn long_arguments(arguments: &CallArguments) -> impl Iterator<Item = CallArgument<'_>> {
+    arguments.members().filter(|argument| argument.place().len() >= LONG)
 }
 
-impl CanonicalArguments {
-    pub(crate) fn of(arguments: &Map<String, JsonValue>) -> CanonicalArguments {
-        let (text, mut long) = canonical::object_to_text(arguments);
-        long.retain(|member| member.value.len() >= LONG);
-        CanonicalArguments { text, long }
-    }
+/// Where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
+pub(crate) fn long_values(arguments: &CallArguments) -> impl Iterator<Item = Range<usize>> {
+    long_arguments(arguments).map(|argument| {
+        let Range { start, end } = argument.place();
+        if argument.value().starts_with('"') { start + 1..end - 1 } else { start..end }
+    })
+}
 
-    /// Where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
-    pub(crate) fn long_values(&self) -> impl Iterator<Item = Range<usize>> {
-        self.long.iter().map(|member| {
-            let Range { start, end } = member.value;
-            match self.text.as_bytes()[start] {
-                b'"' => start + 1..end - 1,
-                _ => start..end,
-            }
-        })
+/// The stored form of the result of a call with these arguments.
+pub(crate) fn compact(result: &str, arguments: &CallArguments) -> String {
+    if result.contains(MARK) || result.starts_with(WRAPPED) || result.starts_with(REFUSED) {
+        return format!("{WRAPPED}{}}}", JsonValue::from(result));
     }
-
-    /// The stored form of a result.
-    pub(crate) fn compact(&self, result: &str) -> String {
-        if result.contains(MARK) || result.starts_with(WRAPPED) || result.starts_with(REFUSED) {
-            return format!("{WRAPPED}{}}}", JsonValue::from(result));
+    let mut outcome = Cow::Borrowed(result);
+    for argument in long_arguments(arguments) {
+        let (name, value) = (argument.quoted_name(), argument.value());
+        replace_value(&mut outcome, name, JSON_MARK, |text| quoted_prefix(text, value));
+        if value.starts_with('"') {
+            let as_it_is = |text: &str| text.starts_with(value).then_some(value.len());
+            replace_value(&mut outcome, name, TEXT_MARK, as_it_is);
         }
-        let mut outcome = result.to_owned();
-        for member in &self.long {
-            let (name, value) = (&self.text[member.name.clone()], &self.text[member.value.clone()]);
-            replace_value(&mut outcome, name, JSON_MARK, |text| quoted_prefix(text, value));
-            if value.starts_with('"') {
-                let as_it_is = |text: &str| text.starts_with(value).then_some(value.len());
-                replace_value(&mut outcome, name, TEXT_MARK, as_it_is);
-            }
-        }
-        outcome
     }
-
-    /// Restores a result from its stored form.
-    fn expand(&self, outcome: &str) -> String {
-        let mut result = outcome.to_owned();
-        for member in &self.long {
-            let (name, value) = (&self.text[member.name.clone()], &self.text[member.value.clone()]);
-            let quoted = JsonValue::from(value).to_string();
-            for (mark, value) in [(JSON_MARK, quoted.as_str()), (TEXT_MARK, value)] {
-                let marked = |text: &str| text.starts_with(mark).then_some(mark.len());
-                replace_value(&mut result, name, value, marked);
-            }
-        }
-        result
-    }
+    outcome.into_owned()
 }
 
 /// Replaces the value of the first member with this name (with quotes) whose value `length` accepts. Quotes are escaped
 /// inside JSON texts, so a match is a member, not a mention.
-fn replace_value(text: &mut String, name: &str, new: &str, length: impl Fn(&str) -> Option<usize>) {
+fn replace_value(
+    text: &mut Cow<'_, str>,
+    name: &str,
+    new: &str,
+    length: impl Fn(&str) -> Option<usize>,
+) {
     let values = text.match_indices(name).filter_map(|(at, _)| {
         let value = at + name.len() + 1;
         let is_member = text.as_bytes().get(value - 1) == Some(&b':');
         is_member.then_some(value).and_then(|value| Some((value, length(&text[value..])?)))
     });
     if let Some((value, bytes)) = { values }.next() {
-        text.replace_range(value..value + bytes, new);
+        // The replaced value is most of the text, and is not copied.
+        *text = Cow::Owned([&text[..value], new, &text[value + bytes..]].concat());
     }
 }
 
@@ -144,11 +123,17 @@ pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
     if !outcome.contains(MARK) {
         return outcome.to_owned();
     }
-    let arguments = match integers::parse(arguments) {
-        Ok(JsonValue::Object(members)) => members,
-        _ => Map::new(),
-    };
-    CanonicalArguments::of(&arguments).expand(outcome)
+    let arguments = CallArguments::from_value(&integers::parse(arguments).unwrap_or_default());
+    let mut result = Cow::Borrowed(outcome);
+    for argument in long_arguments(&arguments) {
+        let (name, value) = (argument.quoted_name(), argument.value());
+        let quoted = JsonValue::from(value).to_string();
+        for (mark, value) in [(JSON_MARK, quoted.as_str()), (TEXT_MARK, value)] {
+            let marked = |text: &str| text.starts_with(mark).then_some(mark.len());
+            replace_value(&mut result, name, value, marked);
+        }
+    }
+    result.into_owned()
 }
 
 #[cfg(test)]
@@ -160,8 +145,7 @@ mod tests {
     /// Checks the stored form of a result (long runs of x shown as `~`), and that it decodes to the same.
     fn check(arguments: &JsonValue, result: &JsonValue, kept: &str) {
         let result = result.to_string();
-        let sent = arguments.as_object().expect("arguments are an object");
-        let outcome = CanonicalArguments::of(sent).compact(&result);
+        let outcome = compact(&result, &CallArguments::from_value(arguments));
         assert_eq!(outcome.replace(&long(), "~"), kept);
         assert_eq!(expand(&outcome, &arguments.to_string()), result);
     }

@@ -4,11 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::Definition;
-use abide_schema::{Code, Listing, Module, Refusal, integers, limits, nearest};
-use serde_json::Value as JsonValue;
-use sha2::{Digest as _, Sha256};
+use abide_schema::{CallArguments, Code, Listing, Module, Refusal, limits, nearest};
 
-use crate::commit::outcome::CanonicalArguments;
 use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids;
 
@@ -45,25 +42,23 @@ impl Registry {
         self.definitions.values().filter(|definition| !self.of_engine.contains(definition.name))
     }
 
-    /// Prepares an external call. Omitted (null) arguments are an empty object.
+    /// Prepares an external call.
     pub(crate) fn ready(
         &self,
         reducer: &str,
-        arguments: &JsonValue,
+        arguments: CallArguments,
     ) -> Result<PreparedCall, Refusal> {
         if self.of_engine.contains(reducer) {
             let detail = format!("{reducer} can only be called by the engine");
             return Err(Refusal::new(Code::Denied, detail));
         }
-        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip these checks:
-        // a log may contain arguments accepted by earlier versions. The depth comes first: all that follows recurses.
-        if let (Some(definition), Some(members)) =
-            (self.definitions.get(reducer), arguments.as_object())
-        {
-            check_depths(definition, members)?;
+        // Deadlines and replays skip the checks of depth and integers: a log may contain arguments that earlier versions
+        // accepted. What is stored is written into larger JSON later, which must still be readable.
+        if let Some(definition) = self.definitions.get(reducer) {
+            check_depths(reducer, &arguments, definition.depth)?;
         }
         let ready = self.ready_any(reducer, arguments)?;
-        integers::check(&ready.arguments.text).map_err(|found| {
+        ready.arguments.check_integers().map_err(|found| {
             let refusal = Refusal::from(found);
             Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
         })?;
@@ -74,29 +69,24 @@ impl Registry {
     pub(crate) fn ready_any(
         &self,
         reducer: &str,
-        arguments: &JsonValue,
+        arguments: CallArguments,
     ) -> Result<PreparedCall, Refusal> {
         let definition = self.definitions.get(reducer).ok_or_else(|| self.unknown(reducer))?;
-        let none = serde_json::Map::new();
-        let members = match arguments {
-            JsonValue::Object(members) => members,
-            JsonValue::Null => &none,
-            _ => {
-                let detail = format!("{reducer}: the arguments are not a JSON object");
-                return Err(Refusal::new(Code::BadArguments, detail)
-                    .hint("arguments are named: {\"session_id\": \"…\"}"));
-            }
-        };
-        let call = (definition.decode)(members)?;
-        let arguments = CanonicalArguments::of(members);
-        if arguments.text.len() > limits::CALL_BYTES {
-            let (bytes, max) = (arguments.text.len(), limits::CALL_BYTES);
+        if !arguments.is_object() {
+            let detail = format!("{reducer}: the arguments are not a JSON object");
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("arguments are named: {\"session_id\": \"…\"}"));
+        }
+        check_depths(reducer, &arguments, usize::MAX)?;
+        let ready = PreparedCall::new(definition.name, definition.decode, arguments)?;
+        let bytes = ready.arguments.text().len();
+        if bytes > limits::CALL_BYTES {
+            let max = limits::CALL_BYTES;
             let detail = format!("{reducer}: the arguments have {bytes} bytes; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("keep large content elsewhere and append a reference to it"));
         }
-        let digest = Sha256::digest(arguments.text.as_bytes()).into();
-        Ok(PreparedCall { reducer: definition.name, call, arguments, digest })
+        Ok(ready)
     }
 
     fn unknown(&self, reducer: &str) -> Refusal {
@@ -109,16 +99,10 @@ impl Registry {
     }
 }
 
-/// Checks the depth of each argument: what is stored is written into larger JSON later, which must still be readable.
-fn check_depths(
-    definition: &Definition,
-    members: &serde_json::Map<String, JsonValue>,
-) -> Result<(), Refusal> {
-    members.iter().try_for_each(|(name, value)| {
-        integers::check_depth_within(value, definition.depth).map_err(|found| {
-            let detail = format!("{}: the argument {name} {found}", definition.name);
-            Refusal { detail, ..Refusal::from(found) }
-        })
+fn check_depths(reducer: &str, arguments: &CallArguments, max: usize) -> Result<(), Refusal> {
+    arguments.check_depths(max).map_err(|(name, found)| {
+        let detail = format!("{reducer}: the argument {name} {found}");
+        Refusal { detail, ..Refusal::from(found) }
     })
 }
 

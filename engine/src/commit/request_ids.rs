@@ -8,12 +8,11 @@
 use abide_schema::event::{Event, Hash};
 use abide_schema::id::forbidden_character;
 use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
-use abide_schema::{Code, Json, Refusal, Seq, limits};
+use abide_schema::{CallArguments, Code, Json, Refusal, Seq, limits};
 use abide_store::{RequestIdRow, StoreError, Writer};
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::commit::outcome::CanonicalArguments;
 use crate::commit::prepared_call::PreparedCall;
 
 /// The name of the event that records the calls of a request id. No reducer may have it.
@@ -88,14 +87,15 @@ impl Fingerprint {
 pub(crate) fn recorded(arguments: &JsonValue) -> PreparedCall {
     struct Nothing;
     impl Call for Nothing {
-        fn run(&self, _: &mut Context<'_>) -> Result<Reply, Abort> {
+        fn run(self: Box<Self>, _: &mut Context<'_>) -> Result<Reply, Abort> {
             Ok(nothing())
         }
     }
-    let members = arguments.as_object().cloned().unwrap_or_default();
-    let arguments = CanonicalArguments::of(&members);
-    let digest = Sha256::digest(arguments.text.as_bytes()).into();
-    PreparedCall { reducer: RECORD, call: Box::new(Nothing), arguments, digest }
+    fn decode(_: &CallArguments) -> Result<Box<dyn Call>, Refusal> {
+        Ok(Box::new(Nothing))
+    }
+    let call = PreparedCall::new(RECORD, decode, CallArguments::from_value(arguments));
+    call.expect("nothing is decoded")
 }
 
 /// The result of a [`RECORD`] event.
@@ -256,7 +256,7 @@ mod tests {
                 request_id: Some("r".to_owned()),
                 session_id: None,
                 reducer: RECORD.to_owned(),
-                arguments: call.arguments.text.clone(),
+                arguments: call.arguments.text().to_owned(),
                 outcome: "null".to_owned(),
                 salt: Some([0; 16]),
                 prev_hash: Hash::default(),

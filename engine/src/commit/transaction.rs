@@ -8,14 +8,16 @@ use abide_schema::event::Event;
 use abide_schema::reducer::{Caller, Transaction};
 use abide_schema::share::Tenants;
 use abide_schema::work::PolicyChecker;
-use abide_schema::{Abort, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value};
+use abide_schema::{
+    Abort, CallArguments, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value,
+};
 use abide_store::{LastBefore, StoreError, Writer};
 
 use crate::access::credentials::{CredentialChecker, expiry};
 use crate::access::policy_subject::is_restricted;
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
-use crate::commit::outcome::CanonicalArguments;
+use crate::commit::outcome::long_values;
 use crate::commit::overlay::{Overlay, RowWrite};
 
 /// The rows of the open transaction, with unrestricted access.
@@ -90,14 +92,14 @@ impl OpenTransaction {
         self.rows_changed
     }
 
-    /// Stores the event of a call with these arguments.
+    /// Stores the event of a call with these arguments. Those of the event itself are not read.
     pub(crate) fn append_event(
         &mut self,
         event: &Event,
-        arguments: &CanonicalArguments,
+        arguments: &CallArguments,
     ) -> Result<(), StoreError> {
         self.wrote = true;
-        self.store.append_event(event, arguments.long_values())
+        self.store.append_event(event, arguments.text(), long_values(arguments))
     }
 
     /// The policies for a caller's reducers in the open transaction; `None` if unrestricted.

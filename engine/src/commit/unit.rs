@@ -85,7 +85,7 @@ impl Unit {
 
     /// Bytes of the arguments.
     pub(crate) fn bytes(&self) -> usize {
-        self.calls.iter().map(|call| call.arguments.text.len()).sum()
+        self.calls.iter().map(|call| call.arguments.text().len()).sum()
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use abide_schema::caller::Caller;
 use abide_schema::share::Tenants;
-use abide_schema::{Refusal, Seq, limits};
+use abide_schema::{CallArguments, Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
 use crate::access::denials::{self, Denial, Denials};
@@ -324,14 +324,14 @@ impl WriterThread {
             deltas.extend(self.live.outdated());
         }
         self.scheduler.at_fault_point(FaultPoint::Commit);
-        let operations = store.take_operations()?;
+        let mut record = store.take_record()?;
         let segment = match fault_points::journals() {
-            true => Some(self.journal.append(&RecordPosition { from, to, before }, &operations)?),
+            true => Some(self.journal.append(&RecordPosition { from, to, before }, &mut record)?),
             false => None,
         };
         // The journal has it. If it could not be kept here, the next record would not continue the log: final.
         store.end_group().map_err(|why| StoreError::Io(format!("a group was not kept: {why}")))?;
-        self.open_rows.push(operations, self.instant());
+        self.open_rows.push(record, self.instant());
         self.policies.keep();
         self.visible.finish(to);
         touched.notify(to);
@@ -363,7 +363,7 @@ impl WriterThread {
             return Ok(());
         }
         self.timers.read_again();
-        store.apply_again(self.open_rows.groups())
+        store.apply_again(self.open_rows.records())
     }
 
     /// Lets SQLite commit the finished groups, and answers the readers that wait for it.
@@ -529,7 +529,7 @@ impl WriterThread {
         });
         let mut units = Vec::with_capacity(due.len());
         for due in due {
-            match self.registry.ready_any(due.reducer, &due.arguments) {
+            match self.registry.ready_any(due.reducer, CallArguments::from_value(&due.arguments)) {
                 Ok(call) => units.push(Unit::of_due_row(call, due)),
                 Err(refusal) => self.timers.refused(&due, &refusal, now),
             }
@@ -542,7 +542,8 @@ impl WriterThread {
         self.metrics.denied_total.add(1);
         let arguments = self.denials.admit(denial, self.executor.now())?;
         let calls = self.denials.denial_recorders.iter().filter_map(|denial_recorder| {
-            let ready = self.registry.ready_any(denial_recorder, &arguments);
+            let arguments = CallArguments::from_value(&arguments);
+            let ready = self.registry.ready_any(denial_recorder, arguments);
             ready
                 .inspect_err(|why| tracing::error!(%why, "a denied attempt could not be recorded"))
                 .ok()

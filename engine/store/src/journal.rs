@@ -33,7 +33,7 @@ use crate::companions::segment;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::opened_file::OpenedFile;
-use frame::{FRAME_HEADER, FRAMES_START, RecordPosition, SegmentHeader};
+use frame::{FRAMES_START, RecordPosition, SegmentHeader};
 
 /// The journal of an open file. The writer appends; the thread that syncs holds the segments.
 #[derive(Debug)]
@@ -52,8 +52,6 @@ pub struct Journal {
     next_number: u64,
     /// Everything up to here is durable in the database file.
     base: Seq,
-    /// The frame that is being written, kept for its memory.
-    frame: Vec<u8>,
 }
 
 /// A segment in use.
@@ -123,28 +121,27 @@ impl Journal {
             next_round: first_round,
             next_number: 1,
             base,
-            frame: Vec::new(),
         }
     }
 
-    /// Appends the record of a group. It is durable once the returned segment is synced.
+    /// Appends the record of a group, of [`Writer::take_record`](crate::Writer::take_record), and completes its header. It is
+    /// durable once the returned segment is synced.
     ///
     /// # Errors
     /// [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was appended, and a later append can succeed. Any other error is final.
     pub fn append(
         &mut self,
         position: &RecordPosition,
-        operations: &[u8],
+        record: &mut [u8],
     ) -> Result<Arc<Segment>, StoreError> {
-        let bytes = (FRAME_HEADER + operations.len()) as u64;
+        let bytes = record.len() as u64;
         let has_room = self.live.back().is_some_and(|it| it.used + bytes <= it.segment.bytes);
         if !has_room {
             self.start_segment(bytes).map_err(|why| failed(&why))?;
         }
         let current = self.live.back_mut().expect("a segment was started");
-        self.frame.clear();
-        frame::encode(current.round, position, operations, &mut self.frame);
-        let written = current.segment.file.write_at(&self.frame, current.used);
+        frame::complete(current.round, position, record);
+        let written = current.segment.file.write_at(record, current.used);
         written.map_err(|why| failed(&why))?;
         current.used += bytes;
         current.last = position.to;

@@ -16,6 +16,7 @@ use crate::deferred;
 use crate::error::StoreError;
 use crate::functions;
 use crate::interrupt::{Interrupt, QueryLimits};
+use crate::journal::frame::operations_of;
 use crate::journal::row_operations::{Applier, RowOperations};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
@@ -204,24 +205,25 @@ impl Writer {
         if has_savepoint {
             self.execute("SAVEPOINT commit_group", &[])?;
         }
-        let operations = RowOperations::default();
+        let operations = RowOperations::new();
         self.group.replace(Some(OpenGroup { operations, has_savepoint, has_written: false }));
         Ok(())
     }
 
-    /// Takes the row operations of the open group, for the journal.
+    /// Takes the record of the open group for the journal: its row operations, after room for the header of the record.
     ///
     /// # Errors
     /// [`StoreError::Constraint`] if a deferred constraint is violated: SQLite itself would check it only at
     /// COMMIT, after the group was acknowledged.
-    pub fn take_operations(&self) -> Result<Vec<u8>, StoreError> {
+    pub fn take_record(&self) -> Result<Vec<u8>, StoreError> {
         if deferred::violates_foreign_keys(&self.connection) {
             let message = "FOREIGN KEY constraint failed".to_owned();
             return Err(StoreError::Constraint { message });
         }
         let mut group = self.group.borrow_mut();
-        let operations = group.as_mut().map(|group| std::mem::take(&mut group.operations));
-        Ok(operations.map(RowOperations::into_bytes).unwrap_or_default())
+        let group = group.as_mut().expect("a group is open");
+        let operations = std::mem::replace(&mut group.operations, RowOperations::new());
+        Ok(operations.into_record())
     }
 
     /// Ends the open group. Its rows stay in the transaction.
@@ -259,18 +261,18 @@ impl Writer {
         self.execute("RELEASE commit_group", &[])
     }
 
-    /// Applies the row operations of groups again, in a new transaction: SQLite rolled theirs back.
+    /// Applies the row operations in the records of groups again, in a new transaction: SQLite rolled theirs back.
     ///
     /// # Errors
     /// [`StoreError`]; the transaction is then rolled back.
     pub fn apply_again<'a>(
         &self,
-        groups: impl Iterator<Item = &'a [u8]>,
+        records: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), StoreError> {
         self.begin()?;
         let mut applier = Applier::default();
-        for operations in groups {
-            if let Err(error) = applier.apply(&self.connection, operations) {
+        for record in records {
+            if let Err(error) = applier.apply(&self.connection, operations_of(record)) {
                 self.rollback()?;
                 return Err(error);
             }
@@ -427,14 +429,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends an event to the log. `repeated` are the places in its arguments, in order, that rows of its call may repeat:
-    /// the journal has such a text once.
+    /// Appends an event to the log. Its arguments are in `arguments`, and those of `event` itself are not read. `repeated`
+    /// are the places in them, in order, that rows of its call may repeat: the journal has such a text once.
     ///
     /// # Errors
     /// [`StoreError`].
     pub fn append_event(
         &self,
         event: &Event,
+        arguments: &str,
         repeated: impl Iterator<Item = Range<usize>>,
     ) -> Result<(), StoreError> {
         let mut statement = self.connection.prepare_cached(&self.tables["events"].insert)?;
@@ -445,14 +448,14 @@ impl Writer {
         statement.raw_bind_parameter(4, event.reducer.as_str())?;
         statement.raw_bind_parameter(5, event.caller.as_str())?;
         statement.raw_bind_parameter(6, event.request_id.as_deref())?;
-        statement.raw_bind_parameter(7, event.arguments.as_str())?;
+        statement.raw_bind_parameter(7, arguments)?;
         statement.raw_bind_parameter(8, event.outcome.as_str())?;
         statement.raw_bind_parameter(9, event.prev_hash.as_slice())?;
         statement.raw_bind_parameter(10, event.hash.as_slice())?;
         statement.raw_bind_parameter(11, event.authority.as_deref())?;
         statement.raw_bind_parameter(12, event.salt.as_ref().map(<[u8; 16]>::as_slice))?;
         statement.raw_execute()?;
-        self.record(|group| group.insert_event("events", event, repeated));
+        self.record(|group| group.insert_event("events", event, arguments, repeated));
         Ok(())
     }
 

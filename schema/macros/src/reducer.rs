@@ -215,27 +215,28 @@ fn camel_case(snake_case: &Ident) -> Ident {
 /// Generates the call of the function with decoded arguments.
 fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
     let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
-    let values = arguments.iter().map(|Argument { name, id, .. }| match id {
-        None => quote!(::std::clone::Clone::clone(&self.#name)),
-        Some(Id { naming, row }) => quote! {
-            ::abide_schema::reducer::IdArgument::stored::<#row>(
-                ::std::clone::Clone::clone(&self.#name),
+    let ids = arguments.iter().filter_map(|Argument { name, id, .. }| {
+        let Id { naming, row } = id.as_ref()?;
+        Some(quote! {
+            let #name = ::abide_schema::reducer::IdArgument::stored::<#row>(
+                #name,
                 context,
                 ::abide_schema::reducer::IdArgumentKind::#naming,
-            )?
-        },
+            )?;
+        })
     });
     let arguments = arguments_name(name);
     quote! {
         impl ::abide_schema::reducer::Call for #arguments {
             fn run(
-                &self,
+                self: ::std::boxed::Box<Self>,
                 context: &mut ::abide_schema::reducer::Context<'_>,
             ) -> ::std::result::Result<
                 ::abide_schema::reducer::Reply,
                 ::abide_schema::reducer::Abort,
             > {
-                #(let #names = #values;)*
+                let #arguments { #(#names),* } = *self;
+                #(#ids)*
                 let answer: #answer = super::#name(context, #(#names),*);
                 answer.map(::abide_schema::reducer::IntoReply::into_reply)
             }
@@ -268,10 +269,7 @@ fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
         const ARGUMENTS: &[::abide_schema::arguments::ArgumentSpec] = &[#(#specs),*];
 
         fn decode(
-            arguments: &::abide_schema::private::serde_json::Map<
-                ::std::string::String,
-                ::abide_schema::private::serde_json::Value,
-            >,
+            arguments: &::abide_schema::CallArguments,
         ) -> ::std::result::Result<
             ::std::boxed::Box<dyn ::abide_schema::reducer::Call>,
             ::abide_schema::refusal::Refusal,

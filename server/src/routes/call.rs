@@ -1,7 +1,7 @@
 //! `POST /v1/call/{reducer}` and `POST /v1/batch`.
 
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Listing, Refusal};
+use abide_schema::{CallArguments, Code, Listing, Refusal};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
@@ -30,15 +30,15 @@ pub(super) async fn call(
     })?;
     let request_id = idempotency_key(&headers)?;
     let permit = app.admit_call(&by, content.bytes()).await?;
-    let args = content.value()?;
-    let done = begin(permit, app.engine.call(&by, &reducer, &args, request_id)).await?;
+    let args = content.arguments()?;
+    let done = begin(permit, app.engine.call(&by, &reducer, args, request_id)).await?;
     Ok(unsent::answer(&app.engine.buffers().account(&by), frames::call(None, &done)))
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BatchBody {
-    calls: Vec<BatchCall>,
+    calls: Vec<BatchCall<CallArguments>>,
 }
 
 /// Runs several reducers in one transaction.
@@ -52,6 +52,6 @@ pub(super) async fn batch(
     let permit = app.admit_call(&by, content.bytes()).await?;
     let BatchBody { calls } = content.envelope(looks)?;
     let request_id = idempotency_key(&headers)?;
-    let done = begin(permit, app.engine.batch(&by, &calls, request_id)).await?;
+    let done = begin(permit, app.engine.batch(&by, calls, request_id)).await?;
     Ok(unsent::answer(&app.engine.buffers().account(&by), frames::batch(None, &done)))
 }

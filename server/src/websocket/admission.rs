@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use abide_engine::buffers::{Account, Reservation, size_of_rows};
 use abide_schema::limits::COUNTED_BYTES;
-use abide_schema::wire::ClientMessage;
 use abide_schema::{Refusal, Row, caller::Caller};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::message;
+use super::message::{self, ReadMessage};
 use crate::arrivals::Arrivals;
 use crate::connections::read_limiter::{ReadLimiter, ReadPermit};
 use crate::{limits, unsent};
@@ -69,7 +68,7 @@ impl Admissions {
         &self,
         caller: &Caller,
         text: &str,
-    ) -> Result<(ClientMessage, Admission), (Option<String>, Refusal)> {
+    ) -> Result<(ReadMessage, Admission), (Option<String>, Refusal)> {
         let message_bytes = self.arrivals.message();
         let mut turn = self.read_limiter.permit(caller, text.len()).await;
         let message = message::read(text)?;
@@ -143,17 +142,17 @@ impl Admission {
 
 /// The part of [`limits::IN_FLIGHT`] that a message of this size needs; `None` if the writer executes it, or nothing is to be
 /// done.
-fn weight(message: &ClientMessage, bytes: usize) -> Option<u32> {
+fn weight(message: &ReadMessage, bytes: usize) -> Option<u32> {
     let weight = match message {
-        ClientMessage::Call { .. } | ClientMessage::Batch { .. } => {
+        ReadMessage::Call { .. } | ReadMessage::Batch { .. } => {
             1 + bytes / limits::WEIGHT_BYTES
         }
-        ClientMessage::Sql { .. } | ClientMessage::Explain { .. } => limits::QUERY_WEIGHT,
-        ClientMessage::Subscribe { .. }
-        | ClientMessage::Unsubscribe { .. }
-        | ClientMessage::Cancel { .. }
-        | ClientMessage::Ack { .. }
-        | ClientMessage::Ping => return None,
+        ReadMessage::Sql { .. } | ReadMessage::Explain { .. } => limits::QUERY_WEIGHT,
+        ReadMessage::Subscribe { .. }
+        | ReadMessage::Unsubscribe { .. }
+        | ReadMessage::Cancel { .. }
+        | ReadMessage::Ack { .. }
+        | ReadMessage::Ping => return None,
     };
     Some(weight.min(limits::IN_FLIGHT) as u32)
 }

@@ -2,7 +2,7 @@
 
 use abide_schema::limits::{MESSAGE_BYTES, NAME_BYTES};
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal, integers, json_values};
+use abide_schema::{CallArguments, Code, Refusal, integers, json_values};
 use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value as JsonValue;
@@ -20,8 +20,11 @@ const OPS: [(&str, &str); 9] = [
     ("ping", r#"{"op":"ping"}"#),
 ];
 
+/// A message whose calls have their arguments in the form that the engine takes.
+pub type ReadMessage = ClientMessage<CallArguments>;
+
 /// Parses a message. A refusal has the message's id, if it can be parsed.
-pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
+pub fn read(text: &str) -> Result<ReadMessage, (Option<String>, Refusal)> {
     if text.len() > MESSAGE_BYTES {
         let id = serde_json::from_str::<MessageId>(text).ok().map(|named| named.id);
         return Err((id.filter(|id| id.len() <= NAME_BYTES), too_large()));
@@ -38,7 +41,9 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
         Err(serde_json::Error::custom("no object"))
     };
     let message = message.map_err(|why| misread(text, &why))?;
-    if let Err(found) = integers::check(text) {
+    if may_have_large_integers(&message)
+        && let Err(found) = integers::check(text)
+    {
         let id = id(&message).filter(|id| id.len() <= NAME_BYTES);
         return Err((id.map(str::to_owned), found.into()));
     }
@@ -64,7 +69,16 @@ pub(super) fn too_large() -> Refusal {
         .hint("split it, or store large content elsewhere and append a reference to it")
 }
 
-fn id(message: &ClientMessage) -> Option<&str> {
+/// Whether an integer beyond signed 64 bits may be in the text. The arguments of calls were looked at when they were read.
+fn may_have_large_integers(message: &ReadMessage) -> bool {
+    match message {
+        ClientMessage::Call { args, .. } => args.has_large_number(),
+        ClientMessage::Batch { calls, .. } => calls.iter().any(|call| call.args.has_large_number()),
+        _ => true,
+    }
+}
+
+fn id(message: &ReadMessage) -> Option<&str> {
     match message {
         ClientMessage::Subscribe { id, .. }
         | ClientMessage::Unsubscribe { id }

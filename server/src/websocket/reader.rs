@@ -139,13 +139,13 @@ impl Reader<'_> {
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 self.start(id, admission, |id, admission| async move {
-                    let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
+                    let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
                     Some((reply(&id, done.map(|done| frames::call(Some(&id), &done))), admission))
                 });
             }
             ClientMessage::Batch { id, calls, request_id } => {
                 self.start(id, admission, |id, admission| async move {
-                    let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
+                    let done = engine.batch(&caller, calls, request_id.as_deref()).await;
                     Some((reply(&id, done.map(|done| frames::batch(Some(&id), &done))), admission))
                 });
             }

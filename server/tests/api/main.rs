@@ -12,6 +12,7 @@ mod agents;
 mod allow;
 mod bad_input;
 mod buffers;
+mod call_work;
 mod calls;
 mod chats;
 mod contract;

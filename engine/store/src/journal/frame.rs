@@ -81,19 +81,30 @@ impl SegmentHeader {
     }
 }
 
-/// Appends a frame.
-pub(crate) fn encode(round: u64, position: &RecordPosition, operations: &[u8], out: &mut Vec<u8>) {
-    let length = u32::try_from(operations.len()).expect("a group is smaller than 4 GiB");
-    let start = out.len();
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&round.to_le_bytes());
-    out.extend_from_slice(&position.from.0.to_le_bytes());
-    out.extend_from_slice(&position.to.0.to_le_bytes());
-    out.extend_from_slice(&position.before);
-    out.extend_from_slice(operations);
-    let crc = checksum(&out[start..]);
-    out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+/// Completes the frame of a record, which has room for the header and its operations.
+pub(crate) fn complete(round: u64, position: &RecordPosition, frame: &mut [u8]) {
+    let length = u32::try_from(operations_of(frame).len()).expect("a group is smaller than 4 GiB");
+    let fields: [&[u8]; 6] = [
+        &length.to_le_bytes(),
+        &[0; 4],
+        &round.to_le_bytes(),
+        &position.from.0.to_le_bytes(),
+        &position.to.0.to_le_bytes(),
+        &position.before,
+    ];
+    let mut header = &mut frame[..FRAME_HEADER];
+    for field in fields {
+        let (place, rest) = header.split_at_mut(field.len());
+        place.copy_from_slice(field);
+        header = rest;
+    }
+    let crc = checksum(frame);
+    frame[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The operations in a frame.
+pub(crate) fn operations_of(frame: &[u8]) -> &[u8] {
+    &frame[FRAME_HEADER..]
 }
 
 /// The checksum of a frame: over everything but itself.
@@ -123,7 +134,7 @@ pub(crate) fn take_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Reco
     let before = take(&mut header)?;
     *segment = rest;
     let position = RecordPosition { from, to, before };
-    Some(Record { position, operations: &frame[FRAME_HEADER..] })
+    Some(Record { position, operations: operations_of(frame) })
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -152,8 +163,9 @@ mod tests {
 
     #[test]
     fn torn_and_older_frames_end_a_segment() {
-        let mut bytes = Vec::new();
-        encode(2, &POSITION, b"some operations", &mut bytes);
+        let mut bytes = vec![0; FRAME_HEADER];
+        bytes.extend_from_slice(b"some operations");
+        complete(2, &POSITION, &mut bytes);
         let whole = |bytes: &[u8], round| take_record(round, &mut &*bytes).map(|it| it.position);
         assert_eq!(whole(&bytes, 2), Some(POSITION));
         assert_eq!(whole(&bytes, 3), None, "an older round");

@@ -33,6 +33,7 @@ use crate::cell_bytes::{
     push_varint, take, take_bytes, take_count, take_text, take_varint,
 };
 use crate::error::StoreError;
+use crate::journal::frame::FRAME_HEADER;
 
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
@@ -44,9 +45,14 @@ const REPEATS: u8 = 5;
 /// Shorter texts are written again: a reference takes up to ten bytes, and a search for it some time.
 const LONG: usize = 64;
 
-/// Collects the operations of a group.
-#[derive(Debug, Default)]
+/// Room for what follows a long text in a record, such as the event of its call: a buffer that has grown by the length of the
+/// text would double for the next byte.
+const ROOM_BYTES: usize = 1_024;
+
+/// Collects the operations of a group, as the record of the group.
+#[derive(Debug)]
 pub(crate) struct RowOperations {
+    /// The room for the header of the record, and the operations.
     bytes: Vec<u8>,
     tables: Vec<&'static str>,
     /// Where the long texts of the rows since the last event are.
@@ -56,23 +62,33 @@ pub(crate) struct RowOperations {
 }
 
 impl RowOperations {
+    pub(crate) fn new() -> RowOperations {
+        RowOperations {
+            bytes: vec![0; FRAME_HEADER],
+            tables: Vec::new(),
+            long_texts: Vec::new(),
+            savepoint: (FRAME_HEADER, 0),
+        }
+    }
+
     /// An insertion of a row with all its cells.
     pub(crate) fn insert(&mut self, table: &'static str, row: &[Value]) {
         self.start(INSERT, table);
         self.push_all(row.len(), row);
     }
 
-    /// An insertion into the log, without a copy of the event. `repeated` are the places in its arguments, in order, that
-    /// the rows of its call may repeat.
+    /// An insertion into the log, without a copy of the event, with these arguments instead of its own. `repeated` are the
+    /// places in them, in order, that the rows of its call may repeat.
     pub(crate) fn insert_event(
         &mut self,
         table: &'static str,
         event: &Event,
+        arguments: &str,
         repeated: impl Iterator<Item = Range<usize>>,
     ) {
         self.start(INSERT, table);
         let repeats: Vec<_> = repeated
-            .filter_map(|place| Some((place.clone(), self.find(&event.arguments[place])?)))
+            .filter_map(|place| Some((place.clone(), self.find(&arguments[place])?)))
             .collect();
         self.long_texts.clear();
         let out = &mut self.bytes;
@@ -87,7 +103,7 @@ impl RowOperations {
         push_text(&event.reducer, out);
         push_text(&event.caller, out);
         optional(event.request_id.as_deref(), out);
-        push_with_repeats(&event.arguments, &repeats, out);
+        push_with_repeats(arguments, &repeats, out);
         push_text(&event.outcome, out);
         push_blob(&event.prev_hash, out);
         push_blob(&event.hash, out);
@@ -128,11 +144,11 @@ impl RowOperations {
 
     /// Whether there is no operation.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.bytes.len() == FRAME_HEADER
     }
 
-    /// The encoded operations.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    /// The encoded operations, after room for the header of their frame.
+    pub(crate) fn into_record(self) -> Vec<u8> {
         self.bytes
     }
 
@@ -152,6 +168,9 @@ impl RowOperations {
     }
 
     fn push(&mut self, cell: &Value) {
+        if cell.size() > ROOM_BYTES {
+            self.bytes.reserve(cell.size() + ROOM_BYTES);
+        }
         push(cell, &mut self.bytes);
         if let Value::Text(text) = cell
             && text.len() >= LONG
@@ -170,7 +189,7 @@ impl RowOperations {
     }
 }
 
-/// Appends a text. `repeats` are places in it, in order, with where the same bytes are.
+/// Appends a text to a record. `repeats` are places in it, in order, with where the same bytes are in the record.
 fn push_with_repeats(text: &str, repeats: &[(Range<usize>, Range<usize>)], out: &mut Vec<u8>) {
     if repeats.is_empty() {
         return push_text(text, out);
@@ -180,7 +199,7 @@ fn push_with_repeats(text: &str, repeats: &[(Range<usize>, Range<usize>)], out: 
     let mut done = 0;
     for (place, same) in repeats {
         push_bytes(&text.as_bytes()[done..place.start], out);
-        push_varint(same.start as u64, out);
+        push_varint((same.start - FRAME_HEADER) as u64, out);
         push_varint(same.len() as u64, out);
         done = place.end;
     }
@@ -339,10 +358,11 @@ mod tests {
     use abide_schema::{Micros, Seq};
 
     use super::*;
+    use crate::journal::frame::operations_of;
 
     #[test]
     fn a_rolled_back_savepoint_leaves_no_operation_and_no_table() {
-        let mut operations = RowOperations::default();
+        let mut operations = RowOperations::new();
         operations.insert("a", &[Value::Integer(1)]);
         operations.savepoint();
         operations.insert("b", &[Value::from("gone")]);
@@ -350,10 +370,11 @@ mod tests {
         operations.rollback_to_savepoint();
         operations.insert("c", &[Value::Null]);
         operations.insert("a", &[Value::Real(0.5)]);
-        let (bytes, mut named, mut found) = (operations.into_bytes(), Vec::new(), Vec::new());
-        let mut rest = bytes.as_slice();
+        let (record, mut named, mut found) = (operations.into_record(), Vec::new(), Vec::new());
+        let bytes = operations_of(&record);
+        let mut rest = bytes;
         while !rest.is_empty() {
-            let it = Operation::take(&bytes, &mut named, &mut rest).expect("the bytes are valid");
+            let it = Operation::take(bytes, &mut named, &mut rest).expect("the bytes are valid");
             found.push((it.kind, it.table, it.cells));
         }
         let inserted = |table: &str, cell| (INSERT, table.to_owned(), vec![cell]);
@@ -367,10 +388,11 @@ mod tests {
 
     #[test]
     fn cut_bytes_are_an_error_or_fewer_operations() {
-        let mut operations = RowOperations::default();
+        let mut operations = RowOperations::new();
         operations.insert("sessions", &[Value::from("s1"), Value::Blob(vec![7; 40])]);
         operations.delete("sessions", &[Value::from("s1")]);
-        let bytes = operations.into_bytes();
+        let record = operations.into_record();
+        let bytes = operations_of(&record);
         for length in 1..bytes.len() {
             let (mut named, mut rest, mut count) = (Vec::new(), &bytes[..length], 0);
             while !rest.is_empty()
@@ -382,7 +404,7 @@ mod tests {
         }
     }
 
-    fn event(arguments: &str) -> Event {
+    fn event() -> Event {
         Event {
             seq: Seq(1),
             at: Micros(2),
@@ -390,7 +412,7 @@ mod tests {
             reducer: "append_message".to_owned(),
             caller: "ann".to_owned(),
             request_id: Some("r".to_owned()),
-            arguments: arguments.to_owned(),
+            arguments: String::new(),
             outcome: "null".to_owned(),
             prev_hash: [3; 32],
             hash: [4; 32],
@@ -402,7 +424,7 @@ mod tests {
     /// Writes rows with texts and then an event with these texts in its arguments; checks which of them the operations have
     /// once, and that they decode to the same.
     fn check_repeats(rows: &[&str], in_arguments: &[&str], once: &[bool]) {
-        let (mut operations, mut arguments) = (RowOperations::default(), String::from("{"));
+        let (mut operations, mut arguments) = (RowOperations::new(), String::from("{"));
         let cells: Vec<Value> = rows.iter().map(|text| Value::from(*text)).collect();
         operations.insert("sessions", &cells);
         let mut places = Vec::new();
@@ -412,10 +434,11 @@ mod tests {
             arguments.push_str(text);
             arguments.push('"');
         }
-        operations.insert_event("events", &event(&arguments), places.into_iter());
-        let bytes = operations.into_bytes();
-        let (mut named, mut rest) = (Vec::new(), bytes.as_slice());
-        let mut next = || Operation::take(&bytes, &mut named, &mut rest).expect("they are valid");
+        operations.insert_event("events", &event(), &arguments, places.into_iter());
+        let record = operations.into_record();
+        let bytes = operations_of(&record);
+        let (mut named, mut rest) = (Vec::new(), bytes);
+        let mut next = || Operation::take(bytes, &mut named, &mut rest).expect("they are valid");
         assert_eq!(next().cells, cells);
         assert_eq!(next().cells[6], Value::from(arguments.as_str()));
         for (text, once) in in_arguments.iter().zip(once) {
@@ -438,7 +461,7 @@ mod tests {
     #[test]
     fn texts_that_were_rolled_back_are_not_referred_to() {
         let [kept, gone] = ["k", "g"].map(|text| text.repeat(100));
-        let mut operations = RowOperations::default();
+        let mut operations = RowOperations::new();
         operations.insert("a", &[Value::from(kept.as_str())]);
         operations.savepoint();
         operations.insert("a", &[Value::from(gone.as_str())]);
@@ -446,11 +469,12 @@ mod tests {
         operations.insert("a", &[Value::from("x".repeat(120))]);
         let arguments = kept.clone() + &gone;
         let places = [0..100, 100..200];
-        operations.insert_event("events", &event(&arguments), places.into_iter());
-        let bytes = operations.into_bytes();
-        let (mut named, mut rest, mut last) = (Vec::new(), bytes.as_slice(), Vec::new());
+        operations.insert_event("events", &event(), &arguments, places.into_iter());
+        let record = operations.into_record();
+        let bytes = operations_of(&record);
+        let (mut named, mut rest, mut last) = (Vec::new(), bytes, Vec::new());
         while !rest.is_empty() {
-            let taken = Operation::take(&bytes, &mut named, &mut rest).expect("they are valid");
+            let taken = Operation::take(bytes, &mut named, &mut rest).expect("they are valid");
             last = taken.cells;
         }
         assert_eq!(last[6], Value::from(arguments));

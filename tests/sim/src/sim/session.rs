@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use abide_engine::{CommittedBatch, Engine, Start, SubscribeRequest, Update};
-use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{BatchCall, ClientMessage};
+use abide_schema::{CallArguments, Refusal};
 use abide_server::protocol;
 
 use crate::checks::bounds::FRAMES;
@@ -40,15 +40,15 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
     };
     let reply = match message {
         ClientMessage::Call { id, reducer, args, request_id } => {
-            let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
+            let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
             done.map(|done| protocol::call(Some(&id), &done)).map_err(|why| (id, why))
         }
         ClientMessage::Batch { id, calls, request_id } => {
             let request_id = request_id.as_deref();
             // Half of the batches are recorded as the steps of agents are.
             let done = match id.ends_with(['0', '2', '4', '6', '8']) {
-                true => apply(&engine, &caller, &calls, request_id).await,
-                false => engine.batch(&caller, &calls, request_id).await,
+                true => apply(&engine, &caller, calls, request_id).await,
+                false => engine.batch(&caller, calls, request_id).await,
             };
             done.map(|done| protocol::batch(Some(&id), &done)).map_err(|why| (id, why))
         }
@@ -65,7 +65,7 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
 async fn apply(
     engine: &Engine,
     caller: &Caller,
-    calls: &[BatchCall],
+    calls: Vec<BatchCall<CallArguments>>,
     request_id: Option<&str>,
 ) -> Result<CommittedBatch, Refusal> {
     let applied = engine.apply(caller, calls, request_id).await?;

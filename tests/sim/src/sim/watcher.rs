@@ -69,7 +69,7 @@ impl Watcher {
             }
             (replica.waits, replica.parts) = (true, Vec::new());
             let after_seq = replica.whole.then_some(replica.seq);
-            let message = ClientMessage::Subscribe {
+            let message: ClientMessage = ClientMessage::Subscribe {
                 id: id.clone(),
                 sql: replica.sql.to_owned(),
                 params: Map::new(),
