@@ -144,9 +144,7 @@ impl Admission {
 /// done.
 fn weight(message: &ReadMessage, bytes: usize) -> Option<u32> {
     let weight = match message {
-        ReadMessage::Call { .. } | ReadMessage::Batch { .. } => {
-            1 + bytes / limits::WEIGHT_BYTES
-        }
+        ReadMessage::Call { .. } | ReadMessage::Batch { .. } => 1 + bytes / limits::WEIGHT_BYTES,
         ReadMessage::Sql { .. } | ReadMessage::Explain { .. } => limits::QUERY_WEIGHT,
         ReadMessage::Subscribe { .. }
         | ReadMessage::Unsubscribe { .. }
