@@ -174,7 +174,7 @@ impl Reader<'_> {
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };
                 let subscribe = Subscribe { id, sql, params, start, timeline, checksum, explain };
-                return self.command(Command::Subscribe(subscribe, admission)).await;
+                return self.command(Command::Subscribe(Box::new(subscribe), admission)).await;
             }
             ClientMessage::Unsubscribe { id } => {
                 return self.command(Command::Unsubscribe { id }).await;

@@ -19,7 +19,7 @@ use crate::{frames, limits, unsent};
 /// Commands from the reader. The writer executes them, because it owns the connection.
 pub(super) enum Command {
     /// With what its message has taken until it starts.
-    Subscribe(Subscribe, Admission),
+    Subscribe(Box<Subscribe>, Admission),
     Unsubscribe {
         id: String,
     },
