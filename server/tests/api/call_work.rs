@@ -38,16 +38,16 @@ struct Limit {
 
 /// An embedded caller, which has the arguments as a value.
 const EMBEDDED: [Limit; 3] = [
-    Limit { content_bytes: 100, allocations: 79, bytes: 8_000 },
-    Limit { content_bytes: 1_000, allocations: 80, bytes: 12_500 },
-    Limit { content_bytes: 64_000, allocations: 80, bytes: 285_000 },
+    Limit { content_bytes: 100, allocations: 85, bytes: 8_500 },
+    Limit { content_bytes: 1_000, allocations: 85, bytes: 13_500 },
+    Limit { content_bytes: 64_000, allocations: 85, bytes: 290_000 },
 ];
 
 /// A caller on a WebSocket, without the client's part.
 const WEBSOCKET: [Limit; 3] = [
-    Limit { content_bytes: 100, allocations: 89, bytes: 10_000 },
-    Limit { content_bytes: 1_000, allocations: 89, bytes: 14_500 },
-    Limit { content_bytes: 64_000, allocations: 101, bytes: 275_000 },
+    Limit { content_bytes: 100, allocations: 95, bytes: 11_500 },
+    Limit { content_bytes: 1_000, allocations: 95, bytes: 16_000 },
+    Limit { content_bytes: 64_000, allocations: 107, bytes: 290_000 },
 ];
 
 fn arguments(content_bytes: usize) -> JsonValue {
@@ -130,7 +130,8 @@ fn check(way: &str, limit: &Limit, [allocations, bytes]: [usize; 2]) {
     );
 }
 
-/// Of all threads of the process. The limits are a few above what was counted, because idle threads allocate now and then.
+/// Of all threads of the process. The limits are about a tenth above what was counted: idle threads
+/// allocate now and then, and what matters is a copy of the content, which is 64,000 bytes in the last line.
 #[tokio::test]
 async fn a_call_allocates_seldom() {
     if env::var_os(ALONE).is_none() {
