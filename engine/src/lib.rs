@@ -4,13 +4,14 @@
 //! HTTP, agents, or any particular reducer: the embedding program registers reducers.
 //!
 //! ```text
-//! caller ─▶ queue ─▶ writer ─▶ reducer ─▶ rows + event ─▶ commit ─▶ sync ─▶ answers
-//!                    one thread, one transaction a batch            └────▶ deltas ─▶ outboxes
+//! caller ─▶ queue ─▶ writer ─▶ reducer ─▶ rows + event ─▶ journal ─▶ sync ─▶ answers
+//!                    one thread, groups of calls            │         └────▶ deltas ─▶ outboxes
+//!                                                           └─ many groups later: COMMIT of the rows
 //! ```
 //!
-//! In reading order: [`Engine`] the handle · `commit` the path of a call, from the queue to the disk · `access` what a caller may
-//! do · `queries` the path of a query · `subscriptions` live queries on [`Connection`]s · `replay` · `fault_points` where tests
-//! inject faults. Each folder's own file lists its modules.
+//! In reading order: [`Engine`] the handle · `commit` the path of a call, with the file that decides each step and what
+//! follows a crash · `access` what a caller may do · `queries` the path of a query · `subscriptions` live queries on
+//! [`Connection`]s · `replay` · `fault_points` where tests inject faults. Each folder's own file lists its modules.
 //!
 //! # How a call is read
 //!
