@@ -88,6 +88,7 @@ impl Engine {
         request_id: Option<&'a str>,
     ) -> EngineFuture<'a, Result<CommittedCall, Refusal>> {
         Box::pin(async move {
+            // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
             let call = self.inner.registry.ready(reducer, args.into())?;
             let calls = vec![call];
@@ -204,6 +205,7 @@ impl Engine {
     /// A [`Refusal`] if the engine accepts nothing any more.
     pub fn fire_due(&self) -> EngineFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
+            // A unit without calls: the writer runs due rows before any unit, in the same group.
             let (system, answer_at) = (Caller::system(), AnswerAt::Durable);
             self.inner.submit(&system, Vec::new(), None, answer_at).await.map(drop)
         })

@@ -26,7 +26,7 @@ pub enum FaultPoint {
     Backfill,
     /// Writer: before it records a denied attempt.
     Denied,
-    /// Writer: a transaction is open and nothing is written.
+    /// Writer: a group has begun and has written nothing. The transaction can have rows of earlier groups.
     Begun,
     /// Writer: the calls have run; their rows are in the transaction.
     Ran,

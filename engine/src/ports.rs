@@ -1,5 +1,5 @@
 //! Interfaces to the environment. Time comes only from the [`Clock`], randomness only from
-//! [`Entropy`]; a replay takes both from the log. [`StepScheduler`] let a test schedule the threads.
+//! [`Entropy`]; a replay takes both from the log. A [`StepScheduler`] lets a test schedule the threads.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,8 +70,8 @@ pub enum EngineThread {
 /// Schedules the steps of each thread, for a simulator that runs the engine step by step: the
 /// same choices give the same run.
 pub trait StepScheduler: Send + Sync + fmt::Debug {
-    /// Returns when the thread may process its queue. `false` if it is no longer
-    /// scheduled.
+    /// Returns when the thread may process its queue: `true` if this step was scheduled, `false` if the thread runs
+    /// freely. A thread that runs freely waits for its queue and its times.
     fn wait(&self, stage: EngineThread) -> bool;
 
     /// Called when a thread reaches a named point within a step. A test panics here to test the

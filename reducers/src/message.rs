@@ -61,6 +61,7 @@ pub fn append_message(
     check::name("role", &role)?;
     let kind = kind.unwrap_or_else(|| rows::MESSAGE.to_owned());
     check::name("kind", &kind)?;
+    // A replay of events from before version 2 of the module applies the rules of that time.
     if !is_former(ctx) {
         check_author(ctx, &session_id, &role, run_id.as_deref(), run_fencing_token)?;
     }
@@ -77,6 +78,7 @@ pub fn append_message(
     if session.status == SessionStatus::Created {
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
     } else {
+        // Buffered: many messages of a group write the row of their session once.
         session::touch(ctx, session)?;
     }
     Ok(Appended { id: entry.id })

@@ -3,6 +3,9 @@
 //! They are read once, on the caller's thread: from the text of a message with any deserializer of `serde`, or from a
 //! value. The canonical text is what the log stores, and the reducer's own arguments are decoded from it
 //! ([`crate::arguments`]).
+//!
+//! Nothing is refused here except text that is not JSON: depth, large integers, and a value that is no object are noted,
+//! and `engine/src/commit/registry.rs` refuses them, because it knows the reducer and its limits.
 
 use std::ops::Range;
 
@@ -28,7 +31,8 @@ pub struct CallArguments {
 }
 
 impl CallArguments {
-    /// The arguments in a value. Null means none.
+    /// The arguments in a value. Null means none. Of a value that is no object only that is kept
+    /// ([`CallArguments::is_object`]), since no reducer takes it.
     #[must_use]
     pub fn from_value(value: &JsonValue) -> CallArguments {
         match value {

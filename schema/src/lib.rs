@@ -5,11 +5,12 @@
 //! SQLite, HTTP, threads or clocks, so every other crate can use it.
 //!
 //! In reading order: [`value`] a table cell · [`mod@table`] table declarations · [`row_values`] rows in JSON ·
-//! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`share`] shares of limits · [`event`] log
-//! records · [`refusal`] refusals · [`arguments`] arguments of reducers · [`wire`] the wire format · [`canonical`]
-//! canonical JSON · [`id`] ids · [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of
-//! results · [`template`] texts with variables · [`mod@nearest`] suggestions for misspelled names · [`seeded`] faults that
-//! tests must find · `module` modules of tables and reducers · [`limits`] all limits.
+//! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`share`] shares of
+//! limits · [`event`] log records · [`refusal`] refusals · [`wire`] the wire format · [`canonical`] canonical JSON ·
+//! `call_arguments` the arguments of a call in that form · [`arguments`] those of a reducer, decoded from it · [`id`] ids ·
+//! [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of results · [`template`] texts with
+//! variables · [`mod@nearest`] suggestions for misspelled names · [`seeded`] faults that tests must find · `module` modules
+//! of tables and reducers · [`limits`] all limits.
 
 // The macros name this crate `::abide_schema`, even from inside it.
 extern crate self as abide_schema;

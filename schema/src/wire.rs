@@ -1,6 +1,6 @@
 //! The wire format of `abide.v1`: one JSON object per message. Both ends read and write these types;
-//! only the frequent messages of a server have a second form there, which borrows rows and results, and a test keeps the two
-//! consistent.
+//! only the frequent messages of a server have a second form in `server/src/frames.rs`, which borrows rows and results, and a test
+//! keeps the two consistent.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

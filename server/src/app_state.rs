@@ -37,7 +37,7 @@ impl AppState {
     /// Admits a call over HTTP before its body is parsed: waits for its turn, which ends after the first poll of the call
     /// ([`begin`](crate::connections::read_limiter::begin)).
     ///
-    /// The other parts of an admission ([`websocket::admission`](crate::websocket)) belong to others here: the body counts its
+    /// The other parts of an admission (`websocket/admission.rs`) belong to others here: the body counts its
     /// own bytes, the response counts the answer, and a connection has as many requests as HTTP allows. A WebSocket, whose
     /// refusals need the id of the message, parses first and lets the engine refuse.
     ///

@@ -1,4 +1,8 @@
 //! Authentication: the credential of a request, its caller, and how long it is valid.
+//!
+//! In reading order: `access` from a request to its caller · `access_config` what a server accepts · `authenticator` checks a
+//! credential, and checks it again · `credential_store` tokens in the database · `jwt` tokens of an issuer ·
+//! `protected_resource` where a client gets one. What a caller may do is decided in the engine (`engine/src/access.rs`).
 
 pub(crate) mod access;
 pub(crate) mod access_config;

@@ -1,4 +1,8 @@
 //! Connections: their number, their lifetime, and their resources.
+//!
+//! In reading order: `descriptors` how many the process can have · `unauthenticated` before a caller is known · `authenticated`
+//! the share of each tenant · `lifecycle` the phases of the server · `write_timeout` peers that do not read; it also counts
+//! what arrives · `read_limiter` turns of large messages · `reclaim` unused memory.
 
 pub(crate) mod authenticated;
 pub(crate) mod descriptors;

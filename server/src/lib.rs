@@ -5,12 +5,13 @@
 //! [`abide_engine::Engine::describe`] lists them. The REST routes of agents, runs, sessions and prompts and the
 //! standard protocols for agents (`routes/protocols`) name what they call and read.
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine
-//! · [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database,
-//! `jwt` tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response · `routes` one file per family · [`AgentRegistry`] checks agent definitions ·
-//! [`WebhookSender`] sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem`
-//! refusals over HTTP · `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` ·
-//! `limits` all limits.
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine ·
+//! [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database, `jwt`
+//! tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response ·
+//! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
+//! messages and answers · `routes` one file per family · [`AgentRegistry`] checks agent definitions · [`WebhookSender`]
+//! sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem` refusals over HTTP · `frames`
+//! messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
 //!
 //! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
 //! *Invariant:* every unsuccessful response is a problem document with a stable code.

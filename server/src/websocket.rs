@@ -1,5 +1,9 @@
 //! `GET /v1/ws`: the protocol `abide.v1`, one JSON object per message.
 //!
+//! The caller was admitted before the upgrade (`auth/access.rs`), and the bytes of its messages are counted below this
+//! module, where the socket is read (`arrivals.rs`). What a message has taken until its answer is written is one value
+//! (`admission`); `message` parses it. From `reader` a call goes on to `Engine::call`.
+//!
 //! Two loops in one task. The [`reader`] reads messages in order, starts calls and
 //! queries, and passes subscriptions on; the [`writer`] owns the engine's connection and the socket's
 //! write half, and sends everything. Calls run concurrently, but enter the engine's queue in
@@ -75,6 +79,7 @@ pub(crate) async fn upgrade(
     Ok(response)
 }
 
+/// Runs a session until it ends, or until the shutdown takes too long. `place` is its place among the connections.
 async fn run_session(
     app: AppState,
     session: AuthSession,
@@ -90,6 +95,7 @@ async fn run_session(
     drop((counted, place));
 }
 
+/// Runs both halves of a session to their end, then closes the socket.
 async fn converse(
     app: &AppState,
     session: AuthSession,
@@ -99,6 +105,7 @@ async fn converse(
     let (sink, mut stream) = socket.split();
     let (answers, to_send) = mpsc::channel::<OutgoingMessage>(limits::IN_FLIGHT);
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
+    // The writer sets it when a blocked write succeeds. A peer that only reads is then not ended as silent.
     let moved = AtomicBool::new(false);
     let account = app.engine.buffers().account(&session.caller);
     let hello = frames::hello(&app.engine, &session.caller);

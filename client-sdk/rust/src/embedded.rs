@@ -1,4 +1,6 @@
-//! The engine in this process: no sockets, and no JSON except what the engine itself uses.
+//! The engine in this process: no sockets, and no JSON except what the engine itself uses. A call is a request of
+//! `request.rs`, which gives it a request id; here it becomes a call of `Engine::call` by a caller without restrictions and
+//! without a credential; the result comes back as JSON text and is decoded into the type of the request.
 //!
 //! A subscription is a connection of its own, so a slow consumer delays no other: the engine drops its
 //! pending updates and catches it up when it reads again.

@@ -1,5 +1,8 @@
-//! The thread that makes commits durable. It releases their deltas and replies only then; [`Engine::apply`](crate::Engine::apply)
-//! has its reply before.
+//! The thread that makes groups durable ([`Syncer`]): it releases their replies and deltas only then.
+//! [`Engine::apply`](crate::Engine::apply) has its reply before. And the thread that passes the deltas on to the outboxes of
+//! connections ([`publish`]).
+//!
+//! A reply goes back to the task that waits in `Inner::submit`, a delta to `subscriptions/hub.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,10 +25,11 @@ use crate::subscriptions::shared_delta::SharedDelta;
 /// The changes of a commit in the results of live queries.
 pub(crate) type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
 
-/// A committed transaction.
+/// A group that the writer has finished: its record is in the journal and not known to be synced. Without events it
+/// only has answers, which leave after those of the groups before it.
 #[derive(Debug)]
 pub(crate) struct Commit {
-    /// The last seq of the commit. Its replies refer to the state up to here.
+    /// The last seq of the log after the group. Its replies refer to the state up to here.
     pub(crate) to: Seq,
     pub(crate) answers: Vec<ReplyEnvelope>,
     pub(crate) deltas: Deltas,

@@ -24,7 +24,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Returns the turn of a caller.
+    /// Returns the turn of a caller. One without a scope is a tenant of its own.
     pub(crate) fn of(caller: &Caller, tenants: &Tenants) -> Turn {
         let name: Arc<str> = caller.quota_key().into();
         let is_scoped = !caller.checked_as().scope().is_empty();

@@ -1,11 +1,14 @@
-//! A group of units that one transaction commits.
+//! A group: the units that share one record in the journal, so that one sync makes all of them durable.
+//!
+//! It is not SQLite's transaction, which holds many groups (`open_rows`). `writer` runs groups, and splits those that must run
+//! again.
 
 use abide_schema::{Refusal, limits};
 
 use crate::commit::timers::DueRow;
 use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
 
-/// A group of units that one transaction commits.
+/// Units that become durable together. Each is answered for itself.
 #[derive(Debug)]
 pub(crate) struct CommitGroup {
     pub(crate) units: Vec<Unit>,

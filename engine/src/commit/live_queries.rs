@@ -103,6 +103,11 @@ impl LiveQueries {
     }
 
     /// The changes of the commit in the results of live queries. `store` is in the state after the changes.
+    ///
+    /// A delta that costs too much, or whose query fails, concerns only its subscribers: they get that instead.
+    ///
+    /// # Errors
+    /// The storage failed; then the group is rolled back.
     pub(crate) fn deltas(
         &mut self,
         store: &Writer,

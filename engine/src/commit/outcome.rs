@@ -1,4 +1,4 @@
-//! The stored form of a result in the log. Most results are rows that repeat what the caller has just
+//! The stored form of a result in the log, the column `outcome` of an event. Most results are rows that repeat what the caller has just
 //! sent: storing both would double the log. So a long text of the result that repeats an argument is
 //! stored as a mark, and restored from the event's own arguments when a retry needs the result.
 //!

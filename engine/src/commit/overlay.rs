@@ -1,4 +1,5 @@
-//! The rows that the open transaction has read and changed so far.
+//! The rows that the open group has read and changed so far. In this file a transaction is the open group, not
+//! SQLite's transaction, which holds many.
 //!
 //! It is three things at once: a cache, so that a row is read from SQLite once; the buffer of
 //! touches, so that a row touched by many calls is written once; and the record of net changes
@@ -68,13 +69,14 @@ pub(crate) struct NetChange {
 pub(crate) struct Overlay {
     rows: HashMap<RowKey, RowState>,
     /// The rows that this transaction changed, in order, so that everything derived from them is
-    /// deterministic. A row may occur twice.
+    /// deterministic. A row may occur twice. Large rows that were only read are here, too, so that they are not kept.
     changed: Vec<RowKey>,
     /// Touched rows that may still have to be written. Every read of many rows writes them first. A separate list,
     /// because a search among all changed rows would make a call that changes n rows and reads n times
     /// quadratic.
     unwritten: Vec<RowKey>,
-    /// While a unit may have to be rolled back: the state of each row before the unit changed it.
+    /// While a unit may have to be rolled back: the state of each row before the unit changed it. Not the journal of
+    /// the store.
     journal: Option<Vec<(RowKey, RowState)>>,
 }
 

@@ -1,4 +1,4 @@
-//! A call that waits for the writer.
+//! A call that waits for the writer. `registry` makes it, `execute` runs it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -40,7 +40,8 @@ impl PreparedCall {
         self.decoded.set(decoded);
     }
 
-    /// Runs the call. The reducer takes the decoded arguments, since nearly every call runs once: without a copy.
+    /// Runs the call. The reducer takes the decoded arguments, without a copy, since nearly every call runs once. A call
+    /// that runs again is decoded again.
     ///
     /// # Errors
     /// Those of the reducer.

@@ -1,5 +1,6 @@
 //! The reducers by name, and the preparation of calls: everything that can be done before
-//! the writer gets a call is done here, on the caller's thread.
+//! the writer gets a call is done here, on the caller's thread. Who may call a reducer is decided later, in the
+//! transaction (`ScopeRules::guard`), because roles and policies are rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use crate::commit::request_ids;
 #[derive(Debug)]
 pub(crate) struct Registry {
     definitions: BTreeMap<&'static str, Definition>,
-    /// Reducers that only the engine calls: deadlines and records.
+    /// Reducers that only the engine calls: those of deadlines, and those that record denials.
     of_engine: BTreeSet<&'static str>,
 }
 
@@ -42,7 +43,11 @@ impl Registry {
         self.definitions.values().filter(|definition| !self.of_engine.contains(definition.name))
     }
 
-    /// Prepares an external call.
+    /// Prepares the call of a caller.
+    ///
+    /// # Errors
+    /// `denied` for a reducer of the engine itself; `unknown_reducer`; `bad_arguments`; `limit_exceeded`. Arguments that
+    /// JSON allows and the log does not, by depth or by an integer beyond 64 bits, are refused, too.
     pub(crate) fn ready(
         &self,
         reducer: &str,
@@ -65,7 +70,10 @@ impl Registry {
         Ok(ready)
     }
 
-    /// Prepares any call, including those only the engine makes.
+    /// Prepares any call, including those that only the engine makes: for due rows, for records of denials, and in a replay.
+    ///
+    /// # Errors
+    /// `unknown_reducer`; `bad_arguments`; `limit_exceeded`.
     pub(crate) fn ready_any(
         &self,
         reducer: &str,

@@ -1,4 +1,8 @@
 //! The open transaction: rows in SQLite and in the overlay, and what depends on the rows that it has changed.
+//!
+//! It implements the [`Transaction`] of reducers for callers without restrictions. Other callers reach it through
+//! `access/scoped_transaction.rs`. A written row is checked by SQLite, in the statement that writes it: by the
+//! constraints and triggers of its table, whose messages become refusals.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

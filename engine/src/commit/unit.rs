@@ -16,15 +16,18 @@ use crate::commit::timers::DueRow;
 pub(crate) struct Unit {
     pub(crate) caller: Caller,
     pub(crate) calls: Vec<PreparedCall>,
+    /// The caller's id for the request; `None` if the caller gave none.
     pub(crate) request: Option<Request>,
     /// The due row, for a deadline call.
     pub(crate) due: Option<Box<DueRow>>,
-    /// Work that readers have done for it, and the number of deferrals.
+    /// Work that readers have done for it.
     pub(crate) finished: Vec<FinishedWork>,
+    /// How often it was given to readers.
     pub(crate) deferrals: usize,
     pub(crate) answer_at: AnswerAt,
     /// The rows that its calls have changed in their last attempt, even if they were refused.
     pub(crate) rows_changed: Cell<u64>,
+    /// Where `Inner::submit` waits. Nobody does for a call of the engine itself.
     pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
 }
 
@@ -125,7 +128,7 @@ impl UnitResult {
     }
 }
 
-/// The outcome of a unit in its transaction.
+/// The outcome of a unit in its group. It becomes an answer when the group is durable; see [`AnswerAt`].
 #[derive(Debug)]
 pub(crate) enum UnitOutcome {
     /// It ran, or it was answered from an earlier request.

@@ -8,10 +8,13 @@
 //! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread
-//! writes the file and advances the log. *Invariant:* the outcome of a unit and every delta leave through the sync
-//! thread. Only registrations of subscriptions, requests for metrics, and the batches of [`crate::Engine::apply`] are
-//! answered here.
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop · `commit`
+//! the work list · `run_and_journal` one group · `hand_over` to the sync thread (`durable`) · `commit_rows` and `checkpoint`.
+//!
+//! *Invariant:* only this thread writes rows and advances the log; the checkpointer copies pages that SQLite has committed.
+//! *Invariant:* the outcome of a unit that ran to its end and every delta leave through the sync thread. Answered at once are
+//! registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units that were
+//! deferred too often, or that find no room on their way through the readers: these have written nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -92,7 +95,7 @@ const GROUPS_ON_SAVEPOINT: u32 = 256;
 
 /// A group that is in the journal, or that has written nothing.
 struct FinishedGroup {
-    /// One for each unit that ran: not all do in a group that reads much.
+    /// One for each unit that ran: not all do in a group that reads much or takes long.
     outcomes: Vec<UnitOutcome>,
     deltas: Deltas,
     /// Where its record is.
@@ -273,7 +276,9 @@ impl WriterThread {
         self.run_and_journal(group).map_err(|failure| self.roll_back(start, failure))
     }
 
-    /// From the start of the group to its record in the journal.
+    /// From the start of the group to its record in the journal. The order matters: touched rows are written before the
+    /// deltas read them; undo images are rows of the record, so they come before it; the deltas see the state after
+    /// the group, and nobody else does before the record is in the journal.
     fn run_and_journal(
         &mut self,
         group: &CommitGroup,

@@ -55,7 +55,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Submits a unit to the writer and waits for its answer.
+    /// Submits a unit to the writer and waits for its answer, which comes when the unit is durable (`commit/durable.rs`), or
+    /// with [`AnswerAt::Applied`] when it is in the journal. If the task that waits is dropped, the unit runs all the same.
+    ///
+    /// # Errors
+    /// A [`Refusal`] of the request id, of the queue, or of a call; `engine_failed` if a thread of the engine panicked.
     pub(crate) async fn submit(
         &self,
         caller: &Caller,
@@ -65,6 +69,7 @@ impl Inner {
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
         let (reply, answer) = oneshot::channel();
+        // `Engine::fire_due` submits a unit without calls.
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Segments are written with zeros when they are created, and keep their size, so that a sync writes data only. When a
-//! file is opened after a crash, [`recover`] applies the records that its database does not have. A clean close leaves
-//! the database file alone.
+//! file is opened after a crash, [`recovery`] applies the records that its database does not have. A clean close needs
+//! no journal afterwards, and removes it.
 //!
 //! In reading order: [`row_operations`] the content of a record · [`frame`] the layout of a segment · this file, the
 //! writer's side · [`recovery`].

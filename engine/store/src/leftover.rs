@@ -77,8 +77,8 @@ fn has_events(connection: &Connection, from: Seq, to: Seq) -> bool {
     count.map_err(StoreError::from).is_ok_and(|count| count == to.0 - from.0)
 }
 
-/// Applies the journal of a process that did not close the file. The records are in the WAL afterwards, and durable at
-/// the next synced transaction.
+/// Applies the journal of a process that did not close the file. Afterwards the records are in the WAL, and the WAL is
+/// synced.
 pub(crate) fn apply_journal(
     connection: &mut Connection,
     path: &Path,

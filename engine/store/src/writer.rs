@@ -310,7 +310,7 @@ impl Writer {
         self.connection.is_autocommit()
     }
 
-    /// Sets the savepoint.
+    /// Sets the savepoint of a unit, which SQL calls `call`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -321,7 +321,7 @@ impl Writer {
         self.execute("SAVEPOINT call", &[])
     }
 
-    /// Releases the savepoint.
+    /// Releases the savepoint of a unit: its rows stay.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -329,7 +329,7 @@ impl Writer {
         self.execute("RELEASE call", &[])
     }
 
-    /// Rolls back to the savepoint and releases it.
+    /// Rolls back to the savepoint of a unit and releases it.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -29,8 +29,8 @@ use crate::{limits, unsent};
 /// that a caller with little room still gets its answer.
 ///
 /// Two further limits apply to callers in the process as well, so the engine checks them, in the first poll of the work: the
-/// caller's rate and quota, which are charged and not returned, and the room in the queue of the writer, which is held
-/// until the writer takes the call. A message that they refuse holds the parts above until the refusal is written.
+/// caller's rate and quota, which are charged and not returned, and the room in the queue of the engine's writer, which is
+/// held until it takes the call. A message that they refuse holds the parts above until the refusal is written.
 #[derive(Debug)]
 pub(super) struct Admission {
     message_bytes: Option<Reservation>,
@@ -140,8 +140,8 @@ impl Admission {
     }
 }
 
-/// The part of [`limits::IN_FLIGHT`] that a message of this size needs; `None` if the writer executes it, or nothing is to be
-/// done.
+/// The part of [`limits::IN_FLIGHT`] that a message of this size needs; `None` if the writer of the socket executes it, or if
+/// its work takes no time.
 fn weight(message: &ReadMessage, bytes: usize) -> Option<u32> {
     let weight = match message {
         ReadMessage::Call { .. } | ReadMessage::Batch { .. } => 1 + bytes / limits::WEIGHT_BYTES,

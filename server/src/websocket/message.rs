@@ -1,4 +1,7 @@
-//! Parses text messages, with helpful errors.
+//! Parses text messages: decides whether a text is a message of `abide.v1`, and what the refusal of another one says.
+//!
+//! The arguments of a call become [`CallArguments`] while the message is parsed. Whether they fit the reducer is decided
+//! by the engine, because this module knows no reducer.
 
 use abide_schema::limits::{MESSAGE_BYTES, NAME_BYTES};
 use abide_schema::wire::ClientMessage;
@@ -23,7 +26,11 @@ const OPS: [(&str, &str); 9] = [
 /// A message whose calls have their arguments in the form that the engine takes.
 pub type ReadMessage = ClientMessage<CallArguments>;
 
-/// Parses a message. A refusal has the message's id, if it can be parsed.
+/// Parses a message.
+///
+/// # Errors
+/// The refusal, with the id of the message if that can be parsed: the text is too large, has too many values, is no JSON
+/// object, is not one of the ops, or has an integer beyond 64 bits or an id that is too long.
 pub fn read(text: &str) -> Result<ReadMessage, (Option<String>, Refusal)> {
     if text.len() > MESSAGE_BYTES {
         let id = serde_json::from_str::<MessageId>(text).ok().map(|named| named.id);
@@ -69,7 +76,8 @@ pub(super) fn too_large() -> Refusal {
         .hint("split it, or store large content elsewhere and append a reference to it")
 }
 
-/// Whether an integer beyond signed 64 bits may be in the text. The arguments of calls were looked at when they were read.
+/// Whether an integer beyond signed 64 bits may be in the text, which is then searched for it. Arguments of calls have noted it
+/// while they were parsed; the parameters of the other ops have not.
 fn may_have_large_integers(message: &ReadMessage) -> bool {
     match message {
         ClientMessage::Call { args, .. } => args.has_large_number(),

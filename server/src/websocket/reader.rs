@@ -1,4 +1,8 @@
-//! The reading half: turns messages into running calls, and commands for the writer.
+//! The reading half: turns messages into running calls, and commands for the writer of the socket.
+//!
+//! It decides what a socket error means, when a session ends, and the order of calls: each is polled once before the
+//! next message is read (`Reader::start`). A call goes on in `Engine::call`; its answer comes back to the same task,
+//! is encoded by `frames.rs`, and goes to `writer.rs`.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +38,7 @@ struct WriterGone;
 
 /// How a session ended.
 pub(super) enum SessionEnd {
-    /// The peer has disconnected.
+    /// The peer has disconnected, or was silent for too long: it gets no close frame.
     Gone,
     /// The peer closed.
     Closed,
@@ -239,8 +243,8 @@ impl Reader<'_> {
 
     /// Starts the work of an admitted message, in a separate task. It may have no answer.
     ///
-    /// The first poll happens immediately, and a call reaches the
-    /// engine's queue in its first poll. So calls are executed in the order of their messages.
+    /// The first poll happens immediately, and a call reaches the engine's queue in its first poll. So calls are executed
+    /// in the order of their messages. A call that is queued runs even if its connection ends.
     fn start<F: Future<Output = Option<Answer>> + Send + 'static>(
         &self,
         id: String,

@@ -1,4 +1,8 @@
-//! The writing half: owns the engine's connection and the socket's sink, and sends everything.
+//! The writing half: owns the engine's connection and the socket's sink, and sends everything. It has nothing to do with the
+//! writer of the engine.
+//!
+//! It decides the order on the socket: answers and pings do not wait for a subscription that starts, nor for the
+//! next update, and what waits together leaves in one write.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,6 @@
-//! Applies the records of a journal to a database that does not have them, after a crash.
+//! Applies the records of a journal to a database that does not have them, after a crash. `Store::open` needs it, and
+//! so do commands that only read (`read_only.rs`). Whether the WAL next to it belongs to the file is decided before, in
+//! `leftover.rs`.
 //!
 //! SQLite's own recovery comes first. Its state ends at some group: before or after the end of the journal, because
 //! neither waits for the other. Records up to that end are skipped; the following ones are applied while each
