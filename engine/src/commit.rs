@@ -2,7 +2,7 @@
 //!
 //! A *call* runs one reducer and appends one event. A *unit* is a call or a batch of calls, all or nothing. A *group* has the units
 //! that the writer takes at once: one record in the journal, one set of undo images and deltas. SQLite's *transaction* stays open
-//! over many groups.
+//! over many groups. What subscribers and metrics call a *commit* is a finished group, not SQLite's COMMIT.
 //!
 //! # One call, from the bytes of a message to the bytes of its answer
 //!

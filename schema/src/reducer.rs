@@ -1,7 +1,8 @@
 //! The contract between a reducer and its runtime.
 //!
 //! A reducer is a function of its arguments and a [`Context`]: it reads rows, writes rows and
-//! returns a result. Time, ids and randomness come from the context alone, so the same
+//! returns a result. The engine runs it in `engine/src/commit/execute.rs`, with a [`Transaction`] that shows the rows that exist
+//! for the caller. Time, ids and randomness come from the context alone, so the same
 //! log gives the same rows again. It cannot block or do I/O. Write
 //! `#[reducer]` on a function (see `abide-macros`), list it in a [`Module`], register the module.
 
@@ -206,17 +207,17 @@ pub trait Transaction {
     /// Inserts a row. If the database assigns the key, a NULL key gets the next number. Returns the row.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint, or with the code that a trigger names.
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort>;
 
     /// Replaces the row with the same key.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint, or with the code that a trigger names.
     fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort>;
 
     /// Like `update`, for changes that no constraint or trigger depends on: the write can be postponed to
-    /// the end of the commit, so that a row changed by many calls is written once.
+    /// the end of the group of calls, or to the next read of many rows, so that a row changed by many calls is written once.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
@@ -225,7 +226,7 @@ pub trait Transaction {
     /// Deletes the row with a key, which must exist.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint, or with the code that a trigger names.
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort>;
 }
 
@@ -445,7 +446,7 @@ impl<'a> Context<'a> {
     /// contains.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint, or with the code that a trigger names.
     pub fn insert<T: Table>(&mut self, row: T) -> Result<T, Abort> {
         let mut row = row.into_row();
         if T::SPEC.numbered() && row[T::SPEC.key[0]] == Value::Integer(0) {
@@ -458,7 +459,7 @@ impl<'a> Context<'a> {
     /// Replaces the row with the same key.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint, or with the code that a trigger names.
     pub fn update<T: Table + Clone>(&mut self, row: &T) -> Result<(), Abort> {
         self.rows.update(T::SPEC, row.clone().into_row())
     }
@@ -474,7 +475,7 @@ impl<'a> Context<'a> {
     /// Deletes the row with a key, which must exist.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint, or with the code that a trigger names.
     pub fn delete<T: Table>(&mut self, key: impl Key) -> Result<(), Abort> {
         self.rows.delete(T::SPEC, &key.cells())
     }

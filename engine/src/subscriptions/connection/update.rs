@@ -13,7 +13,7 @@ use crate::subscriptions::shared_results::SharedResult;
 pub enum Update {
     /// A subscription's result, or a part of it.
     Snapshot(SnapshotPart),
-    /// The changes of one commit in all subscriptions of the connection.
+    /// The changes of one commit in all subscriptions of the connection; of several, when it was caught up.
     Delta {
         /// The connection had received everything up to here.
         from: Seq,
