@@ -28,6 +28,7 @@ pub struct CallArguments {
     /// The first member that has more than [`WRITABLE_LEVELS`]. It is not in the text, and no member after it.
     unwritten: Option<String>,
     has_large_number: bool,
+    has_reserved_name: bool,
 }
 
 impl CallArguments {
@@ -57,12 +58,19 @@ impl CallArguments {
     }
 
     fn of(canonical: Canonical) -> CallArguments {
-        let Canonical { text, members, has_large_number } = canonical;
+        let Canonical { text, members, has_large_number, has_reserved_name } = canonical;
         if text == "null" {
             return CallArguments::default();
         }
         let is_object = text.starts_with('{');
-        CallArguments { text, members, is_object, unwritten: None, has_large_number }
+        CallArguments {
+            text,
+            members,
+            is_object,
+            unwritten: None,
+            has_large_number,
+            has_reserved_name,
+        }
     }
 
     /// Whether they are a JSON object, as the arguments of every reducer are.
@@ -82,6 +90,13 @@ impl CallArguments {
     #[must_use]
     pub fn has_large_number(&self) -> bool {
         self.has_large_number
+    }
+
+    /// Whether a member at any depth has the name [`integers::RESERVED_NAME`]. Its object would be read as another value than the
+    /// one that is stored.
+    #[must_use]
+    pub fn has_reserved_name(&self) -> bool {
+        self.has_reserved_name
     }
 
     /// Checks the integers of the canonical text.
@@ -124,6 +139,7 @@ impl Default for CallArguments {
             is_object: true,
             unwritten: None,
             has_large_number: false,
+            has_reserved_name: false,
         }
     }
 }

@@ -13,8 +13,10 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+
+use crate::integers::RESERVED_NAME;
 
 /// The canonical text of a JSON value.
 #[must_use]
@@ -35,6 +37,8 @@ pub struct Canonical {
     /// Whether a number may be an integer beyond signed 64 bits. The text that was read must then be checked
     /// ([`crate::integers::check`]): `serde_json` reads a large integer as a double.
     pub has_large_number: bool,
+    /// Whether a member at any depth has the name [`RESERVED_NAME`].
+    pub has_reserved_name: bool,
 }
 
 /// A member of an object: where it is in the canonical text, in bytes.
@@ -76,6 +80,7 @@ struct Writer<'a> {
     /// The objects whose members are not in their order.
     unsorted: Vec<UnsortedObject>,
     has_large_number: bool,
+    has_reserved_name: bool,
 }
 
 /// An object whose members are not in their order in the text.
@@ -106,9 +111,6 @@ const ROOM_BYTES: usize = 256;
 /// Doubles from here on may have been integers beyond signed 64 bits. It is 2⁶³, without rounding.
 const LARGE: f64 = 9_223_372_036_854_775_808.0;
 
-/// The name that `serde_json` gives to raw JSON. It reads an object whose first member has it as the JSON in that member.
-const RAW_KEY: &str = "$serde_json::private::RawValue";
-
 impl<'a> Writer<'a> {
     fn new() -> Writer<'a> {
         Writer {
@@ -117,6 +119,7 @@ impl<'a> Writer<'a> {
             level: 0,
             unsorted: Vec::new(),
             has_large_number: false,
+            has_reserved_name: false,
         }
     }
 
@@ -129,12 +132,17 @@ impl<'a> Writer<'a> {
             text: String::from_utf8(self.text).expect("serde_json writes UTF-8"),
             members: self.members.into_iter().map(|named| named.member).collect(),
             has_large_number: self.has_large_number,
+            has_reserved_name: self.has_reserved_name,
         }
     }
 
     /// Writes everything again, in its order.
     fn sorted(mut self) -> Writer<'a> {
-        let mut sorted = Writer { has_large_number: self.has_large_number, ..Writer::new() };
+        let mut sorted = Writer {
+            has_large_number: self.has_large_number,
+            has_reserved_name: self.has_reserved_name,
+            ..Writer::new()
+        };
         sorted.text.reserve(self.text.len());
         if self.members.is_empty() {
             self.copy_sorted(0..self.text.len(), &mut sorted.text);
@@ -248,6 +256,7 @@ impl<'a> Writer<'a> {
 
     /// Writes the name of the next member of the innermost object. Its value follows. Returns where the name is.
     fn name(&mut self, object: OpenObject, name: &str) -> Range<usize> {
+        self.has_reserved_name |= name == RESERVED_NAME;
         self.separate(self.members.len() - object.first);
         let begin = self.text.len();
         self.string(name);
@@ -303,24 +312,6 @@ impl<'a> Writer<'a> {
         let members = self.members[object.first..].iter().map(|named| named.member.clone());
         let members = members.collect();
         self.unsorted.push(UnsortedObject { place: object.begin..self.text.len(), members });
-    }
-
-    /// Writes the JSON of a first member with the name [`RAW_KEY`] in place of its object.
-    fn replace_object(&mut self, object: OpenObject, json: &Value) -> usize {
-        self.level -= 1;
-        self.text.truncate(object.begin);
-        let mut writer = Writer::new();
-        let depth = writer.value(json);
-        let Canonical { text, members, has_large_number } = writer.finish();
-        self.text.extend_from_slice(text.as_bytes());
-        self.has_large_number |= has_large_number;
-        if self.level == 0 {
-            // They are sorted, so that their names are not compared any more.
-            let members = members.into_iter();
-            self.members
-                .extend(members.map(|member| NamedMember { name: Cow::Borrowed(""), member }));
-        }
-        depth
     }
 }
 
@@ -396,11 +387,6 @@ impl<'de> Visitor<'de> for ValueSeed<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<usize, A::Error> {
         let object = self.0.open_object();
         while let Some(name) = members.next_key_seed(NameSeed)? {
-            if name == RAW_KEY && self.0.members.len() == object.first {
-                let text = members.next_value_seed(RawTextSeed)?;
-                let json = serde_json::from_str(&text).map_err(A::Error::custom)?;
-                return Ok(self.0.replace_object(object, &json));
-            }
             let place = self.0.name(object, &name);
             let depth = members.next_value_seed(ValueSeed(&mut *self.0))?;
             self.0.end_member(name, place, depth);
@@ -433,29 +419,6 @@ impl<'de> Visitor<'de> for NameSeed {
 
     fn visit_str<E>(self, name: &str) -> Result<Cow<'de, str>, E> {
         Ok(Cow::Owned(name.to_owned()))
-    }
-}
-
-/// Reads the text in a member with the name [`RAW_KEY`].
-struct RawTextSeed;
-
-impl<'de> DeserializeSeed<'de> for RawTextSeed {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
-        from.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for RawTextSeed {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("raw value")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<String, E> {
-        Ok(text.to_owned())
     }
 }
 
@@ -502,7 +465,6 @@ mod tests {
         let string = prop_oneof![
             any::<String>().prop_map(|text| serde_json::to_string(&text).expect("it is text")),
             r#""(a|b|\\n|\\u00e9|\\u0000|\\ud83d|\\ude00|\\/|\\u0061|é|\\"){0,4}""#,
-            Just(format!("{RAW_KEY:?}")),
             Just(format!("\"{}\"", "long ".repeat(100))),
         ];
         let word = prop_oneof![Just("null"), Just("true"), Just("{}"), Just("[]"), Just("x")];
@@ -577,6 +539,27 @@ mod tests {
         assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
+    /// `serde_json` reads an object with this name as another value, but only if it is the first one. So it was stored as one value
+    /// and read as another, or as none: a row that nobody could read any more.
+    #[test]
+    fn a_reserved_name_is_found_anywhere() {
+        let name = RESERVED_NAME;
+        for (text, is_reserved) in [
+            (format!(r#"{{"{name}":"1"}}"#), true),
+            (format!(r#"{{"!":2,"{name}":"1"}}"#), true),
+            (format!(r#"{{"a":[{{"z":1,"b":{{"c":1,"{name}":"["}}}}]}}"#), true),
+            (r#"{"\u0024serde_json::private::RawValue":1}"#.to_owned(), true),
+            (format!(r#"{{"a":"{name}","{name} ":1}}"#), false),
+        ] {
+            let read: Canonical = serde_json::from_str(&text).expect("it is read");
+            assert_eq!(read.has_reserved_name, is_reserved, "{text}");
+        }
+        let mut value = json!({"a": [{"b": 1}]});
+        value["a"][0][name] = json!("1");
+        let members = value.as_object().expect("an object");
+        assert!(Canonical::of(members).has_reserved_name);
+    }
+
     #[test]
     fn a_text_is_read_as_its_value() {
         let deep =
@@ -599,12 +582,6 @@ mod tests {
             r#"[{"b":1,"a":2},{"b":{"b":1,"a":2},"a":3},[{"a":{"b":1,"a":2}}]]"#,
             r#"{"\u0000":"\u0000","é":"\ud83d\ude00"}"#,
             r#""\ud83d""#,
-            r#"{"$serde_json::private::RawValue":"{\"b\":[1],\"a\":9223372036854775808}"}"#,
-            r#"[{"$serde_json::private::RawValue":"[1 , 2]"}]"#,
-            r#"{"$serde_json::private::RawValue":"["}"#,
-            r#"{"$serde_json::private::RawValue":1}"#,
-            r#"{"$serde_json::private::RawValue":"1","a":2}"#,
-            r#"{"a":1,"$serde_json::private::RawValue":"["}"#,
             r#"{"a":1 "b"}"#,
             r#"{1:2}"#,
             "[1,]",

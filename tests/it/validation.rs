@@ -185,3 +185,26 @@ fn the_writer_compiles_small_schemas_only() {
         }
     });
 }
+
+/// `serde_json` reads an object whose first member has a certain name as the JSON in it. Behind a member that sorts before it, the
+/// name passed the parser, was stored, and made the row unreadable: its session refused every call, and a shared worker failed at it
+/// for all tenants.
+#[test]
+fn a_name_that_makes_rows_unreadable_is_refused() {
+    let world = World::new(modules);
+    let caller = Caller::new("local");
+    run(world.engine().call(&caller, "create_session", &json!({"agent": "a", "id": "s"}), None))
+        .expect("a session");
+    let reserved = abide_schema::integers::RESERVED_NAME;
+    for metadata in
+        [json!({reserved: "1"}), json!({"!": 2, reserved: "1"}), json!({"a": [{reserved: "["}]})]
+    {
+        let args = json!({"session_id": "s", "metadata": metadata});
+        let refused = run(world.engine().call(&caller, "update_session", &args, None));
+        let refusal = refused.expect_err("it is refused");
+        assert_eq!(refusal.code, Code::BadArguments, "{refusal}");
+        assert!(refusal.detail.contains(reserved), "{refusal}");
+    }
+    let args = json!({"session_id": "s", "role": "user", "content": reserved});
+    run(world.engine().call(&caller, "append_message", &args, None)).expect("a text may have it");
+}

@@ -330,7 +330,32 @@ impl AgentDefinition {
     /// # Errors
     /// [`DefinitionError::Malformed`], with the place if it is known.
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
-        error::from_document(&error::parse_yaml(text)?)
+        let document = error::parse_yaml(text)?;
+        let definition: AgentDefinition = error::from_document(&document)?;
+        definition
+            .check_has_no_stored_field()
+            .map_err(|name| DefinitionError::stored_field(name, document.position_of_text(name)))?;
+        Ok(definition)
+    }
+
+    /// Checks that a person has not written a field that only stored revisions have. It would be replaced without a word.
+    ///
+    /// # Errors
+    /// The name of the field.
+    pub fn check_has_no_stored_field(&self) -> Result<(), &'static str> {
+        let stored = [
+            ("instructions", self.instructions.is_some()),
+            ("settings", self.settings.is_some()),
+            ("deployment_middleware", !self.deployment_middleware.is_empty()),
+            ("native", self.native),
+        ];
+        if let Some((name, _)) = stored.into_iter().find(|(_, is_there)| *is_there) {
+            return Err(name);
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_has_no_stored_field(),
+            Subagent::Named(_) => Ok(()),
+        })
     }
 
     /// Reads a definition in JSON: that of a revision, or of a request.

@@ -180,6 +180,17 @@ impl DefinitionError {
         DefinitionError::Malformed { why, at, hint }
     }
 
+    /// A field that only stored revisions have.
+    pub fn stored_field(name: &str, at: Option<Position>) -> DefinitionError {
+        let hint = match name {
+            "instructions" => "the prompt of an agent is its system_prompt",
+            "settings" => "limits, planning, context, memory and watchdog are set in profile",
+            _ => "remove it",
+        };
+        let why = format!("unknown field `{name}`");
+        DefinitionError::Malformed { why, at, hint: Some(hint.to_owned()) }
+    }
+
     /// A stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -89,7 +89,7 @@ mod tests {
         let stream =
             b": hello\n\ndata: a\r\ndata:b\r\n\r\nid: 7\n\ndata:\n\nevent: x\ndata: c\n\ndata: end";
         for size in 1..=stream.len() {
-            let mut reader = EventReader::new(64);
+            let mut reader = EventReader::new(80);
             let mut events = Vec::new();
             for piece in stream.chunks(size) {
                 reader.feed(piece).expect("each event is small");

@@ -90,7 +90,10 @@ impl<'a> Composer<'a> {
             Event::Alias(anchor) => return self.alias(anchor, position, depth),
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(1, text.len(), position)?;
-                let scalar = scalar(&text, style, tag.as_deref(), position)?;
+                // The parser reports `~` where nothing is written.
+                let is_blank = span.start.index() == span.end.index();
+                let text = if is_blank { "" } else { &*text };
+                let scalar = scalar(text, style, tag.as_deref(), position)?;
                 let node = Rc::new(Node { position, content: Content::Scalar(scalar) });
                 (anchor, Composed { node, height: 0 })
             }

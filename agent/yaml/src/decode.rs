@@ -49,6 +49,12 @@ impl Node {
         }
     }
 
+    /// Whether nothing is written where a value is expected. It means null, but a person who has written `approval:` and nothing
+    /// below it does not expect that the field is ignored.
+    fn is_blank(&self) -> bool {
+        matches!(&self.content, Content::Scalar(scalar) if scalar.is_blank())
+    }
+
     /// Returns the items of a list.
     fn items(&self) -> Result<Items<'_>, Error> {
         match &self.content {
@@ -149,6 +155,10 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.is_blank() {
+            let why = "the value is missing: write one, or remove the field";
+            return Err(ErrorKind::Sentence(why.to_owned()).into());
+        }
         if self.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 

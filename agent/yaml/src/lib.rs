@@ -4,8 +4,8 @@
 //! tree by serde, and an [`Error`] says what is wrong as data: an unknown field with the known ones, a wrong type, a
 //! missing field, a duplicate key, a syntax error, each with the position of the wrong part.
 //!
-//! What differs from other readers: only `true` and `false` are booleans, a number with underscores is a text, and a key
-//! that is there twice is an error. A hostile file cannot exhaust memory or the stack: see the bounds in `compose`.
+//! What differs from other readers: only `true` and `false` are booleans, a number with underscores is a text, a key that
+//! is there twice is an error, and so is an optional field without a value (`null` is one). A hostile file cannot exhaust memory or the stack: see the bounds in `compose`.
 //!
 //! This crate changes when the meaning of YAML does. It knows no setting of any file.
 //!
@@ -56,6 +56,12 @@ impl Document {
     #[must_use]
     pub fn position_of(&self, text: &str, within: Position) -> Option<Position> {
         self.root.at(within)?.position_of(text)
+    }
+
+    /// Returns the position of the key or scalar with this text, if there is only one.
+    #[must_use]
+    pub fn position_of_text(&self, text: &str) -> Option<Position> {
+        self.root.position_of(text)
     }
 
     /// Returns the position of the first value that a field with one of these names has.

@@ -90,6 +90,11 @@ impl Scalar {
         self.tag == Tag::Null || (self.tag == Tag::None && self.is_plain && is_written())
     }
 
+    /// Whether nothing is written.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.tag == Tag::None && self.is_plain && self.text.is_empty()
+    }
+
     /// Returns the value for a reader that expects a text. `5` and `true` are texts, `null` is none.
     pub(crate) fn as_text(&self) -> Result<&str, ErrorKind> {
         match self.tag {

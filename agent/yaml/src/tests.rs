@@ -265,7 +265,7 @@ fn a_wrong_type_has_the_place_of_the_value() {
             "nickname: null\n"
                 valid
             "nickname:\n"
-                valid
+                1:9: the value is missing: write one, or remove the field
             "count: many\n"
                 1:8: expected an integer
             "count: 1.5\n"

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::Definition;
-use abide_schema::{CallArguments, Code, Listing, Module, Refusal, limits, nearest};
+use abide_schema::{CallArguments, Code, Listing, Module, Refusal, integers, limits, nearest};
 
 use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids;
@@ -61,6 +61,11 @@ impl Registry {
         // accepted. What is stored is written into larger JSON later, which must still be readable.
         if let Some(definition) = self.definitions.get(reducer) {
             check_depths(reducer, &arguments, definition.depth)?;
+        }
+        if arguments.has_reserved_name() {
+            let detail = format!("{reducer}: the name {} is reserved", integers::RESERVED_NAME);
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("a member of an object must not have it: rename the member"));
         }
         let ready = self.ready_any(reducer, arguments)?;
         ready.arguments.check_integers().map_err(|found| {

@@ -26,6 +26,10 @@ use memchr::memchr2;
 /// The hint in errors about such an integer.
 pub const HINT: &str = "send it as a string: JSON integers are signed 64-bit integers";
 
+/// The name that `serde_json` gives to raw JSON. It reads an object whose first member has this name as the JSON in that member, so
+/// an object with it has no reliable meaning, and is refused where JSON is stored.
+pub const RESERVED_NAME: &str = "$serde_json::private::RawValue";
+
 /// Maximum length in bytes of a pointer or a number in an error.
 const SHOWN_CHARS: usize = 80;
 

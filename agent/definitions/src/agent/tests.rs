@@ -76,6 +76,31 @@ fn markdown_takes_its_name_from_the_file_and_its_prompt_from_the_body() {
     assert_eq!(twice.expect_err("two prompts").code(), "contradiction");
 }
 
+/// Fields of stored revisions were accepted from a file and replaced, so that an agent whose prompt was written as `instructions`
+/// ran without one. Optional fields without a value were ignored: `approval:` with its settings forgotten asked nobody.
+#[test]
+fn what_is_written_is_never_ignored() {
+    check_refused(
+        "name: a\ninstructions: be kind",
+        expect!["malformed_definition: unknown field `instructions`"],
+    );
+    check_refused(
+        "name: a\nsubagents:\n- name: b\n  instructions: x",
+        expect!["malformed_definition: unknown field `instructions`"],
+    );
+    check_refused("name: a\nnative: true", expect!["malformed_definition: unknown field `native`"]);
+    let front = AgentDefinition::from_markdown("a", "---\ninstructions: x\n---\nBe kind.");
+    assert_eq!(front.expect_err("a stored field").code(), "malformed_definition");
+    for blank in
+        ["model:", "system_prompt:", "sandbox:", "profile:", "limits: { cost_usd: }", "a2a:"]
+    {
+        let read = AgentDefinition::from_yaml(&format!("name: a\n{blank}\n"));
+        let error = read.expect_err(blank).to_string();
+        assert_eq!(error, "the value is missing: write one, or remove the field", "{blank}");
+    }
+    AgentDefinition::from_yaml("name: a\nmodel: null\nsandbox: ~\n").expect("null is a value");
+}
+
 #[test]
 fn invalid_definitions_are_refused() {
     for named in ["name: a b", "name: a/b", "name: {}"] {

@@ -199,11 +199,11 @@ fn numbers_that_contradict_each_other_are_refused() {
 fn given_settings_are_replaced() {
     let fast = AgentDefinition::from_yaml("name: clerk\nprofile: fast\n").expect("it is valid");
     let fast = fast.resolved(Path::new("none"), &PromptStores::default()).expect("it is valid");
-    let deep = serde_json::to_string(&AgentDefinition {
+    let deep = serde_json::to_value(AgentDefinition {
         profile: Some(super::Profile::Preset(Preset::Deep)),
         ..fast
     });
-    let deep = AgentDefinition::from_yaml(&deep.expect("it is JSON")).expect("it is valid");
+    let deep = AgentDefinition::from_json(&deep.expect("it is JSON")).expect("it is valid");
     let deep = deep.resolved(Path::new("none"), &PromptStores::default()).expect("it is valid");
     assert_eq!(deep.settings().profile, "deep");
 }

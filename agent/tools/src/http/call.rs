@@ -89,7 +89,9 @@ impl Plan {
         let text = match String::from_utf8(body) {
             Ok(text) => {
                 // A body that JSON cannot represent exactly is stored as text.
-                let is_exact = is_json(media_type.as_deref()) && integers::check(&text).is_ok();
+                let is_exact = is_json(media_type.as_deref())
+                    && integers::check(&text).is_ok()
+                    && !text.contains(integers::RESERVED_NAME);
                 let readable = integers::readable(text.as_bytes());
                 let parsed = is_exact.then(|| serde_json::from_str(&readable));
                 let body = match parsed {

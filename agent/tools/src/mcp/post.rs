@@ -69,7 +69,7 @@ impl Post<'_> {
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let response = self.request(http, token)?.send().await?;
         if let Some(challenged) = challenge(&response) {
-            return Err(challenged);
+            return Err(self.executed_anyway(response).await.unwrap_or(challenged));
         }
         match response.status() {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {
@@ -170,6 +170,27 @@ impl Post<'_> {
         }
     }
 
+    /// Reads a response that asks for other credentials, and so says that the call was not executed. Returns an error that no login
+    /// follows if it has the result of the call: then the call was executed, and must not be sent again.
+    async fn executed_anyway(&self, response: Response) -> Option<HttpError> {
+        if !self.calls_tool() || !has_type(&response, JSON) {
+            return None;
+        }
+        let status = response.status();
+        let body = body(response, self.max).await.ok()?;
+        self.result_with_refusal(status, &integers::readable(&body))
+    }
+
+    fn result_with_refusal(&self, status: StatusCode, body: &str) -> Option<HttpError> {
+        let message = serde_json::from_str::<ServerJsonRpcMessage>(&received::decodable(body));
+        let is_result = message.is_ok_and(|message| {
+            matches!(message, ServerJsonRpcMessage::Response(_)) && self.is_answer(&message)
+        });
+        let why = || format!("the server has answered the call with HTTP {status}: {body}");
+        (is_result && self.calls_tool())
+            .then(|| StreamableHttpError::UnexpectedServerResponse(why().into()))
+    }
+
     fn calls_tool(&self) -> bool {
         matches!(self.message, ClientJsonRpcMessage::Request(request)
             if matches!(request.request, ClientRequest::CallToolRequest(_)))
@@ -223,6 +244,9 @@ impl Post<'_> {
             };
             let message = ServerJsonRpcMessage::error(error, Some(id.clone()));
             return Ok(StreamableHttpPostResponse::Json(message, None));
+        }
+        if is_forbidden && let Some(executed) = self.result_with_refusal(status, &body) {
+            return Err(executed);
         }
         match (stated, unavailable) {
             // The server, or a gateway with the manners of the protocol, has failed: the tool may have run.

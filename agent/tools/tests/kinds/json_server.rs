@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::{call, environment};
 
 /// The tools, and the responses to their calls. `ID` is the id of the request.
-const RESPONSES: [(&str, StatusCode, &str, &str); 16] = [
+const RESPONSES: [(&str, StatusCode, &str, &str); 17] = [
     (
         "half",
         StatusCode::OK,
@@ -46,6 +46,13 @@ const RESPONSES: [(&str, StatusCode, &str, &str); 16] = [
         StatusCode::OK,
         "Text/Event-Stream",
         "data: {\"id\":ID,\"error\":null,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"paid\"}]}}\n\n",
+    ),
+    // It asks for a login, after which the call would be sent again, although it has run.
+    (
+        "unauthorized",
+        StatusCode::UNAUTHORIZED,
+        "application/json",
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"paid"}]}}"#,
     ),
     ("html", StatusCode::OK, "application/json", "<html>"),
     (

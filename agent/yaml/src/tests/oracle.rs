@@ -277,7 +277,43 @@ fn scalars_have_the_same_types() {
         compare::<Typed>(&format!("value:\n  - {scalar}\n  - {scalar}\n"), &mut differences);
     }
     expect![[r#"
+        "text: \n": refused, was {}
+        "integer: \n": refused, was {}
+        "unsigned: \n": refused, was {}
+        "number: \n": refused, was {}
+        "boolean: \n": refused, was {}
+        "word: \n": refused, was {}
+        "value: \n": refused, was {}
+        "texts: \n": refused, was {}
+        "map: \n": refused, was {}
         "unsigned: -0\n": {"unsigned":0}, was refused
+        "text: #\n": refused, was {}
+        "integer: #\n": refused, was {}
+        "unsigned: #\n": refused, was {}
+        "number: #\n": refused, was {}
+        "boolean: #\n": refused, was {}
+        "word: #\n": refused, was {}
+        "value: #\n": refused, was {}
+        "texts: #\n": refused, was {}
+        "map: #\n": refused, was {}
+        "text: !local\n": refused, was {}
+        "integer: !local\n": refused, was {}
+        "unsigned: !local\n": refused, was {}
+        "number: !local\n": refused, was {}
+        "boolean: !local\n": refused, was {}
+        "word: !local\n": refused, was {}
+        "value: !local\n": refused, was {}
+        "texts: !local\n": refused, was {}
+        "map: !local\n": refused, was {}
+        "text: &a\n": refused, was {}
+        "integer: &a\n": refused, was {}
+        "unsigned: &a\n": refused, was {}
+        "number: &a\n": refused, was {}
+        "boolean: &a\n": refused, was {}
+        "word: &a\n": refused, was {}
+        "value: &a\n": refused, was {}
+        "texts: &a\n": refused, was {}
+        "map: &a\n": refused, was {}
     "#]]
     .assert_eq(&differences);
 }
@@ -356,7 +392,11 @@ fn documents_have_the_same_values() {
         compare::<Vec<String>>(document, &mut differences);
         compare::<Typed>(document, &mut differences);
     }
-    expect![[r#""#]].assert_eq(&differences);
+    expect![[r#"
+        "---\n": refused, was null
+        "---\n...\n": refused, was null
+    "#]]
+    .assert_eq(&differences);
 }
 
 /// Decoding is stricter than that of the oracle where a value would be lost, and more lenient where it ignores a value.
