@@ -159,6 +159,7 @@ async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
         nan lost: MCP server json has answered, but the response cannot be read: expected value at line 1 column 73
         capitals ok: paid
         shouted ok: paid
+        unauthorized lost: MCP server json has answered, but not as the protocol says: the server has answered the call with HTTP 401 Unauthorized: {"jsonrpc":"2.0","id":8,"result":{"content":[{"type":"text","text":"paid"}]}}
         html lost: MCP server json has answered, but the response cannot be read: expected value at line 1 column 1
         events ok: � cut
         other lost: MCP server json has answered, but the response is not that of the request
