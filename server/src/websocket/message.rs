@@ -24,7 +24,7 @@ const OPS: [(&str, &str); 9] = [
 ];
 
 /// A message whose calls have their arguments in the form that the engine takes.
-pub type ReadMessage = ClientMessage<CallArguments>;
+pub(super) type ReadMessage = ClientMessage<CallArguments>;
 
 /// Parses a message.
 ///
