@@ -295,10 +295,10 @@ test("an unknown outcome has the reason of its worker", async () => {
   await client.call.register_tool({ name: "pay-unsure", effect: "at_most_once" });
   const request = { call_id, session_id: session.id, tool_name: "pay-unsure", arguments: {} };
   await client.call.request_tool_call(request);
-  const { value } = await client.call.claim_tool_call({ call_id, worker: "w", lease_ms: 60_000 });
+  const claimed = await client.call.claim_tool_call({ call_id, worker: "w", lease_ms: 60_000 });
   await client.call.fail_tool_call({
     call_id,
-    fencing_token: value.fencing_token,
+    fencing_token: claimed.fencing_token ?? 0,
     error: "the bank answered 504",
     may_have_run: true,
   });
