@@ -342,7 +342,7 @@ impl AgentDefinition {
     ///
     /// # Errors
     /// The name of the field.
-    pub fn check_has_no_stored_field(&self) -> Result<(), &'static str> {
+    fn check_has_no_stored_field(&self) -> Result<(), &'static str> {
         let stored = [
             ("instructions", self.instructions.is_some()),
             ("settings", self.settings.is_some()),

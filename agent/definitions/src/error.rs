@@ -180,8 +180,8 @@ impl DefinitionError {
         DefinitionError::Malformed { why, at, hint }
     }
 
-    /// A field that only stored revisions have.
-    pub fn stored_field(name: &str, at: Option<Position>) -> DefinitionError {
+    /// Returns the error of a file with a field that only stored revisions have ([`STORED`]).
+    pub(crate) fn stored_field(name: &str, at: Option<Position>) -> DefinitionError {
         let hint = match name {
             "instructions" => "the prompt of an agent is its system_prompt",
             "settings" => "limits, planning, context, memory and watchdog are set in profile",

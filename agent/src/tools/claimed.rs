@@ -123,8 +123,8 @@ impl ClaimedCall<'_> {
         }
     }
 
-    /// Records a result. If the result is too large or too deep, or has integers that would lose digits, the call fails with
-    /// that reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
+    /// Records a result. If the result is too large or too deep, or has integers that would lose digits or a reserved name, the call
+    /// fails with that reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
     async fn complete(
         self,
         result: Value,
@@ -133,6 +133,13 @@ impl ClaimedCall<'_> {
         let name = &self.call.tool_name;
         if let Err(found) = integers::check_depth(&result) {
             let message = format!("{name} ran, but its result cannot be stored: it {found}");
+            return self.fail(message).await.map(|()| None);
+        }
+        if integers::has_reserved_name(&result) {
+            let reserved = integers::RESERVED_NAME;
+            let message = format!(
+                "{name} ran, but its result cannot be stored: the name {reserved} is reserved"
+            );
             return self.fail(message).await.map(|()| None);
         }
         let text = result.to_string();

@@ -435,3 +435,27 @@ async fn a_result_that_is_too_deep_fails_its_call() {
         assert_eq!(last.data["assistant_data"]["content"], "done", "{levels}");
     }
 }
+
+/// A result with the name that `serde_json` gives to raw JSON cannot be stored. The call has ended: it must not look like one whose
+/// worker has crashed, which would run again for ever.
+#[tokio::test]
+async fn a_result_with_a_reserved_name_fails_its_call() {
+    let script = "answers: [{ calls: [{ name: dig, arguments: {} }] }, { text: done }]\n";
+    let plan = FixtureOptions::of("tools: [\"*\"]\n", script);
+    let run = async move |_: Nothing, _: ToolContext| {
+        Ok::<_, String>(json!({"!": 2, "$serde_json::private::RawValue": "1"}))
+    };
+    let dig = Function::new("dig", "Digs.", run).effect(Effect::Idempotent);
+    plan.tools.add(dig).expect("it is a tool");
+    let fixture = plan.open().await;
+    let run = fixture.begin("Dig.").await;
+    let (_, last) = fixture.output(&run.id, 0).await;
+    let sql = "SELECT status, attempt, error FROM tool_calls";
+    let calls: Vec<(String, i64, String)> =
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    fixture.close().await;
+    let reason = "dig ran, but its result cannot be stored: \
+        the name $serde_json::private::RawValue is reserved";
+    assert_eq!(calls, [("failed".to_owned(), 1, reason.to_owned())]);
+    assert_eq!(last.data["assistant_data"]["content"], "done");
+}

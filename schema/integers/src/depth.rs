@@ -11,6 +11,8 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::RESERVED_NAME;
+
 /// Maximum depth of a JSON value that comes in: an argument of a call, the arguments that a model wrote, a result of a tool.
 pub const MAX_DEPTH: usize = 64;
 
@@ -22,9 +24,6 @@ const READABLE: usize = 512;
 
 /// The depth up to which `serde_json` reads.
 const OF_SERDE: usize = 127;
-
-/// The key by which `serde_json` marks a [`RawValue`]: its own parser reads the member's text as JSON.
-const RAW_KEY: &str = "$serde_json::private::RawValue";
 
 /// A value is too deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,8 +178,8 @@ impl<'de> Visitor<'de> for SkimmedVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Skimmed, A::Error> {
         while let Some(name) = members.next_key::<std::borrow::Cow<'de, str>>()? {
-            if name == RAW_KEY {
-                return Err(A::Error::custom(format!("a member is named {RAW_KEY}")));
+            if name == RESERVED_NAME {
+                return Err(A::Error::custom(format!("a member is named {RESERVED_NAME}")));
             }
             members.next_value::<Skimmed>()?;
         }
@@ -221,7 +220,7 @@ mod tests {
         let deep = nested("[", "]", READABLE + 1);
         let endless = "[".repeat(1 << 20);
         let within = format!("{}1e999{}", "[".repeat(200), "]".repeat(200));
-        let raw = format!(r#"{{"{RAW_KEY}":"["}}"#);
+        let raw = format!(r#"{{"{RESERVED_NAME}":"["}}"#);
         for text in [&deep, &endless, &within, "[", "", "1e999", r#""\ud800""#, "{1}", &raw] {
             assert!(parse(text).is_err());
             assert!(check_parses(text).is_err());

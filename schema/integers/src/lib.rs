@@ -30,6 +30,18 @@ pub const HINT: &str = "send it as a string: JSON integers are signed 64-bit int
 /// an object with it has no reliable meaning, and is refused where JSON is stored.
 pub const RESERVED_NAME: &str = "$serde_json::private::RawValue";
 
+/// Returns `true` if an object in a value has a member with [`RESERVED_NAME`]. It recurses: check the depth of the value first.
+#[must_use]
+pub fn has_reserved_name(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::Object(members) => {
+            members.contains_key(RESERVED_NAME) || members.values().any(has_reserved_name)
+        }
+        serde_json::Value::Array(items) => items.iter().any(has_reserved_name),
+        _ => false,
+    }
+}
+
 /// Maximum length in bytes of a pointer or a number in an error.
 const SHOWN_CHARS: usize = 80;
 

@@ -89,16 +89,15 @@ impl Plan {
         let text = match String::from_utf8(body) {
             Ok(text) => {
                 // A body that JSON cannot represent exactly is stored as text.
-                let is_exact = is_json(media_type.as_deref())
-                    && integers::check(&text).is_ok()
-                    && !text.contains(integers::RESERVED_NAME);
+                let is_exact = is_json(media_type.as_deref()) && integers::check(&text).is_ok();
                 let readable = integers::readable(text.as_bytes());
                 let parsed = is_exact.then(|| serde_json::from_str(&readable));
                 let body = match parsed {
                     // The outcome has the body within two objects.
                     Some(Ok(value))
                         if integers::check_depth_within(&value, integers::MAX_DEPTH - 2)
-                            .is_ok() =>
+                            .is_ok()
+                            && !integers::has_reserved_name(&value) =>
                     {
                         value
                     }
