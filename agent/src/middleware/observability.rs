@@ -116,7 +116,8 @@ pub(crate) async fn run_ended(driver: &Driver) {
     else {
         return;
     };
-    let (metrics, agent) = (&driver.shared.metrics, driver.own_definition.name.clone());
+    let metrics = &driver.shared.metrics;
+    let agent = driver.own_definition.name.clone();
     if let Some(provider) = driver.own_definition.external_kind().filter(|_| of_models) {
         let count = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
         let consumed = Consumed {

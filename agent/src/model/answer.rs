@@ -84,8 +84,8 @@ pub(crate) async fn record(
     let mut withheld = None;
     if verdict::denies_other(driver, answer.reasoning.as_deref().unwrap_or_default()) {
         // The opaque data contains the reasoning, too.
-        let (reasoning, carry) = (answer.reasoning.take(), answer.carry.take());
-        withheld = Some(json!({"reasoning": reasoning, "carry": carry}));
+        withheld =
+            Some(json!({"reasoning": answer.reasoning.take(), "carry": answer.carry.take()}));
     } else if !uncleared_reasoning.is_empty() && Published::of(driver).reasoning {
         push(&mut events, RunEventKind::Reasoning, &uncleared_reasoning);
     }
@@ -106,8 +106,9 @@ pub(crate) async fn record(
         requests(driver, &calls, (allowed, &denied_calls), wrong.as_deref(), &mut events);
     let denials = results_of_denied(driver, &calls, &denied_calls, &mut events);
     requests.extend(withheld.map(StepCall::from));
-    let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
-    let spent = spent(&answer, calls.iter().filter(is_counted).count());
+    let counted_calls =
+        calls.iter().filter(|call| wrong.is_none() || call.name != RESPONSE).count();
+    let spent = spent(&answer, counted_calls);
     let reported = spent.input_tokens;
     let entry = AssistantEntry {
         run_id: driver.state.run.id.clone(),
@@ -180,12 +181,9 @@ async fn record_answer(
     let all = answered.into_iter().chain(requests).collect();
     let mut batch = driver.step_batch((events, Some(spent)), all);
     match driver.send_step(&batch).await {
-        Ok(requested) => {
-            let is_held = |row: &ToolCall| {
-                row.status == ToolCallStatus::Claimed && row.fencing_token.is_some()
-            };
-            Ok(requested.into_iter().find(is_held))
-        }
+        Ok(requested) => Ok(requested
+            .into_iter()
+            .find(|row| row.status == ToolCallStatus::Claimed && row.fencing_token.is_some())),
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(StepError::Refused(error))
             if error.code().is_some_and(tools::calls::is_for_the_model) =>
@@ -211,9 +209,11 @@ fn requests(
     for (at, call) in calls.iter().enumerate() {
         if let Some(wrong) = wrong.filter(|_| call.name == RESPONSE) {
             // It is to be called once; only the first call counts.
-            let (_, result) = match calls[..at].iter().any(|call| call.name == RESPONSE) {
-                true => driver.result(call, &CallResult::ok("ignored: call response once", 0)),
-                false => driver.result(call, &CallResult::error(wrong)),
+            let is_repeated = calls[..at].iter().any(|call| call.name == RESPONSE);
+            let (_, result) = if is_repeated {
+                driver.result(call, &CallResult::ok("ignored: call response once", 0))
+            } else {
+                driver.result(call, &CallResult::error(wrong))
             };
             requests.push(result.into());
             continue;
@@ -224,9 +224,10 @@ fn requests(
         if denied.contains_key(&at) {
             continue;
         }
-        let request = match at < allowed {
-            true => tools::calls::to_request(driver, call, claims).map_err(CallResult::error),
-            false => Err(tools::delivery::skipped()),
+        let request = if at < allowed {
+            tools::calls::to_request(driver, call, claims).map_err(CallResult::error)
+        } else {
+            Err(tools::delivery::skipped())
         };
         match request {
             Ok(request) => requests.push(request.into()),
