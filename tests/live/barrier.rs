@@ -237,22 +237,29 @@ impl BarrierFixture {
 
     /// Such a caller of any tenant.
     pub(crate) fn principal_of(&self, tenant: &str, correlated: bool) -> QueryPrincipal {
+        self.principal_with(tenant, &|table| match table {
+            "sessions" => "status = 'open'".to_owned(),
+            name if correlated => format!(
+                "EXISTS (SELECT 1 FROM sessions AS s WHERE s.id = {name}.session_id \
+                 AND s.status = 'open')"
+            ),
+            _ => "session_id <> 'HIDDEN-closed'".to_owned(),
+        })
+    }
+
+    /// Such a caller with a policy for each table.
+    pub(crate) fn principal_with(
+        &self,
+        tenant: &str,
+        policy: &dyn Fn(&str) -> String,
+    ) -> QueryPrincipal {
         let keys = ["tenant"];
         let session = OwnerReference { column: "session_id", table: "sessions", key: "id" };
         let selects = TABLES.iter().map(|table| {
             let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
             let owners = if table.name == "sessions" { Vec::new() } else { vec![session] };
             let within = ScopeMembership { owners, column: "scope", keys: &keys };
-            let open = match table.name {
-                "sessions" => "status = 'open'".to_owned(),
-                name => format!(
-                    "EXISTS (SELECT 1 FROM sessions AS s WHERE s.id = {name}.session_id \
-                     AND s.status = 'open')"
-                ),
-            };
-            let by_join = "session_id <> 'HIDDEN-closed'".to_owned();
-            let plain = if table.name == "sessions" { open.clone() } else { by_join };
-            let condition = if correlated { open } else { plain };
+            let condition = policy(table.name);
             (
                 table.name.to_owned(),
                 select_of(table.name, &columns, Some(&within), Some(&condition)),

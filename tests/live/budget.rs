@@ -35,6 +35,8 @@ pub(crate) struct Metered<'a> {
     /// Counts the rows that restricted callers see, on a connection that has such a function.
     pub(crate) visible_rows: Option<&'a AtomicU64>,
     pub(crate) left: Option<StatementLimits>,
+    /// The queries that ran without an allowance.
+    pub(crate) unlimited: Vec<String>,
 }
 
 /// Steps for each visible row, as in the store.
@@ -42,7 +44,7 @@ const STEPS_OF_A_VISIBLE_ROW: u64 = 100;
 
 impl<'a> Metered<'a> {
     pub(crate) fn new(db: &'a mut Database) -> Metered<'a> {
-        Metered { db, visible_rows: None, left: None }
+        Metered { db, visible_rows: None, left: None, unlimited: Vec::new() }
     }
 }
 
@@ -54,6 +56,9 @@ impl Sql for Metered<'_> {
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<Cost, SqlError> {
         self.visible_rows.inspect(|rows| rows.store(0, Ordering::Relaxed));
+        if self.left.is_none() && statement.starts_with("SELECT") {
+            self.unlimited.push(statement.to_owned());
+        }
         let Cost { steps, .. } = self.db.run(statement, params, each)?;
         let rows = self.visible_rows.map_or(0, |rows| rows.load(Ordering::Relaxed));
         let visible_steps = rows * STEPS_OF_A_VISIBLE_ROW;

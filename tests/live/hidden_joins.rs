@@ -188,7 +188,7 @@ impl JoinWorld {
     fn count_live(&mut self, router: &mut Router, step: usize) -> BTreeMap<Arc<str>, u64> {
         let changes = self.commit(step);
         let visible_rows = Some(&*self.fixture.visible_rows);
-        let mut metered = Metered { db: &mut self.fixture.db, visible_rows, left: None };
+        let mut metered = Metered { visible_rows, ..Metered::new(&mut self.fixture.db) };
         for (_, delta) in router.commit(&changes, &mut metered) {
             delta.expect("the budget is unlimited");
         }

@@ -22,7 +22,7 @@ use serde_json::{Map, json};
 
 use crate::barrier::{BarrierFixture, TABLES};
 use crate::budget::Metered;
-use crate::world::{net, read_state};
+use crate::world::{Database, net, read_state};
 
 /// It counted visible rows of `a` once for each hidden row of `b` (more shapes: `hidden_joins`).
 const JOIN_BY_A_RANGE: &str =
@@ -198,9 +198,10 @@ impl HiddenRowsWorld {
         }
         let changes = net(&before, &read_state(&self.fixture.db.0, &TABLES));
         let visible_rows = Some(&*self.fixture.visible_rows);
-        let mut metered = Metered { db: &mut self.fixture.db, visible_rows, left: None };
+        let mut metered = Metered { visible_rows, ..Metered::new(&mut self.fixture.db) };
         let mut deltas: BTreeMap<BindingId, _> =
             self.router.commit(&changes, &mut metered).into_iter().collect();
+        assert_eq!(metered.unlimited, [""; 0], "queries without a limit");
         let own = self.own.iter().enumerate();
         own.filter_map(|(at, id)| Some((at, deltas.remove(id)?))).collect()
     }
@@ -265,5 +266,54 @@ fn views_over_their_budget_tell_nothing_about_a_subscription() {
         assert_eq!(unknown.count(), deltas.len(), "commit {step}");
         let sizes = [0, world.own.len()];
         assert!(sizes.contains(&deltas.len()), "commit {step}: {} queries differ", deltas.len());
+    }
+}
+
+/// Returns the steps of commits that add 50 messages to a session of another tenant with so many messages, alone and together with
+/// a message of the caller's. A policy of the caller reads all messages of a session.
+fn steps_of_a_policy_that_scans(existing: usize) -> [u64; 2] {
+    let fixture = BarrierFixture::new();
+    let of_session =
+        "EXISTS (SELECT 1 FROM messages AS m WHERE m.session_id = sessions.id AND m.body = 'open')";
+    let principal = fixture.principal_with("ours", &|table| match table {
+        "sessions" => of_session.to_owned(),
+        name => format!(
+            "EXISTS (SELECT 1 FROM sessions WHERE sessions.id = {name}.session_id AND {of_session})"
+        ),
+    });
+    let mut router = Router::new(Arc::clone(&fixture.catalog));
+    let all = bind(&fixture, "SELECT id, body FROM messages", &[], &principal);
+    router.attach(&all, &payer("ours")).expect("there is room");
+    let mut db = fixture.db;
+    let add = |db: &mut Database, id: &str, session: &str| {
+        let cells = [id, session, "hello"].map(Value::from);
+        let message = "INSERT INTO messages VALUES (?1, ?2, ?3)";
+        db.run(message, &cells, &mut |_| {}).expect("a row is written");
+    };
+    for at in 0..existing {
+        add(&mut db, &format!("before {at}"), "HIDDEN-theirs");
+    }
+    ["alone", "together"].map(|name| {
+        let before = read_state(&db.0, &TABLES);
+        let spent = router.counters().spent;
+        for at in 0..50 {
+            add(&mut db, &format!("{name} {at}"), "HIDDEN-theirs");
+        }
+        if name == "together" {
+            add(&mut db, "ours", "s1");
+        }
+        let changes = net(&before, &read_state(&db.0, &TABLES));
+        router.commit(&changes, &mut Metered::new(&mut db));
+        (router.counters().spent - spent).steps
+    })
+}
+
+/// A tenant's messages held the writer for seconds, because each was joined with all messages of its session to find the live queries
+/// of another tenant, whose policy reads them. The class: work for rows that a caller does not see, which its policy multiplies.
+#[test]
+fn a_policy_that_scans_is_evaluated_for_visible_rows_only() {
+    let [few, many] = [50, 800].map(steps_of_a_policy_that_scans);
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(many < few + few / 4, "{few} steps with 50 messages, {many} with 800");
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey, Shares};
 use abide_schema::{Code, Refusal, Value, limits};
@@ -141,6 +142,31 @@ struct NewPlaces<'a> {
     sets: Vec<(usize, usize, bool)>,
 }
 
+/// What the work of one commit may cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommitAllowance {
+    budget: Option<Budget>,
+    /// The CPU time at the start of the commit.
+    started: Duration,
+    /// The work of all commits before.
+    spent_before: Cost,
+}
+
+impl CommitAllowance {
+    /// Whether no further work may begin. `spent` is the work of all commits.
+    pub(crate) fn is_over(&self, spent: Cost, sql: &dyn Sql) -> bool {
+        let spent = spent - self.spent_before;
+        let is_over = |budget: Budget| budget.charge(spent, CountedSteps::All) > budget.commit;
+        self.budget.is_some_and(is_over) || self.is_out_of_time(sql)
+    }
+
+    /// Whether the commit has taken its CPU time.
+    pub(crate) fn is_out_of_time(&self, sql: &dyn Sql) -> bool {
+        let taken = || sql.processor_time().saturating_sub(self.started);
+        self.budget.is_some_and(|budget| taken() >= budget.commit_time)
+    }
+}
+
 impl AttachedBinding {
     /// Whether every change of a table that its caller sees affects it, because it has no key.
     pub(crate) fn is_checked_at_each_change(&self, table: usize) -> bool {
@@ -150,7 +176,7 @@ impl AttachedBinding {
 
 impl AttachedBindings {
     /// No bindings.
-    pub(crate) fn new(catalog: Arc<Catalog>) -> AttachedBindings {
+    pub(crate) fn new(catalog: Arc<Catalog>, budget: Option<Budget>) -> AttachedBindings {
         let tables = (0..catalog.len()).map(|_| TableRoutes::default()).collect();
         AttachedBindings {
             catalog,
@@ -162,7 +188,7 @@ impl AttachedBindings {
             hasher: RandomState::new(),
             work: WorkCounters::default(),
             meters: Meters::default(),
-            budget: None,
+            budget,
         }
     }
 
@@ -258,16 +284,22 @@ impl AttachedBindings {
         }
     }
 
+    /// What the work of a commit may cost that started at this CPU time and now begins here.
+    pub(crate) fn allowance(&self, started: Duration) -> CommitAllowance {
+        CommitAllowance { budget: self.budget, started, spent_before: self.work.spent }
+    }
+
     /// The bindings that a commit may affect, by their keys and by lookups.
     pub(crate) fn affected(
         &mut self,
         changes: &Changes,
+        allowance: &CommitAllowance,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
     ) -> Affected {
         let mut hits = self.route(changes);
         let mut unknown = BTreeSet::new();
-        self.look_up(changes, sql, laid_out, &mut hits, &mut unknown);
+        self.look_up(changes, allowance, sql, laid_out, &mut hits, &mut unknown);
         hits.retain(|id, _| self.all[id].binding.is_latest());
         Affected { hits, unknown }
     }
@@ -353,11 +385,12 @@ impl AttachedBindings {
     }
 
     /// Adds the bindings that lookups find. If a lookup fails, all of its bindings are added, and
-    /// each meets the error itself or does not. If a lookup costs too much, its bindings are
-    /// unknown.
+    /// each meets the error itself or does not. If a lookup costs too much, or
+    /// those before it did, its bindings are unknown.
     fn look_up(
         &mut self,
         changes: &Changes,
+        allowance: &CommitAllowance,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
         hits: &mut HitsByBinding,
@@ -371,13 +404,20 @@ impl AttachedBindings {
                 if !template.has_changed(table, &template.seen(changes)) {
                     continue;
                 }
+                if allowance.is_over(self.work.spent, sql) {
+                    known.index.all(&mut |id| {
+                        hits.entry(id).or_default();
+                        unknown.insert(id);
+                    });
+                    continue;
+                }
                 let mut missing = template.tables();
                 missing.retain(|table| !laid_out.contains(table));
-                let (mut spent, spent_before) = (Cost::default(), &mut self.work.spent);
+                let mut spent = Cost::default();
                 let mut found = Vec::new();
                 let outcome = changes.lay_out(&self.catalog, missing.iter().copied(), sql);
                 let outcome = outcome.and_then(|laid| {
-                    spent_before.add(laid);
+                    self.work.spent.add(laid);
                     laid_out.extend(missing);
                     sql.allow(template.allowance(self.budget, CountedSteps::All));
                     template.look_up(lookup, changes, sql, &mut spent, &mut |cells| {
@@ -388,7 +428,7 @@ impl AttachedBindings {
                 if outcome == Err(LiveError::OverBudget) {
                     spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.max));
                 }
-                spent_before.add(spent);
+                self.work.spent.add(spent);
                 if let Some(holders) = &known.holders {
                     self.meters.spend_on(template.text(), holders.payer(), spent);
                 }

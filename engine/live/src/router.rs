@@ -19,7 +19,7 @@ use crate::delta::meter::{Budget, Cost, CountedSteps, MeteredDelta, PayerCost, T
 use crate::route::binding_index::BindingId;
 use crate::sql::{LiveError, Sql};
 use crate::template::{Binding, Template};
-use crate::views::{ViewAllowance, ViewChanges, Views};
+use crate::views::{ViewChanges, Views};
 
 /// Finds the bindings that a commit affects and computes their deltas. Owned by the writer thread.
 #[derive(Debug)]
@@ -97,20 +97,22 @@ impl Router {
     /// An empty router.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Router {
-        Router {
-            views: Views::new(Arc::clone(&catalog)),
-            attached: AttachedBindings::new(catalog),
-            remembered: 0,
-            backfills: Vec::new(),
-        }
+        Router::limited(catalog, None)
     }
 
     /// An empty router with a limit on the cost of deltas per commit.
     #[must_use]
     pub fn with_budget(catalog: Arc<Catalog>, budget: Budget) -> Router {
-        let mut router = Router::new(catalog);
-        router.attached.budget = Some(budget);
-        router
+        Router::limited(catalog, Some(budget))
+    }
+
+    fn limited(catalog: Arc<Catalog>, budget: Option<Budget>) -> Router {
+        Router {
+            views: Views::new(Arc::clone(&catalog), budget),
+            attached: AttachedBindings::new(catalog, budget),
+            remembered: 0,
+            backfills: Vec::new(),
+        }
     }
 
     /// The cost of each attached template, the most expensive first.
@@ -195,14 +197,14 @@ impl Router {
         sql: &mut dyn Sql,
     ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
         let started = sql.processor_time();
-        let allowance = ViewAllowance { budget: self.attached.budget, started };
         let mut laid_out = BTreeSet::new();
-        let visible = match self.changes_of_views(changes, allowance, sql, &mut laid_out) {
+        let visible = match self.changes_of_views(changes, started, sql, &mut laid_out) {
             Ok(visible) => visible,
             Err(error) => return self.all_fail(&error),
         };
+        let allowance = self.attached.allowance(started);
         let Affected { mut hits, mut unknown } =
-            self.attached.affected(changes, sql, &mut laid_out);
+            self.attached.affected(changes, &allowance, sql, &mut laid_out);
         self.keep_visible(&mut hits, &visible);
         self.views.add_users(&visible, &mut hits, &mut unknown);
         // Bindings planned with outdated policies receive no more deltas.
@@ -226,7 +228,7 @@ impl Router {
                     .map(|()| (changes.clone(), group))
             } else {
                 laid_out.clear();
-                self.lay_out_visible(&views, &visible, changes, group, allowance, sql)
+                self.lay_out_visible(&views, &visible, changes, group, started, sql)
             };
             match seen {
                 Ok((seen, group)) => self.group_deltas(&seen, group, &unknown, sql, &mut commit),
@@ -273,12 +275,12 @@ impl Router {
     fn changes_of_views(
         &mut self,
         changes: &Changes,
-        allowance: ViewAllowance,
+        started: Duration,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
     ) -> Result<ViewChanges, LiveError> {
         let before = self.views.spent();
-        let visible = self.views.changes(changes, allowance, sql, laid_out);
+        let visible = self.views.changes(changes, started, sql, laid_out);
         self.attached.work.spent.add(self.views.spent() - before);
         visible
     }
@@ -291,14 +293,14 @@ impl Router {
         visible: &ViewChanges,
         changes: &Changes,
         mut group: HitBindings,
-        allowance: ViewAllowance,
+        started: Duration,
         sql: &mut dyn Sql,
     ) -> Result<(Changes, HitBindings), LiveError> {
         let tables =
             group.iter().flat_map(|(id, _)| self.attached.all[id].binding.template().tables());
         let tables: BTreeSet<usize> = tables.collect();
         let before = self.views.spent();
-        let seen = self.views.visible_changes(used, visible, changes, &tables, allowance, sql);
+        let seen = self.views.visible_changes(used, visible, changes, &tables, started, sql);
         self.attached.work.spent.add(self.views.spent() - before);
         let Some(seen) = seen? else {
             let ids = group.iter().map(|(id, _)| id);

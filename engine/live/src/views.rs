@@ -68,17 +68,10 @@ pub(crate) struct VisibleChange {
 /// The changes of views by a commit.
 pub(crate) type ViewChanges = BTreeMap<BindingId, ViewChange>;
 
-/// What the views of one commit may cost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ViewAllowance {
-    pub(crate) budget: Option<Budget>,
-    /// The CPU time at the start of the commit.
-    pub(crate) started: Duration,
-}
-
 impl Views {
-    pub(crate) fn new(catalog: Arc<Catalog>) -> Views {
-        Views { attached: AttachedBindings::new(catalog), users: IdMap::default() }
+    pub(crate) fn new(catalog: Arc<Catalog>, budget: Option<Budget>) -> Views {
+        let attached = AttachedBindings::new(catalog, budget.map(Budget::of_views));
+        Views { attached, users: IdMap::default() }
     }
 
     /// Attaches the views of a query for one of its subscribers.
@@ -133,22 +126,22 @@ impl Views {
         self.attached.work.spent
     }
 
-    /// The changes of all views by a commit. Views without a change are omitted.
+    /// The changes of all views by a commit that started at this CPU time. Views without a change are omitted.
     ///
     /// # Errors
     /// The store failed.
     pub(crate) fn changes(
         &mut self,
         changes: &Changes,
-        allowance: ViewAllowance,
+        started: Duration,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
     ) -> Result<ViewChanges, LiveError> {
         if self.users.is_empty() {
             return Ok(ViewChanges::new());
         }
-        let before = self.attached.work.spent;
-        let affected = self.attached.affected(changes, sql, laid_out);
+        let allowance = self.attached.allowance(started);
+        let affected = self.attached.affected(changes, &allowance, sql, laid_out);
         match self.attached.lay_out(affected.hits.keys(), changes, sql, laid_out) {
             Err(error @ LiveError::Broken(_)) => return Err(error),
             Err(_) => return Ok(self.unknown(&mut |_| true)),
@@ -162,8 +155,7 @@ impl Views {
             if tables.iter().any(|table| unfinished.contains(table)) {
                 continue;
             }
-            let spent = self.attached.work.spent - before;
-            if allowance.is_over(spent, sql) {
+            if allowance.is_over(self.attached.work.spent, sql) {
                 unfinished.extend(tables);
                 continue;
             }
@@ -172,7 +164,7 @@ impl Views {
                 continue;
             }
             let numbers = numbers(&hits);
-            match self.delta(&view, changes, &numbers, allowance.budget, sql) {
+            match self.delta(&view, changes, &numbers, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 Ok(delta) => {
                     let change = VisibleChange::of(view.template(), changes, &delta);
@@ -206,7 +198,6 @@ impl Views {
         view: &Binding,
         changes: &Changes,
         numbers: &[usize],
-        budget: Option<Budget>,
         sql: &mut dyn Sql,
     ) -> Result<Delta, LiveError> {
         let template = view.template();
@@ -215,8 +206,7 @@ impl Views {
             return Ok(Delta::default());
         }
         let mut spent = Cost::default();
-        // The bound of a single query would make the rows of a commit that a caller does not see decide about its queries.
-        let budget = budget.map(|budget| Budget { max: budget.max.max(budget.views()), ..budget });
+        let budget = self.attached.budget;
         sql.allow(template.allowance(budget, CountedSteps::All));
         let mut run = template.run(view.params(), &seen, sql, &mut spent);
         let delta = template.rule().delta(&mut run, (!numbers.is_empty()).then_some(numbers));
@@ -279,7 +269,7 @@ impl Views {
         visible: &ViewChanges,
         changes: &Changes,
         tables: &BTreeSet<usize>,
-        allowance: ViewAllowance,
+        started: Duration,
         sql: &mut dyn Sql,
     ) -> Result<Option<Changes>, LiveError> {
         let catalog = Arc::clone(&self.attached.catalog);
@@ -309,10 +299,10 @@ impl Views {
         let spent = seen.lay_out(&catalog, tables, sql)?;
         self.attached.count(spent);
         for (view, change) in to_check {
-            if allowance.is_over(Cost::default(), sql) {
+            if self.attached.allowance(started).is_out_of_time(sql) {
                 return Ok(None);
             }
-            let weights = match self.delta(&view, &seen, &[], allowance.budget, sql) {
+            let weights = match self.delta(&view, &seen, &[], sql) {
                 Ok(delta) => delta.weights(),
                 Err(error @ LiveError::Broken(_)) => return Err(error),
                 Err(_) => return Ok(None),
@@ -326,15 +316,6 @@ impl Views {
             }
         }
         Ok(Some(seen))
-    }
-}
-
-impl ViewAllowance {
-    fn is_over(&self, spent: Cost, sql: &dyn Sql) -> bool {
-        self.budget.is_some_and(|budget| {
-            budget.charge(spent, CountedSteps::All) > budget.views()
-                || sql.processor_time().saturating_sub(self.started) >= budget.commit_time
-        })
     }
 }
 

@@ -128,9 +128,12 @@ impl Budget {
         spent.steps >= share || spent.time >= self.time
     }
 
-    /// The steps after which no further view of a restricted caller is evaluated in a commit.
-    pub(crate) fn views(&self) -> u64 {
-        self.commit / 2
+    /// The limits of the views of all restricted callers, of their deltas and of the lookups that find them: half of a
+    /// commit's. A single view may take all of it: with the bound of a single query, rows of a commit that a caller does
+    /// not see would decide about its queries.
+    pub(crate) fn of_views(self) -> Budget {
+        let commit = self.commit / 2;
+        Budget { max: self.max.max(commit), commit, ..self }
     }
 
     /// The steps of the budget of a commit that this work takes. A hidden row can cause another

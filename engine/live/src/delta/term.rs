@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::catalog::{Catalog, WEIGHT};
 use crate::delta::changes::Changes;
 use crate::delta::dependency::DependencyPath;
-use crate::plan::fragment::{Fragment, Renderer, SourceForm, Statement};
+use crate::plan::fragment::{Fragment, Mark, Piece, Renderer, SourceForm, Statement};
 use crate::plan::query::Query;
 
 /// The maximum number of joined tables. Beyond it the 2^n − 1 terms are too many.
@@ -124,20 +124,27 @@ impl TermOutline<'_> {
             out.text(",");
             out.fragment(value);
         }
-        for (at, source) in join_order(self.dependency, changed, rest).into_iter().enumerate() {
+        let order = join_order(self.dependency, changed, rest);
+        for (at, source) in order.iter().enumerate() {
             out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
-            out.source(source);
+            out.source(*source);
         }
         write_conditions(&mut out, self.dependency.conditions.iter());
+        let last = *order.last().expect("a term has a changed source");
         for (at, condition) in self.dependency.visibility.iter().enumerate() {
             let is_first = at == 0 && self.dependency.conditions.is_empty();
             out.text(if is_first { "WHERE (" } else { "AND (" });
+            // What counts visible rows must count each of them once, not once for each row that it is joined with.
+            let waits = !condition.pieces.contains(&Piece::Mark(Mark::Visible));
+            if waits {
+                out.after_source(last);
+            }
             if policies_changed {
                 out.in_state_of_row(condition);
             } else {
                 out.in_state(condition, SourceForm::After);
             }
-            out.text(")");
+            out.text(if waits { ") END)" } else { ")" });
         }
         out.finish()
     }

@@ -604,6 +604,19 @@ impl<'a> Renderer<'a> {
         }
     }
 
+    /// Appends the start of a CASE around a condition that SQLite evaluates after all others on the rows of this source, the
+    /// last one of FROM. A policy with a subquery would be evaluated as soon as the row is read that it is about,
+    /// before the session is looked up that says whose row it is: also for the rows of other tenants.
+    pub(crate) fn after_source(&mut self, source: usize) {
+        let column = self.catalog.table(self.sources[source].table).key[0];
+        self.text("CASE WHEN");
+        self.column(source, column);
+        // Always true. SQLite leaves out `IS NOT NULL` of a column that cannot be NULL.
+        self.text("IS");
+        self.column(source, column);
+        self.text("THEN (");
+    }
+
     /// Appends the condition that a row of a table was the same before the commit, as far as a
     /// condition reads it. A row may have changed in other columns, even in such that the query does
     /// not read: then its own change is not one of the changes of the query.

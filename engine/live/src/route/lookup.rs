@@ -5,7 +5,7 @@
 use abide_schema::Value;
 
 use crate::catalog::Catalog;
-use crate::delta::dependency::{DependencyPath, source_path};
+use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
 use crate::delta::term::{JOINED, Show, Term, terms};
 use crate::plan::collation::{Collation, canonical};
 use crate::plan::conjunct::{Comparison, Equality};
@@ -70,9 +70,9 @@ impl Lookup {
 
     /// By the scope values that a policy requires, on the source or on the row that owns it.
     fn by_scope(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
-        let dependency = source_path(&query.blocks, source)?.dependency;
+        let path = source_path(&query.blocks, source)?;
         let sought: Vec<JsonLookup> =
-            dependency.conditions.iter().filter_map(JsonLookup::of).collect();
+            path.dependency.conditions.iter().filter_map(JsonLookup::of).collect();
         let owner = sought.first()?.source;
         let sought: Vec<JsonLookup> =
             sought.into_iter().filter(|one| one.source == owner).collect();
@@ -81,7 +81,8 @@ impl Lookup {
         {
             return None;
         }
-        let dependency = path_to(&dependency, source, owner)?;
+        let dependency = direct_path(catalog, query, &path, source, owner)
+            .or_else(|| path_to(&path.dependency, source, owner))?;
         let shown: Vec<Fragment> = sought.iter().map(|one| one.value.clone()).collect();
         let terms = terms(catalog, query, &dependency, Some(source), &shown, Show::Distinct);
         let compared = sought.iter().map(|one| ComparedWith::Value(one.slot)).collect();
@@ -162,6 +163,51 @@ fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
         };
         key.iter().all(named)
     })
+}
+
+/// The path from one source to another whose column equals one of its own wherever its rows matter. The sources between
+/// them are left out: a row that the subquery of a policy reads would be joined with all messages of its session to find
+/// the session. `None` if no such columns are known.
+fn direct_path(
+    catalog: &Catalog,
+    query: &Query,
+    path: &SourcePath,
+    from: usize,
+    to: usize,
+) -> Option<DependencyPath> {
+    let kind = |(source, column): (usize, usize)| {
+        catalog.table(query.sources[source].table).columns[column].kind
+    };
+    for column in 0..catalog.table(query.sources[from].table).columns.len() {
+        let own = (from, column);
+        let mut equal = vec![own];
+        let mut at = 0;
+        while let Some(known) = equal.get(at).copied() {
+            at += 1;
+            for (left, right) in &path.equal {
+                let other = if *left == known { *right } else { *left };
+                // Columns of different kinds are compared after a conversion, so that equality is not transitive.
+                let is_equal = (*left == known || *right == known) && kind(other) == kind(own);
+                if is_equal && !equal.contains(&other) {
+                    equal.push(other);
+                }
+            }
+        }
+        let Some((_, other)) = equal.into_iter().find(|(source, _)| *source == to) else {
+            continue;
+        };
+        let mut condition = Fragment::column(from, column);
+        condition.push_text("=");
+        condition.push(&Fragment::column(to, other));
+        let within = |condition: &&Fragment| {
+            condition.is_flat()
+                && condition.columns().all(|(source, _)| [from, to].contains(&source))
+        };
+        let own = free(&path.dependency).filter(within).cloned();
+        let conditions = std::iter::once(condition).chain(own).collect();
+        return Some(DependencyPath::of(vec![from, to], conditions));
+    }
+    None
 }
 
 /// The shortest path of sources from one to another, each joined to an earlier one by a condition.
