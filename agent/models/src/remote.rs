@@ -481,9 +481,11 @@ fn speaks_json(response: &Response, protocol: Protocol) -> bool {
     protocol != Protocol::Ollama && has_content_type(response, "application/json")
 }
 
+/// Whether the response states this media type. Its case and its parameters do not matter.
 fn has_content_type(response: &Response, expected: &str) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    content_type.is_some_and(|value| value.starts_with(expected))
+    let essence = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case(expected)
 }
 
 /// The first bytes of a body, as text.

@@ -126,6 +126,11 @@ impl Decoder for Anthropic {
             }
         }
         let index = event["index"].as_u64();
+        if may_have_arguments(&event, &["message", "content_block", "delta", "usage"])
+            && let Some(Block::Call { is_object, .. }) = self.blocks.get_mut(&self.index_of(index))
+        {
+            *is_object = false;
+        }
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => {
                 // The second one is another answer: a gateway has tried again after a failure.
@@ -200,7 +205,9 @@ impl Anthropic {
                 };
                 let part = CallPart { id, name, index, ..CallPart::default() };
                 let at = gathered.calls.announce(part, initial)?;
-                Block::Call { at, is_object: !block["input"].is_null() }
+                let is_object = !block["input"].is_null()
+                    && !may_have_arguments(block, &["input", "caller", "cache_control"]);
+                Block::Call { at, is_object }
             }
             Some("thinking") => {
                 gathered.reasoning(text("thinking"));
@@ -314,6 +321,18 @@ impl Anthropic {
 fn has_content(delta: &Value) -> bool {
     let mut fields = delta.as_object().into_iter().flatten();
     fields.any(|(name, value)| name != "type" && !value.is_null() && value != "")
+}
+
+/// Whether a block or an event has a value that may be the arguments of a call, apart from these members. Then the call is not one
+/// without arguments.
+fn may_have_arguments(of: &Value, read: &[&str]) -> bool {
+    let mut unread =
+        of.as_object().into_iter().flatten().filter(|(name, _)| !read.contains(&name.as_str()));
+    unread.any(|(_, value)| match value {
+        Value::Object(members) => !members.is_empty(),
+        Value::String(text) => text.trim_start().starts_with('{'),
+        _ => false,
+    })
 }
 
 /// Whether an input says nothing yet. Any other value is what the model wrote, even if it is no object.

@@ -83,6 +83,8 @@ struct OpenCall {
     open_texts: BTreeSet<String>,
     /// Whether the event that ends its item has arrived.
     is_done: bool,
+    /// Whether its arguments have arrived as a whole, so that no piece can be missing.
+    is_stated_whole: bool,
 }
 
 /// How a call of a list that repeats the answer is recognized. The first ways are the most certain.
@@ -315,6 +317,12 @@ impl OpenCalls {
             let last = self.calls.last()?;
             (id.is_empty() || last.id.is_empty()).then(|| self.calls.len() - 1)
         })
+    }
+
+    /// Returns the name of a call whose arguments have arrived in pieces only.
+    pub(super) fn in_pieces(&self) -> Option<&str> {
+        let call = self.calls.iter().find(|call| !call.is_stated_whole)?;
+        Some(&call.name)
     }
 
     /// Adds arguments to the call at a position.
@@ -669,6 +677,8 @@ impl OpenCall {
                 stated.clone_into(own);
             }
         }
+        self.is_stated_whole |=
+            matches!(&part.arguments, Arguments::Whole(text) if !text.trim().is_empty());
         match part.arguments {
             Arguments::None => {}
             Arguments::Piece(piece) => self.append(&piece),

@@ -92,6 +92,10 @@ pub(super) struct Responses {
     unfinished: Option<(String, String)>,
     /// The type of the last item that waits for a result which no tool of ours can give.
     unanswerable: Option<String>,
+    /// The number of the last event. Not all servers number them.
+    sequence_number: Option<u64>,
+    /// The numbers of two events between which one is missing.
+    gap: Option<(u64, u64)>,
 }
 
 /// Items of tools that the client runs, or must allow. We offer none of them.
@@ -117,6 +121,10 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
+        if let Some(number) = event["sequence_number"].as_u64() {
+            let last = self.sequence_number.replace(number);
+            self.gap = self.gap.or(last.map(|last| (last, number)).filter(|(a, b)| a + 1 < *b));
+        }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
             return Err(classify::of_event(&event));
         }
@@ -287,6 +295,14 @@ impl Responses {
             }
         }
         gathered.calls.repeat(calls)?;
+        // A proxy may have left out events that say nothing. What was said as a whole has no missing piece.
+        if let (Some((last, next)), Some(name)) = (self.gap, gathered.calls.in_pieces()) {
+            let why = format!(
+                "the stream has no event between those with the sequence numbers {last} and {next}: \
+                 a piece of a call of `{name}` may be missing"
+            );
+            return Err(ModelError::invalid_response(why));
+        }
         for whole in [&self.texts, &self.parts, &self.items, &texts] {
             gathered.complete_text(&whole.text, whole.has_refusal);
         }

@@ -283,6 +283,50 @@ fn a_call_with_a_piece_that_is_not_understood_does_not_run() {
               t pay {"order":"A-7","cents":100}
         "#]],
     );
+    let with = |mut event: Value, pointer: &str, name: &str, value: Value| {
+        event.pointer_mut(pointer).expect("it is there")[name] = value;
+        event
+    };
+    let begun = |begin: Value, end: Value| vec![start(), begin, end, stop_reason("tool_use")];
+    let empty = || block(0, "t", json!({}));
+    check_all(
+        Protocol::Anthropic,
+        &[
+            (
+                "in the block",
+                begun(with(empty(), "/content_block", "arguments", json!(A)), block_stop(0)),
+            ),
+            (
+                "in the event that ends it",
+                begun(empty(), with(block_stop(0), "", "input", json!({ "order": "A-7" }))),
+            ),
+            (
+                "beside the delta",
+                [
+                    &begun(empty(), with(piece_of(json!({})), "", "partial_json", json!(A)))[..3],
+                    &[block_stop(0), stop_reason("tool_use")],
+                ]
+                .concat(),
+            ),
+            (
+                "no arguments, from a program and through a gateway",
+                begun(
+                    with(empty(), "/content_block", "caller", json!({ "type": "direct" })),
+                    with(block_stop(0), "", "provider", json!("gateway")),
+                ),
+            ),
+        ],
+        expect![[r#"
+            in the block
+              not run: t pay 
+            in the event that ends it
+              not run: t pay 
+            beside the delta
+              not run: t pay 
+            no arguments, from a program and through a gateway
+              t pay {}
+        "#]],
+    );
     let chat = |function: Value| {
         vec![
             tool_calls(&[json!({ "index": 0, "id": "c", "function": function })]),
@@ -579,5 +623,45 @@ fn calls_beside_a_refusal() {
         Text("I will not.")
         c1 pay {"order":"A-7","cents":100}
         Filtered None/None"#]],
+    );
+}
+
+/// The class: a piece that a proxy has lost. The numbers of the events show it, and the call ran with the other pieces, if these were
+/// JSON. What arrives as a whole lacks nothing: proxies also leave out events that say nothing.
+#[test]
+fn a_call_with_a_lost_piece_does_not_run() {
+    let numbered = |frames: Vec<(u64, Value)>| -> Vec<Value> {
+        let numbered = frames.into_iter().map(|(number, mut frame)| {
+            frame["sequence_number"] = json!(number);
+            frame
+        });
+        numbered.collect()
+    };
+    let pieces = [added(0, "i", "c"), piece(0, "i", r#"{"cents":1"#), piece(0, "i", "}")];
+    let stream = |numbers: [u64; 4], output: &[Value]| {
+        let frames = pieces.iter().cloned().chain([completed(output)]);
+        numbered(numbers.into_iter().zip(frames).collect())
+    };
+    check_all(
+        Protocol::OpenAiResponses,
+        &[
+            ("none is missing", stream([0, 1, 2, 3], &[])),
+            ("no numbers", pieces.iter().cloned().chain([completed(&[])]).collect()),
+            ("always the same number", stream([0, 0, 0, 0], &[])),
+            ("a piece is missing", stream([0, 1, 3, 4], &[])),
+            ("and the call follows", stream([0, 1, 3, 4], &[item("i", "c", A)])),
+        ],
+        expect![[r#"
+            none is missing
+              c pay {"cents":1}
+            no numbers
+              c pay {"cents":1}
+            always the same number
+              c pay {"cents":1}
+            a piece is missing
+              invalid_response: the stream has no event between those with the sequence numbers 1 and 3: a piece of a call of `pay` may be missing
+            and the call follows
+              not run: c pay {"cents":1}{"order":"A-7","cents":100}
+        "#]],
     );
 }
