@@ -21,7 +21,7 @@ use crate::model::structured::{self, StructuredAnswer};
 use crate::remote_agent::input;
 use crate::remote_agent::published_text::PublishedText;
 use crate::remote_agent::rows::{self, RemoteRows};
-use crate::remote_agent::task::{RemoteTask, TaskState};
+use crate::remote_agent::task::{Completeness, RemoteTask, TaskState};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{DriveResult, RunFailure, Step, StepError, overtime};
@@ -98,7 +98,10 @@ impl RemoteTaskRun<'_> {
         loop {
             self.follow(events.take()).await?;
             match self.task.state() {
-                TaskState::Completed => return self.finish().await,
+                TaskState::Completed => {
+                    self.complete_artifacts().await?;
+                    return self.finish().await;
+                }
                 TaskState::Failed(code) => return self.fail(code).await,
                 _ => {
                     let published = self.published.bytes();
@@ -448,24 +451,59 @@ impl RemoteTaskRun<'_> {
             }
             if let Err(why) = is_within {
                 new.record(self.driver).await?;
-                return Err(StepError::Failed(RunFailure::new("remote_agent_invalid", why)));
+                return Err(invalid(why));
             }
-            match self.published.extend(&self.task.text()) {
-                Ok(None) => {}
-                Ok(Some(piece)) => {
-                    let data = json!({"content": piece});
-                    new.push(self.driver, RunEventKind::Token, data, piece.len()).await?;
-                }
-                Err(whole) => {
-                    new.record(self.driver).await?;
-                    let why = "the remote agent has replaced its text";
-                    new.events.extend(model::restart::of_pieces(self.driver, why).await?);
-                    let data = json!({"content": whole});
-                    new.push(self.driver, RunEventKind::Token, data, whole.len()).await?;
-                }
-            }
+            self.publish(&mut new).await?;
         }
         new.record(self.driver).await
+    }
+
+    /// Adds what is new in the text of the task to a batch.
+    async fn publish(&mut self, new: &mut Batch) -> Step {
+        match self.published.extend(&self.task.text()) {
+            Ok(None) => Ok(()),
+            Ok(Some(piece)) => {
+                let data = json!({"content": piece});
+                new.push(self.driver, RunEventKind::Token, data, piece.len()).await
+            }
+            Err(whole) => {
+                new.record(self.driver).await?;
+                let why = "the remote agent has replaced its text";
+                new.events.extend(model::restart::of_pieces(self.driver, why).await?);
+                let data = json!({"content": whole});
+                new.push(self.driver, RunEventKind::Token, data, whole.len()).await
+            }
+        }
+    }
+
+    /// Reads the artifacts of the completed task, unless its events had all of them.
+    async fn complete_artifacts(&mut self) -> Step {
+        if self.task.completeness() == Completeness::Complete {
+            return Ok(());
+        }
+        match self.ask_for_task().await? {
+            Ok(A2aEvent { raw, result }) => {
+                let is_within = self.task.confirm(&result);
+                let mut new = Batch::default();
+                let bytes = raw.len();
+                new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), bytes).await?;
+                if is_within.is_ok() {
+                    self.publish(&mut new).await?;
+                }
+                new.record(self.driver).await?;
+                is_within.map_err(invalid)?;
+            }
+            Err(failure) => {
+                let run = &self.driver.state.run.id;
+                tracing::info!(run, %failure, "the artifacts of a remote task cannot be read");
+            }
+        }
+        if self.task.completeness() == Completeness::Gap {
+            let why = "the agent continued an artifact whose beginning it did not send, and the \
+                       task that it describes has no artifacts: a part of the answer is missing";
+            return Err(invalid(why.to_owned()));
+        }
+        Ok(())
     }
 
     async fn record_task(&mut self, id: &Value, context_id: &Value) -> Step {
@@ -552,6 +590,10 @@ impl Batch {
             events => driver.record(&events, None, Vec::new()).await,
         }
     }
+}
+
+fn invalid(why: String) -> StepError {
+    StepError::Failed(RunFailure::new("remote_agent_invalid", why))
 }
 
 fn failed(failure: A2aFailure) -> StepError {

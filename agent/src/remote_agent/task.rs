@@ -15,6 +15,8 @@ struct Artifact {
     parts: Vec<Value>,
     /// Of its parts.
     bytes: usize,
+    /// A description of the task did not have it.
+    is_omitted: bool,
 }
 
 /// A task.
@@ -34,6 +36,18 @@ pub(crate) struct RemoteTask {
     max_bytes: usize,
     /// The parts of an answer without a task.
     answer: Option<Vec<Value>>,
+    completeness: Completeness,
+}
+
+/// Whether the events have all artifacts of the task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Completeness {
+    #[default]
+    Complete,
+    /// A description of the task did not have an artifact that events had. Some agents describe a task without its artifacts.
+    Unconfirmed,
+    /// An event continued an artifact whose beginning is not known: it was sent on a stream that was lost, or never.
+    Gap,
 }
 
 /// The state of a task.
@@ -63,6 +77,35 @@ impl RemoteTask {
     /// Its state is unknown. Or its artifacts are too large: each event costs as much as all of them.
     pub(crate) fn apply(&mut self, result: &Value) -> Result<(), String> {
         self.add(result);
+        self.check()
+    }
+
+    /// Whether the events have all artifacts of the completed task. If not, they are to be read with the task.
+    pub(crate) fn completeness(&self) -> Completeness {
+        match self.answer {
+            Some(_) => Completeness::Complete,
+            None => self.completeness,
+        }
+    }
+
+    /// Takes the artifacts over from the task as the agent describes it when it is asked for it. A description without artifacts
+    /// changes nothing: some agents do not keep them.
+    ///
+    /// # Errors
+    /// The artifacts are too large.
+    pub(crate) fn confirm(&mut self, task: &Value) -> Result<(), String> {
+        let task = task.get("task").unwrap_or(task);
+        let artifacts = task["artifacts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if artifacts.is_empty() {
+            return Ok(());
+        }
+        self.artifacts.clear();
+        self.completeness = Completeness::Complete;
+        artifacts.iter().for_each(|artifact| self.add_artifact(artifact, false));
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), String> {
         if state_of(&self.state).is_none() {
             let state: String = self.state.chars().take(SHOWN_CHARS).collect();
             return Err(format!("the task has the state {state:?}, which A2A does not have"));
@@ -106,7 +149,7 @@ impl RemoteTask {
         id == self.id
     }
 
-    /// Takes over a complete description of the task.
+    /// Takes over a description of the task. Artifacts that it does not have are kept.
     fn replace(&mut self, task: &Value) {
         let id = text(&task["id"]);
         if !self.id.is_empty() && id != self.id {
@@ -114,9 +157,14 @@ impl RemoteTask {
         }
         self.id = id.to_owned();
         self.context_id = text(&task["contextId"]).to_owned();
-        self.artifacts.clear();
+        for artifact in &mut self.artifacts {
+            artifact.is_omitted = true;
+        }
         for artifact in task["artifacts"].as_array().into_iter().flatten() {
             self.add_artifact(artifact, false);
+        }
+        if self.artifacts.iter().any(|artifact| artifact.is_omitted) {
+            self.completeness = self.completeness.max(Completeness::Unconfirmed);
         }
         self.set_status(&task["status"]);
     }
@@ -133,14 +181,20 @@ impl RemoteTask {
 
     fn add_artifact(&mut self, artifact: &Value, appends: bool) {
         let id = text(&artifact["artifactId"]);
-        let at = self.artifacts.iter().position(|known| known.id == id).unwrap_or_else(|| {
+        let known = self.artifacts.iter().position(|known| known.id == id);
+        // After a description without the artifact, the piece may be a new one, or a repeated one.
+        if appends && known.is_none_or(|at| self.artifacts[at].is_omitted) {
+            self.completeness = Completeness::Gap;
+        }
+        let at = known.unwrap_or_else(|| {
             self.artifacts.push(Artifact { id: id.to_owned(), ..Artifact::default() });
             self.artifacts.len() - 1
         });
-        let Artifact { parts: known, bytes, .. } = &mut self.artifacts[at];
+        let Artifact { parts: known, bytes, is_omitted, .. } = &mut self.artifacts[at];
         if !appends {
             known.clear();
             *bytes = 0;
+            *is_omitted = false;
         }
         for part in parts(artifact) {
             *bytes += part.to_string().len();
@@ -312,7 +366,7 @@ mod tests {
             ],
             expect![[r#"t Works "It is 42." None"#]],
         );
-        // A snapshot replaces what was known, so that nothing of a repeated stream counts twice.
+        // The first piece of a repeated stream replaces what was known.
         check(
             &[
                 chunk("It ", false),
@@ -321,6 +375,42 @@ mod tests {
                 chunk("is.", true),
             ],
             expect![[r#"t Works "It is." None"#]],
+        );
+    }
+
+    /// Class: events that do not have all of an answer. A piece of an artifact that had never begun, on a stream that was taken up
+    /// again, was the whole answer; and a description of the task without artifacts removed those that were known.
+    #[test]
+    fn what_events_do_not_have_is_read_with_the_task() {
+        let working = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
+        let completed = status("TASK_STATE_COMPLETED");
+        let of = |events: &[&Value]| {
+            let mut task = RemoteTask::new(1_000);
+            for event in events {
+                task.apply(event).expect("it is small");
+            }
+            (task.completeness(), task.text(), task)
+        };
+        let begun = of(&[&chunk("It ", false), &chunk("is.", true), &completed]);
+        assert_eq!((begun.0, begun.1.as_str()), (Completeness::Complete, "It is."));
+        let unconfirmed = of(&[&chunk("It is.", false), &working, &completed]);
+        assert_eq!((unconfirmed.0, unconfirmed.1.as_str()), (Completeness::Unconfirmed, "It is."));
+        let repeated =
+            of(&[&chunk("It ", false), &working, &chunk("It ", false), &chunk("is.", true)]);
+        assert_eq!((repeated.0, repeated.1.as_str()), (Completeness::Unconfirmed, "It is."));
+        let never_begun = of(&[&working, &chunk("is.", true), &completed]);
+        assert_eq!((never_begun.0, never_begun.1.as_str()), (Completeness::Gap, "is."));
+        let new_or_repeated = of(&[&chunk("It ", false), &working, &chunk("is.", true)]);
+        assert_eq!(new_or_repeated.0, Completeness::Gap);
+
+        let mut task = never_begun.2;
+        task.confirm(&working["task"]).expect("it is small");
+        assert_eq!(task.completeness(), Completeness::Gap, "the agent does not have it either");
+        let artifacts = json!([{"artifactId": "a", "parts": [{"text": "It is."}]}]);
+        task.confirm(&json!({"id": "t", "artifacts": artifacts})).expect("it is small");
+        assert_eq!(
+            (task.completeness(), task.text()),
+            (Completeness::Complete, "It is.".to_owned())
         );
     }
 

@@ -72,6 +72,8 @@ enum Fault {
     Endless,
     /// The stream of a message has one event, again and again.
     Repeated,
+    /// The stream of a message has the last piece of its artifact only. The task has the whole one, or none.
+    LastPieceOnly { task_has_artifact: bool },
 }
 
 #[derive(Clone, Default)]
@@ -226,6 +228,23 @@ async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> R
             let event = json!({"jsonrpc": "2.0", "id": id, "result": result});
             let kind = [(CONTENT_TYPE, "text/event-stream")];
             return (kind, format!("data: {event}\n\n")).into_response();
+        }
+        Fault::LastPieceOnly { .. } if is_message => {
+            let artifact = json!({"artifactId": "a", "parts": [{"text": "here."}]});
+            let update = json!({"taskId": "0", "artifact": artifact, "append": true});
+            let status = json!({"taskId": "0", "status": {"state": "TASK_STATE_COMPLETED"}});
+            let events = [json!({"artifactUpdate": update}), json!({"statusUpdate": status})];
+            let events = events.map(|result| {
+                format!("data: {}\n\n", json!({"jsonrpc": "2.0", "id": id, "result": result}))
+            });
+            return ([(CONTENT_TYPE, "Text/Event-Stream")], events.concat()).into_response();
+        }
+        Fault::LastPieceOnly { task_has_artifact } if method == "GetTask" => {
+            let artifact = json!({"artifactId": "a", "parts": [{"text": "You are here."}]});
+            let artifacts = if task_has_artifact { vec![artifact] } else { Vec::new() };
+            let task = json!({"id": "0", "artifacts": artifacts,
+                "status": {"state": "TASK_STATE_COMPLETED"}});
+            return Json(json!({"jsonrpc": "2.0", "id": id, "result": task})).into_response();
         }
         Fault::CutEvent if is_message => {
             let kind = [(CONTENT_TYPE, "text/event-stream")];
@@ -462,6 +481,23 @@ async fn a_task_without_an_answer_is_no_answer() {
         let ended =
             drive(open_after_kill(folder.path()), folder.path(), &remote.address, more).await;
         assert_eq!(ended.1, expected, "{streams} {more}");
+    }
+}
+
+/// Class: success when something is missing. A piece that continues an artifact of which no event has the beginning was the answer.
+#[tokio::test]
+async fn an_artifact_without_its_beginning_is_read_with_the_task() {
+    let missing = "failed remote_agent_invalidthe agent continued an artifact whose beginning it did not send, and the task that it \
+                   describes has no artifacts: a part of the answer is missing";
+    for (task_has_artifact, expected, answer) in
+        [(true, "done", "You are here."), (false, missing, "")]
+    {
+        let fault = Fault::LastPieceOnly { task_has_artifact };
+        let remote = RemoteAgent::start_with(true, fault).await;
+        let folder = temporary_folder();
+        let ended = drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
+        assert_eq!(ended.1, expected);
+        assert!(ended.2.contains(answer), "{}", ended.2);
     }
 }
 

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::environment::Environment;
+use crate::media_type::{EVENT_STREAM, media_type};
 use crate::public_address::{self, PermittedHosts};
 
 pub use config::A2aConfig;
@@ -157,7 +158,7 @@ impl A2aClient {
     /// [`A2aFailure`].
     pub async fn stream(&self, method: &str, params: Value) -> Result<A2aEvents, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
-        if is_event_stream(&response) {
+        if media_type(response.headers()) == EVENT_STREAM {
             let (url, max) = (self.url.clone(), self.http.max_bytes);
             return Ok(A2aEvents::new(url, response, max, self.version));
         }
@@ -267,11 +268,6 @@ impl A2aHttp {
 #[must_use]
 pub fn a2a_id(name: &str) -> String {
     hex::encode(&Sha256::digest(name.as_bytes())[..16])
-}
-
-fn is_event_stream(response: &Response) -> bool {
-    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"))
 }
 
 #[cfg(test)]

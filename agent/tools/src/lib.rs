@@ -53,6 +53,7 @@ mod exchange;
 mod function;
 mod http;
 mod mcp;
+mod media_type;
 mod oauth;
 mod outcome;
 mod process;
@@ -82,6 +83,7 @@ pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnsw
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer};
+pub use media_type::media_type;
 pub use oauth::{McpLogin, OAuthConfig, OAuthError, TokenEndpointAuth, forget_mcp_login};
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use abide_agent::EventReader;
+use abide_agent::{EventReader, media_type};
 use abide_schema::limits::MESSAGE_BYTES;
 use abide_schema::{Code, Refusal};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -110,8 +110,7 @@ impl HttpResponse {
     async fn of(response: Response) -> Result<HttpResponse, SendError> {
         let header = |name: &str| response.headers().get(name).and_then(|it| it.to_str().ok());
         let session = header(SESSION_ID).map(str::to_owned);
-        let is_stream =
-            header(CONTENT_TYPE.as_str()).is_some_and(|it| it.starts_with("text/event-stream"));
+        let is_stream = media_type(response.headers()) == "text/event-stream";
         let status = response.status();
         let events = EventReader::new(MESSAGE_BYTES);
         let mut answer = HttpResponse { session, only: None, stream: None, events };

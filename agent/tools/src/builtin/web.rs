@@ -4,6 +4,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 
 use crate::config::ConfigError;
+use crate::media_type;
 use crate::public_address::{PermittedHosts, failure_of_chosen};
 
 /// Maximum number of redirects.
@@ -137,8 +138,7 @@ impl Page {
     }
 
     fn essence(&self) -> String {
-        let essence = self.content_type.split(';').next().unwrap_or_default();
-        essence.trim().to_ascii_lowercase()
+        media_type::essence(&self.content_type)
     }
 
     /// The body as JSON, if the status is a success.

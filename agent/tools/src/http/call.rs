@@ -8,6 +8,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::Plan;
+use crate::media_type::is_json;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
 
@@ -89,7 +90,8 @@ impl Plan {
         let text = match String::from_utf8(body) {
             Ok(text) => {
                 // A body that JSON cannot represent exactly is stored as text.
-                let is_exact = is_json(media_type.as_deref()) && integers::check(&text).is_ok();
+                let is_exact = is_json(media_type.as_deref().unwrap_or_default())
+                    && integers::check(&text).is_ok();
                 let readable = integers::readable(text.as_bytes());
                 let parsed = is_exact.then(|| serde_json::from_str(&readable));
                 let body = match parsed {
@@ -145,12 +147,6 @@ impl Plan {
     }
 }
 
-fn is_json(media_type: Option<&str>) -> bool {
-    let essence = media_type.and_then(|all| all.split(';').next()).unwrap_or_default().trim();
-    let essence = essence.to_ascii_lowercase();
-    essence == "application/json" || essence.ends_with("+json")
-}
-
 /// An error and its causes, without the URL, which may contain data that the model must not see.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause = std::error::Error::source(error);
@@ -160,22 +156,4 @@ fn causes(error: &reqwest::Error) -> String {
         cause = one.source();
     }
     if output.is_empty() { "unknown error".to_owned() } else { output.join(": ") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_json;
-
-    #[test]
-    fn media_types_are_compared_without_case() {
-        for json in
-            ["application/json", "Application/JSON; charset=utf-8", "application/problem+Json"]
-        {
-            assert!(is_json(Some(json)), "{json}");
-        }
-        for other in ["text/json", "application/jsonl", "application/xml; a=application/json"] {
-            assert!(!is_json(Some(other)), "{other}");
-        }
-        assert!(!is_json(None));
-    }
 }

@@ -24,13 +24,13 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 
 use super::received;
+use crate::media_type::{EVENT_STREAM, media_type};
 
 pub(super) type HttpError = StreamableHttpError<reqwest::Error>;
 pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
 pub(super) type Events = BoxStream<'static, Result<Sse, SseError>>;
 
 const JSON: &str = "application/json";
-const EVENTS: &str = "text/event-stream";
 const SESSION: &str = "mcp-session-id";
 
 /// Headers that the protocol sets.
@@ -82,7 +82,7 @@ impl Post<'_> {
     }
 
     fn request(&self, http: &Client, token: Option<String>) -> Result<RequestBuilder, HttpError> {
-        let mut request = http.post(self.uri).header(ACCEPT, format!("{EVENTS}, {JSON}"));
+        let mut request = http.post(self.uri).header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
@@ -112,11 +112,11 @@ impl Post<'_> {
         if self.request_id().is_none() && response.content_length() == Some(0) {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
-        if has_type(&response, EVENTS) {
+        if media_type(response.headers()) == EVENT_STREAM {
             let events = decodable(events(response, self.max));
             return Ok(StreamableHttpPostResponse::Sse(events, session_id));
         }
-        if !has_type(&response, JSON) {
+        if media_type(response.headers()) != JSON {
             let content_type = header(&response, CONTENT_TYPE);
             return Err(StreamableHttpError::UnexpectedContentType(content_type));
         }
@@ -173,7 +173,7 @@ impl Post<'_> {
     /// Reads a response that asks for other credentials, and so says that the call was not executed. Returns an error that no login
     /// follows if it has the result of the call: then the call was executed, and must not be sent again.
     async fn executed_anyway(&self, response: Response) -> Option<HttpError> {
-        if !self.calls_tool() || !has_type(&response, JSON) {
+        if !self.calls_tool() || media_type(response.headers()) != JSON {
             return None;
         }
         let status = response.status();
@@ -209,7 +209,7 @@ impl Post<'_> {
     /// Reads a response that is not successful. It may have an error of the protocol.
     async fn refused(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
         let status = response.status();
-        let is_json = has_type(&response, JSON);
+        let is_json = media_type(response.headers()) == JSON;
         let session_id = header(&response, HeaderName::from_static(SESSION));
         let may_recover = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
         let retry_after = header(&response, RETRY_AFTER);
@@ -274,13 +274,6 @@ impl Post<'_> {
             _ => None,
         }
     }
-}
-
-/// Whether the response has this media type. Its case and its parameters do not matter.
-fn has_type(response: &Response, media_type: &str) -> bool {
-    let stated = header(response, CONTENT_TYPE).unwrap_or_default();
-    let essence = stated.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case(media_type)
 }
 
 fn header(response: &Response, name: HeaderName) -> Option<String> {
