@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use abide_json_integers::{self as integers, OutOfRange, TooDeep, UnpairedSurrogate};
+use abide_json_integers::{self as integers, OutOfRange, ReservedName, TooDeep, UnpairedSurrogate};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -276,6 +276,12 @@ impl From<UnpairedSurrogate> for Refusal {
 impl From<TooDeep> for Refusal {
     fn from(found: TooDeep) -> Refusal {
         Refusal::new(Code::LimitExceeded, format!("the JSON {found}")).hint(integers::DEPTH_HINT)
+    }
+}
+
+impl From<ReservedName> for Refusal {
+    fn from(found: ReservedName) -> Refusal {
+        Refusal::new(Code::BadArguments, found.to_string()).hint("rename the member")
     }
 }
 

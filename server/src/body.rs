@@ -108,6 +108,7 @@ impl RequestBody {
     pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
         let value = self.parse()?;
         integers::check(&self.text)?;
+        integers::check_names(&self.text)?;
         Ok(value)
     }
 
@@ -157,6 +158,7 @@ impl RequestBody {
             _ => self.not_json(&why, &hint),
         })?;
         integers::check(&self.text)?;
+        integers::check_names(&self.text)?;
         Ok(envelope)
     }
 

@@ -63,9 +63,8 @@ impl Registry {
             check_depths(reducer, &arguments, definition.depth)?;
         }
         if arguments.has_reserved_name() {
-            let detail = format!("{reducer}: the name {} is reserved", integers::RESERVED_NAME);
-            return Err(Refusal::new(Code::BadArguments, detail)
-                .hint("a member of an object must not have it: rename the member"));
+            let detail = format!("{reducer}: {}", integers::ReservedName);
+            return Err(Refusal { detail, ..integers::ReservedName.into() });
         }
         let ready = self.ready_any(reducer, arguments)?;
         ready.arguments.check_integers().map_err(|found| {

@@ -129,6 +129,30 @@ pub fn check_parses(text: &str) -> serde_json::Result<()> {
     })
 }
 
+/// Checks that no object in a text has a member with [`RESERVED_NAME`], which a parsed value does not show.
+///
+/// # Errors
+/// There is one, or the text is not JSON.
+pub fn check_names(text: &str) -> Result<(), ReservedName> {
+    // Escapes can hide the name.
+    if !text.contains(RESERVED_NAME) && !text.contains(r"\u") {
+        return Ok(());
+    }
+    check_parses(text).map_err(|_| ReservedName)
+}
+
+/// A member of an object has [`RESERVED_NAME`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedName;
+
+impl fmt::Display for ReservedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a member is named {RESERVED_NAME}, which is reserved")
+    }
+}
+
+impl std::error::Error for ReservedName {}
+
 /// A JSON value that is read and not kept. Unlike `IgnoredAny` it reads numbers and strings as a [`Value`] does.
 struct Skimmed;
 
@@ -212,6 +236,18 @@ mod tests {
                     Err(TooDeep { max: levels - 1 })
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_reserved_name_is_found_in_any_spelling() {
+        let escaped = RESERVED_NAME.replace('$', r"\u0024");
+        for name in [RESERVED_NAME, &escaped] {
+            let text = format!(r#"[{{"a": {{"{name}": "1"}}}}]"#);
+            assert_eq!(check_names(&text), Err(ReservedName), "{text}");
+        }
+        for text in [r#"{"a": "\u0024"}"#.to_owned(), format!(r#"["{RESERVED_NAME}"]"#)] {
+            assert_eq!(check_names(&text), Ok(()), "{text}");
         }
     }
 

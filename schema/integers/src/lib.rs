@@ -14,7 +14,8 @@ mod surrogates;
 mod tests;
 
 pub use depth::{
-    DEPTH_HINT, MAX_DEPTH, TooDeep, check_depth, check_depth_within, check_parses, parse,
+    DEPTH_HINT, MAX_DEPTH, ReservedName, TooDeep, check_depth, check_depth_within, check_names,
+    check_parses, parse,
 };
 pub use surrogates::{UnpairedSurrogate, check_surrogates, readable, unpaired_surrogates};
 

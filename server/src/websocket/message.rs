@@ -48,11 +48,9 @@ pub fn read(text: &str) -> Result<ReadMessage, (Option<String>, Refusal)> {
         Err(serde_json::Error::custom("no object"))
     };
     let message = message.map_err(|why| misread(text, &why))?;
-    if may_have_large_integers(&message)
-        && let Err(found) = integers::check(text)
-    {
+    if let Err(refusal) = check_values(&message, text) {
         let id = id(&message).filter(|id| id.len() <= NAME_BYTES);
-        return Err((id.map(str::to_owned), found.into()));
+        return Err((id.map(str::to_owned), refusal));
     }
     match id(&message) {
         // It is repeated in every reply and every delta.
@@ -76,14 +74,21 @@ pub(super) fn too_large() -> Refusal {
         .hint("split it, or store large content elsewhere and append a reference to it")
 }
 
-/// Whether an integer beyond signed 64 bits may be in the text, which is then searched for it. Arguments of calls have noted it
-/// while they were parsed; the parameters of the other ops have not.
-fn may_have_large_integers(message: &ReadMessage) -> bool {
-    match message {
+/// Refuses an integer beyond signed 64 bits, and a reserved name. Arguments of calls have noted them while they were parsed (the
+/// engine refuses the name); the parameters of the other ops have not.
+fn check_values(message: &ReadMessage, text: &str) -> Result<(), Refusal> {
+    let has_large_number = match message {
         ClientMessage::Call { args, .. } => args.has_large_number(),
         ClientMessage::Batch { calls, .. } => calls.iter().any(|call| call.args.has_large_number()),
-        _ => true,
+        _ => {
+            integers::check_names(text)?;
+            true
+        }
+    };
+    if has_large_number {
+        integers::check(text)?;
     }
+    Ok(())
 }
 
 fn id(message: &ReadMessage) -> Option<&str> {

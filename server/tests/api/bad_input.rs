@@ -503,6 +503,46 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
     unharmed(&server).await;
 }
 
+/// Class: a name that serde_json reads as another value. A route that parses the body itself got the JSON in the text, whose integers
+/// nobody had checked.
+#[tokio::test]
+async fn a_reserved_name_is_refused_wherever_json_comes_in() {
+    let server = TestServer::open().await;
+    let name = "$serde_json::private::RawValue";
+    let mut output = String::new();
+    for (path, value) in [
+        ("call/nothing", json!({"args": {name: "18446744073709551615"}})),
+        ("sql", json!({"sql": "SELECT :n", "params": {"n": {name: "18446744073709551615"}}})),
+        ("batch", json!({"calls": [{"reducer": "nothing", "args": {"n": {name: "1"}}}]})),
+    ] {
+        for body in [value.to_string(), value.to_string().replace("$serde", r"\u0024serde")] {
+            let answer = server.post(&format!("/v1/{path}"), &body).await;
+            output.push_str(&format!("POST {path} {}\n", answer.problem()));
+        }
+    }
+    let mut socket = server.socket().await;
+    let params = json!({"n": {name: "18446744073709551615"}});
+    for op in ["sql", "subscribe", "explain"] {
+        let message = json!({"op": op, "id": op, "sql": "SELECT :n", "params": params});
+        socket.say(&message.to_string()).await;
+        let error = socket.receive().await;
+        let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
+        output.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
+    }
+    expect![[r#"
+        POST call/nothing 422 bad_arguments: nothing: a member is named $serde_json::private::RawValue, which is reserved (rename the member)
+        POST call/nothing 422 bad_arguments: nothing: a member is named $serde_json::private::RawValue, which is reserved (rename the member)
+        POST sql 422 bad_arguments: a member is named $serde_json::private::RawValue, which is reserved (rename the member)
+        POST sql 422 bad_arguments: a member is named $serde_json::private::RawValue, which is reserved (rename the member)
+        POST batch 422 bad_arguments: a member is named $serde_json::private::RawValue, which is reserved (rename the member)
+        POST batch 422 bad_arguments: a member is named $serde_json::private::RawValue, which is reserved (rename the member)
+        sql bad_arguments: a member is named $serde_json::private::RawValue, which is reserved
+        subscribe bad_arguments: a member is named $serde_json::private::RawValue, which is reserved
+        explain bad_arguments: a member is named $serde_json::private::RawValue, which is reserved
+    "#]].assert_eq(&output);
+    unharmed(&server).await;
+}
+
 /// Regression: 16 MB of small objects took 3 GB while they were parsed, by any caller with a credential.
 #[tokio::test]
 async fn a_message_of_too_many_values_is_refused_before_it_is_parsed() {

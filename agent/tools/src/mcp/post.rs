@@ -254,7 +254,13 @@ impl Post<'_> {
                 let why = format!("HTTP {status}: {body}");
                 Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
             }
-            (Some(message), _) if is_json && !is_forbidden => {
+            (Some(mut message), _) if is_json && !is_forbidden => {
+                // The response to this request is about it. A server that could not read the request does not know its id.
+                if let (ServerJsonRpcMessage::Error(stated), Some(id)) =
+                    (&mut message, self.request_id())
+                {
+                    stated.id = Some(id.clone());
+                }
                 Ok(StreamableHttpPostResponse::Json(message, session_id))
             }
             (_, Some(unavailable)) => Err(unavailable.into()),

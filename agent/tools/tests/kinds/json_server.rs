@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::{call, environment};
 
 /// The tools, and the responses to their calls. `ID` is the id of the request.
-const RESPONSES: [(&str, StatusCode, &str, &str); 17] = [
+const RESPONSES: [(&str, StatusCode, &str, &str); 19] = [
     (
         "half",
         StatusCode::OK,
@@ -95,6 +95,19 @@ const RESPONSES: [(&str, StatusCode, &str, &str); 17] = [
         "application/json",
         r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"not on Sundays"}}"#,
     ),
+    // A server that could not read the request does not know its id. The call waited for another answer.
+    (
+        "unread",
+        StatusCode::BAD_REQUEST,
+        "application/json",
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"that is no JSON"}}"#,
+    ),
+    (
+        "nameless",
+        StatusCode::BAD_REQUEST,
+        "application/json",
+        r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"too long"}}"#,
+    ),
 ];
 
 async fn answer(body: Bytes) -> Response {
@@ -170,7 +183,9 @@ async fn a_response_that_cannot_be_decoded_keeps_what_is_readable() {
         strange lost: the connection to MCP server json was lost during the call: the connection was closed
         anonymous tool: MCP server json returned an error: that is no JSON
         empty lost: MCP server json has answered, but the response cannot be read: EOF while parsing a value at line 1 column 0
-        refused arguments: MCP server json returned an error: not on Sundays"#]].assert_eq(&lines.join("\n"));
+        refused arguments: MCP server json returned an error: not on Sundays
+        unread tool: MCP server json returned an error: that is no JSON
+        nameless arguments: MCP server json returned an error: too long"#]].assert_eq(&lines.join("\n"));
 }
 
 /// Class: an outcome that the peer may have produced and that is not known. An error of JSON-RPC was a failure of the tool, also one that

@@ -167,7 +167,7 @@ fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
 
 /// The path from one source to another whose column equals one of its own wherever its rows matter. The sources between
 /// them are left out: a row that the subquery of a policy reads would be joined with all messages of its session to find
-/// the session. `None` if no such columns are known.
+/// the session. `None` if no such columns are known, or if it is the source itself.
 fn direct_path(
     catalog: &Catalog,
     query: &Query,
@@ -175,6 +175,9 @@ fn direct_path(
     from: usize,
     to: usize,
 ) -> Option<DependencyPath> {
+    if from == to {
+        return None;
+    }
     let kind = |(source, column): (usize, usize)| {
         catalog.table(query.sources[source].table).columns[column].kind
     };
