@@ -129,7 +129,7 @@ impl StepScheduler for LockTimes {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match point {
             FaultPoint::Begun => held.0 = Some(Instant::now()),
-            FaultPoint::Committed => {
+            FaultPoint::Appended => {
                 let since = held.0.take();
                 held.1.extend(since.map(|since| since.elapsed()));
             }

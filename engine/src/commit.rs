@@ -8,19 +8,19 @@
 //!
 //! | what | decided by |
 //! |---|---|
-//! | a socket becomes a WebSocket of a caller | `connection` in `server/src/serve.rs`; `guard` in `server/src/auth/access.rs` admits the caller; `upgrade` in `server/src/websocket.rs` |
+//! | a socket becomes a WebSocket of a caller | `connection` in `server/src/serve.rs`; `authenticate_request` in `server/src/auth/access.rs` admits the caller; `upgrade` in `server/src/websocket.rs` |
 //! | the bytes of a message are counted | `WriteTimeoutStream` in `server/src/connections/write_timeout.rs`, with `Arrivals::add` in `server/src/arrivals.rs` |
 //! | the credential is still valid | `Reader::run` in `server/src/websocket/reader.rs`, for each message |
 //! | the message is parsed and has room | `Admissions::admit` in `server/src/websocket/admission.rs`, `read` in `server/src/websocket/message.rs`; the arguments become `CallArguments` (`schema/src/call_arguments.rs`) |
 //! | an embedded call begins here | `Embedded::ask` in `client-sdk/rust/src/embedded.rs`: a caller without a credential, and a value that becomes `CallArguments` |
 //! | the caller is within its rate and quota | `RateLimiter::take`, from `Engine::call` |
-//! | the reducer exists, the arguments fit it | `Registry::ready`; `PreparedCall::new` decodes and hashes them |
+//! | the reducer exists, the arguments fit it | `Registry::prepare`; `PreparedCall::new` decodes and hashes them |
 //! | the request id is valid | `Request::new` in `request_ids`, from `Inner::submit` |
 //! | there is room in the queue | `Queue::push` |
 //! | whose unit is next | `FairQueue::pop`; `WriterThread::run` takes as many as fit a group, after the due rows of `timers` |
-//! | the unit is a retry, or its credential was revoked while it waited | `Executor::answer` in `run_unit` |
-//! | the caller may call the reducer | `ScopeRules::guard`, from `Executor::run_within` in `execute` |
-//! | which rows exist for the caller | `ScopedTransaction`, over the `OpenTransaction` of all rows |
+//! | the unit is a retry, or its credential was revoked while it waited | `Executor::answer_without_running` in `run_unit` |
+//! | the caller may call the reducer | `Executor::check_may_call`, from `Executor::run_within` in `execute` |
+//! | which rows exist for the caller | `ScopedTransaction`, over the `GroupTransaction` of all rows |
 //! | what the call does | the reducer: `append_message` in `reducers/src/message.rs` |
 //! | a row may be written | the reducer; then the constraints and triggers of its table, in SQLite (`refused` in `transaction`); deferred foreign keys in `Writer::take_record` of the store |
 //! | what the log says | `Executor::append_event`: the stored form of the result (`outcome`), the hash of the event (`engine/log/src/chain.rs`) |
@@ -30,7 +30,7 @@
 //! | what survives a crash | `Journal::append` in `engine/store/src/journal.rs`, from `WriterThread::run_and_journal` |
 //! | when SQLite commits | `OpenRows::is_due`; `WriterThread::commit_rows` |
 //! | who is answered when | `WriterThread::hand_over`; `Syncer::make_durable` in `durable`, then `Syncer::answer` |
-//! | deltas reach connections | `publish` in `durable`; `Hub::publish`; `Outbox::push`; `Connection::next` |
+//! | deltas reach connections | `publish` in `engine/src/subscriptions/publisher.rs`; `Hub::publish`; `Outbox::push`; `Connection::next` |
 //! | the answer of the engine | `Inner::submit` returns it to `Engine::call`: a recorded refusal as a refusal |
 //! | its bytes | `call` in `server/src/frames.rs`; `Admission::count_answer`; `SocketSender::answer` in `server/src/websocket/writer.rs` |
 //!
@@ -45,7 +45,7 @@
 //! | the message arrived, the unit was queued, or its reducer ran | nothing: the transaction is open | the repeated call runs like a new one |
 //! | readers did deferred work for the unit | nothing | the same; the work is done again |
 //! | `Journal::append` | the record. After a power failure it may be torn or missing, and so may those after it | with the record: all of the group, and the repeated call gets the stored result. Without: nothing of it, or all of it if SQLite has committed it. `Engine::apply` answers here, so its caller waits for `Engine::until_durable` |
-//! | the sync | the record | the group is applied. The repeated call gets the stored result (`Executor::earlier` in `run_unit`), as a duplicate |
+//! | the sync | the record | the group is applied. The repeated call gets the stored result (`Executor::stored_result` in `run_unit`), as a duplicate |
 //! | the answer, before the delta | the record, with its undo images | a subscriber resumes after its last seq and gets the delta from the change log (`engine/src/subscriptions/resume.rs`) |
 //! | a refusal `denied`, before the group that records it | nothing of either | the caller has no answer: it is held until the record is durable |
 //! | the first step of a call that takes several transactions | the rows of its work | `timers` finds them and goes on; the repeated call is answered after the last step (`continued`) |

@@ -90,7 +90,7 @@ impl Engine {
         Box::pin(async move {
             // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
-            let call = self.inner.registry.ready(reducer, args.into())?;
+            let call = self.inner.registry.prepare(reducer, args.into())?;
             let calls = vec![call];
             let done = self.inner.submit(caller, calls, request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
@@ -179,7 +179,7 @@ impl Engine {
         self.inner.allow(caller, calls.len())?;
         let ready = calls.map(Into::into).enumerate().map(|(at, call)| {
             let BatchCall { reducer, args } = call;
-            self.inner.registry.ready(&reducer, args).map_err(|mut refusal| {
+            self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
                 refusal.batch_position = Some(at + 1);
                 refusal
             })
@@ -357,7 +357,7 @@ impl Engine {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             self.inner.send(None, WriterJob::Templates(reply), 0)?;
-            answer.await.map_err(|_| self.inner.health.dropped())
+            answer.await.map_err(|_| self.inner.health.fail_for_dropped_reply())
         })
     }
 

@@ -33,9 +33,9 @@ pub enum FaultPoint {
     /// Writer: while making deltas, before a statement.
     Delta,
     /// Writer: before the group is appended to the journal.
-    Commit,
+    Append,
     /// Writer: the group is in the journal, before the sync thread has it.
-    Committed,
+    Appended,
     /// Writer: before SQLite commits the groups.
     CommitRows,
     /// Writer: before it prunes undo images.
@@ -78,8 +78,8 @@ impl FaultPoint {
         FaultPoint::Begun,
         FaultPoint::Ran,
         FaultPoint::Delta,
-        FaultPoint::Commit,
-        FaultPoint::Committed,
+        FaultPoint::Append,
+        FaultPoint::Appended,
         FaultPoint::CommitRows,
         FaultPoint::Prune,
         FaultPoint::Sync,

@@ -59,7 +59,7 @@ impl Health {
 
     /// The refusal for a dropped reply: only a panicking thread drops one, possibly before it
     /// poisons the engine.
-    pub(crate) fn dropped(&self) -> Refusal {
+    pub(crate) fn fail_for_dropped_reply(&self) -> Refusal {
         self.panicked();
         self.refusal().unwrap_or_else(panicked)
     }

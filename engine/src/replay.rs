@@ -24,7 +24,7 @@ use crate::access::scope_rules::ScopeRules;
 use crate::commit::execute::{Executor, LogPosition, ReplayedEvent};
 use crate::commit::registry::Registry;
 use crate::commit::request_ids::{self, RequestIdRebuilder};
-use crate::commit::transaction::{OpenTransaction, refusal_of};
+use crate::commit::transaction::{GroupTransaction, refusal_of};
 use crate::ports::{EventSources, SystemClock, SystemEntropy};
 
 /// Events in one transaction of a replay.
@@ -149,7 +149,7 @@ fn replay_into(
     let former = log.last_before(&store.layout().modules)?;
     former.iter().try_for_each(|it| writer.set_last_before(it))?;
     let row_policies = scope_rules.row_policies();
-    let transaction = OpenTransaction::new(writer, row_policies, credentials, former);
+    let transaction = GroupTransaction::new(writer, row_policies, credentials, former);
     let mut executor = Executor::new(transaction, start, sources, scope_rules);
     let (mut requests, mut unsalted) = (RequestIdRebuilder::default(), Seq::ZERO);
     executor.transaction.store.begin()?;
@@ -215,7 +215,7 @@ fn run_again(
         request_ids::RECORD => request_ids::recorded(&arguments),
         reducer => {
             let arguments = CallArguments::from_value(&arguments);
-            registry.ready_any(reducer, arguments).map_err(refused)?
+            registry.prepare_any(reducer, arguments).map_err(refused)?
         }
     };
     let done = match call.reducer {
@@ -260,7 +260,7 @@ fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(),
 fn commit(executor: &mut Executor) -> Result<(), StoreError> {
     executor.transaction.flush()?;
     executor.transaction.store.commit()?;
-    executor.transaction.overlay.committed();
+    executor.transaction.overlay.group_finished();
     Ok(())
 }
 

@@ -11,13 +11,14 @@ use std::thread::{Builder, JoinHandle};
 
 use abide_schema::share::Tenants;
 
-use crate::commit::durable::{Commit, Publication};
+use crate::commit::durable::Commit;
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::queries::reader_drain::ReaderDrain;
 use crate::subscriptions::buffers::Buffers;
+use crate::subscriptions::publisher::Publication;
 
 /// The stack of a thread. Readers parse SQL and the writer policies, and a syntax tree is printed by recursion.
 const STACK_BYTES: usize = 16 << 20;

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, Uri};
 use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
-use crate::connections::read_limiter::{ReadLimiter, ReadPermit};
+use crate::connections::parse_turns::{ParseTurn, ParseTurns};
 use crate::public_url::{self, PublicUrl};
 use crate::routes::McpState;
 use crate::signing_key::SigningKey;
@@ -23,9 +23,9 @@ pub(crate) struct AppState {
     pub(crate) engine: Engine,
     pub(crate) authenticator: Authenticator,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) read_limiter: ReadLimiter,
+    pub(crate) parse_turns: ParseTurns,
     /// For large runs that are answered as one text, by scope.
-    pub(crate) run_limiter: ReadLimiter,
+    pub(crate) run_limiter: ParseTurns,
     pub(crate) agents: AgentRegistryHandle,
     pub(crate) webhooks: Option<Arc<dyn WebhookSender>>,
     pub(crate) signing_key: Option<SigningKey>,
@@ -35,7 +35,7 @@ pub(crate) struct AppState {
 
 impl AppState {
     /// Admits a call over HTTP before its body is parsed: waits for its turn, which ends after the first poll of the call
-    /// ([`begin`](crate::connections::read_limiter::begin)).
+    /// ([`begin`](crate::connections::parse_turns::begin)).
     ///
     /// The other parts of an admission (`websocket/admission.rs`) belong to others here: the body counts its
     /// own bytes, the response counts the answer, and a connection has as many requests as HTTP allows. A WebSocket, whose
@@ -47,8 +47,8 @@ impl AppState {
         &self,
         by: &Caller,
         bytes: usize,
-    ) -> Result<Option<ReadPermit>, Refusal> {
-        let turn = self.read_limiter.permit(by, bytes).await;
+    ) -> Result<Option<ParseTurn>, Refusal> {
+        let turn = self.parse_turns.permit(by, bytes).await;
         self.engine.check_room(by, bytes)?;
         Ok(turn)
     }
@@ -62,5 +62,5 @@ impl AppState {
 /// The credential with which a request was admitted.
 pub(crate) type SessionExtension = Extension<AuthSession>;
 
-/// The caller, as determined by [`guard`](crate::auth::access::guard).
+/// The caller, as determined by [`authenticate_request`](crate::auth::access::authenticate_request).
 pub(crate) type CallerExtension = Extension<Caller>;

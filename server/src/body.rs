@@ -17,7 +17,7 @@ use serde_json::Value as JsonValue;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::app_state::AppState;
-use crate::connections::read_limiter::{ReadLimiter, ReadPermit};
+use crate::connections::parse_turns::{ParseTurn, ParseTurns};
 use crate::limits;
 use crate::problem::{Problem, with_status};
 
@@ -32,12 +32,12 @@ pub(crate) struct RequestBody {
 /// Gives the turns in which a large body is parsed.
 #[derive(Debug)]
 struct Turns {
-    limiter: ReadLimiter,
+    limiter: ParseTurns,
     caller: Option<Caller>,
 }
 
 impl Turns {
-    async fn permit(&self, bytes: usize) -> Option<ReadPermit> {
+    async fn permit(&self, bytes: usize) -> Option<ParseTurn> {
         self.limiter.permit(self.caller.as_ref()?, bytes).await
     }
 }
@@ -58,7 +58,7 @@ impl RequestBody {
     }
 
     /// Waits for the turn in which a large body is parsed. A caller has one at a time: drop it before another wait.
-    pub(crate) async fn turn(&self) -> Option<ReadPermit> {
+    pub(crate) async fn turn(&self) -> Option<ParseTurn> {
         self.turns.permit(self.text.len()).await
     }
 
@@ -199,7 +199,7 @@ pub(crate) struct RequestBytes {
 
 impl RequestBytes {
     /// As [`RequestBody::turn`].
-    pub(crate) async fn turn(&self) -> Option<ReadPermit> {
+    pub(crate) async fn turn(&self) -> Option<ParseTurn> {
         self.turns.permit(self.bytes.len()).await
     }
 
@@ -224,7 +224,7 @@ impl FromRequest<AppState> for RequestBytes {
         let read = timeout(limits::BODY_TIMEOUT, read(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| BodyError::Late)??;
         let turns =
-            Turns { limiter: app.read_limiter.clone(), caller: parts.extensions.get().cloned() };
+            Turns { limiter: app.parse_turns.clone(), caller: parts.extensions.get().cloned() };
         Ok(RequestBytes { bytes, hold, turns })
     }
 }

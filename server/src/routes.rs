@@ -84,7 +84,7 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/", get(page::page))
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), access::guard))
+        .layer(middleware::from_fn_with_state(app.clone(), access::authenticate_request))
         .layer(middleware::from_fn(responses::add_error))
         .layer(middleware::from_fn_with_state(app.authenticator.clone(), cors::share))
         .with_state(app)

@@ -26,7 +26,7 @@ use crate::arrivals::Arrivals;
 use crate::auth::access_config::AccessConfig;
 use crate::auth::authenticator::Authenticator;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
-use crate::connections::read_limiter::ReadLimiter;
+use crate::connections::parse_turns::ParseTurns;
 use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::listener::{Listener, SharedListener, Socket};
@@ -120,8 +120,8 @@ async fn run(
     shutdown: impl Future<Output = ()>,
 ) {
     let authenticator = Authenticator::new(access, engine.clone());
-    let read_limiter = ReadLimiter::new(engine.tenants());
-    let run_limiter = ReadLimiter::new(engine.tenants());
+    let parse_turns = ParseTurns::new(engine.tenants());
+    let run_limiter = ParseTurns::new(engine.tenants());
     let buffers = engine.buffers().clone();
     let full = Router::new()
         .fallback(full)
@@ -130,7 +130,7 @@ async fn run(
         engine,
         authenticator,
         lifecycle: lifecycle.clone(),
-        read_limiter,
+        parse_turns,
         run_limiter,
         agents: services.agents,
         webhooks: services.webhooks,

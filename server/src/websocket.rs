@@ -119,7 +119,7 @@ async fn converse(
         authenticator: app.authenticator.clone(),
         session,
         lifecycle: app.lifecycle.clone(),
-        admissions: Admissions::new(arrivals, app.read_limiter.clone(), account),
+        admissions: Admissions::new(arrivals, app.parse_turns.clone(), account),
         full: Arc::default(),
         answers,
         commands,

@@ -56,7 +56,7 @@ impl ScopeRules {
 
     /// Asks the guards whether a caller may call a reducer; for a step of a call, the reducer of the call. The answer
     /// does not depend on visible rows.
-    pub(crate) fn guard(&self, context: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
+    pub(crate) fn run_guards(&self, context: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
         let reducer = self.continued.get(reducer).copied().unwrap_or(reducer);
         let roles = self.roles.get(reducer).copied().unwrap_or_default();
         context.without_policies(|context| {

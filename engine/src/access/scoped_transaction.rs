@@ -17,7 +17,7 @@ use crate::access::policy_subject;
 use crate::access::row_owners::{ScopeOwner, ScopeParameters};
 use crate::access::row_policies::{RolePolicies, RowFilter};
 use crate::access::scope_rules::ScopeRules;
-use crate::commit::transaction::{OpenTransaction, broken, count_in};
+use crate::commit::transaction::{GroupTransaction, broken, count_in};
 use crate::fault_points;
 use crate::queries::statement_limits::LIMITS;
 
@@ -26,7 +26,7 @@ const WITHIN_CALL: QueryLimits = QueryLimits { memory_bytes: usize::MAX, ..LIMIT
 
 /// The rows that a caller may access, during one call.
 pub(crate) struct ScopedTransaction<'a> {
-    rows: &'a mut OpenTransaction,
+    rows: &'a mut GroupTransaction,
     scope_rules: &'a ScopeRules,
     caller: &'a Caller,
     /// The policies of its role; `None` if there are none.
@@ -45,7 +45,7 @@ pub(crate) struct ScopedTransaction<'a> {
 
 impl<'a> ScopedTransaction<'a> {
     pub(crate) fn new(
-        rows: &'a mut OpenTransaction,
+        rows: &'a mut GroupTransaction,
         scope_rules: &'a ScopeRules,
         caller: &'a Caller,
     ) -> Result<ScopedTransaction<'a>, Abort> {

@@ -103,7 +103,13 @@ impl Drop for Deferred {
             let detail = "the arguments could not be validated because of an internal error";
             Refusal::new(Code::Internal, detail).hint(SEE_LOG)
         };
-        self.reply(if thread::panicking() { failed() } else { full() });
+        self.reply(if thread::panicking() {
+            failed()
+        } else if self.readers.is_closed() {
+            closing()
+        } else {
+            full()
+        });
     }
 }
 

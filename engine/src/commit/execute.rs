@@ -20,7 +20,7 @@ use crate::access::scoped_transaction::ScopedTransaction;
 use crate::commit::outcome;
 use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids;
-use crate::commit::transaction::{OpenTransaction, broken};
+use crate::commit::transaction::{GroupTransaction, broken};
 use crate::commit::unit::CallOutcome;
 use crate::fault_points;
 use crate::ports::{Clock, Entropy, EventSources};
@@ -28,7 +28,7 @@ use crate::ports::{Clock, Entropy, EventSources};
 /// The state of the log and of the open transaction, and everything needed to run a call.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    pub(crate) transaction: OpenTransaction,
+    pub(crate) transaction: GroupTransaction,
     pub(crate) chain: Chain,
     /// The time of the last event: the next one is not earlier.
     last_at: Micros,
@@ -89,7 +89,7 @@ pub(crate) struct RollbackPoint {
 
 impl Executor {
     pub(crate) fn new(
-        transaction: OpenTransaction,
+        transaction: GroupTransaction,
         log: LogPosition,
         sources: EventSources,
         scope_rules: ScopeRules,
@@ -155,7 +155,7 @@ impl Executor {
         } else {
             let mut rows = ScopedTransaction::new(rows, rules, caller)?;
             let mut context = Context::new(seq, at, caller, seed, &mut rows).within(work_budget);
-            rules.guard(&mut context, call.reducer)?;
+            rules.run_guards(&mut context, call.reducer)?;
             run_in(context, call)?
         };
         if let Some(seq) = reply.duplicate_of {
@@ -164,7 +164,7 @@ impl Executor {
                 "{} wrote rows and returned a duplicate",
                 call.reducer
             );
-            let result = self.shown(caller, call.reducer, reply.result);
+            let result = self.visible_result(caller, call.reducer, reply.result);
             let result = result.map_err(broken)?;
             return Ok(CallOutcome { seq, result, duplicate: true, refusal: None });
         }
@@ -203,7 +203,7 @@ impl Executor {
 
     /// The result for its caller: without hidden columns, and without the
     /// reducer's secrets if the caller is restricted. The log contains everything.
-    pub(crate) fn shown(
+    pub(crate) fn visible_result(
         &mut self,
         caller: &Caller,
         reducer: &str,
@@ -255,7 +255,7 @@ impl Executor {
         self.transaction.append_event(&event, &call.arguments)?;
         self.last_at = recorded.at;
         let Reply { result, refusal, .. } = reply;
-        let result = self.shown(caller, call.reducer, result)?;
+        let result = self.visible_result(caller, call.reducer, result)?;
         let done = CallOutcome { seq: event.seq, result, duplicate: false, refusal };
         if self.keeps_events {
             call.arguments.text().clone_into(&mut event.arguments);
@@ -265,7 +265,7 @@ impl Executor {
     }
 
     /// Checks a caller's permission without running the call: for a stored result.
-    pub(crate) fn guard(&mut self, caller: &Caller, reducer: &str) -> Result<(), Abort> {
+    pub(crate) fn check_may_call(&mut self, caller: &Caller, reducer: &str) -> Result<(), Abort> {
         if caller.is_unrestricted() {
             return Ok(());
         }
@@ -274,7 +274,7 @@ impl Executor {
         let rules = &self.scope_rules;
         let mut rows = ScopedTransaction::new(&mut self.transaction, rules, caller)?;
         let mut context = Context::new(seq, at, caller, seed, &mut rows);
-        rules.guard(&mut context, reducer)
+        rules.run_guards(&mut context, reducer)
     }
 
     /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed

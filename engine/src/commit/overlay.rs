@@ -77,7 +77,7 @@ pub(crate) struct Overlay {
     unwritten: Vec<RowKey>,
     /// While a unit may have to be rolled back: the state of each row before the unit changed it. Not the journal of
     /// the store.
-    journal: Option<Vec<(RowKey, RowState)>>,
+    undo: Option<Vec<(RowKey, RowState)>>,
 }
 
 /// Rows kept from one transaction to the next. Agents often use the same few sessions.
@@ -123,8 +123,8 @@ impl Overlay {
             RowState { table, old, new, stored }
         };
         let state = self.rows.entry(place.clone()).or_insert_with(fresh);
-        if let Some(journal) = &mut self.journal {
-            journal.push((place.clone(), state.clone()));
+        if let Some(undo) = &mut self.undo {
+            undo.push((place.clone(), state.clone()));
         }
         if state.old == state.new {
             self.changed.push(place.clone());
@@ -146,8 +146,8 @@ impl Overlay {
                 continue;
             }
             let (table, stored, row) = (state.table, Arc::clone(stored), Arc::clone(row));
-            if let Some(journal) = &mut self.journal {
-                journal.push((place, state.clone()));
+            if let Some(undo) = &mut self.undo {
+                undo.push((place, state.clone()));
             }
             state.stored = Some(Arc::clone(&row));
             touched.push(PendingWrite { table, stored, row });
@@ -157,17 +157,17 @@ impl Overlay {
 
     /// From here on changes can be rolled back.
     pub(crate) fn begin_unit(&mut self) {
-        self.journal = Some(Vec::new());
+        self.undo = Some(Vec::new());
     }
 
     /// Keeps the changes since `begin_unit`.
     pub(crate) fn keep_unit(&mut self) {
-        self.journal = None;
+        self.undo = None;
     }
 
     /// Rolls back the changes since `begin_unit`.
     pub(crate) fn undo_unit(&mut self) {
-        for (place, state) in self.journal.take().unwrap_or_default().into_iter().rev() {
+        for (place, state) in self.undo.take().unwrap_or_default().into_iter().rev() {
             if state.new != state.stored {
                 // Touched before the unit, and possibly written by it.
                 self.unwritten.push(place.clone());
@@ -192,8 +192,8 @@ impl Overlay {
 
     /// The transaction was committed: its rows are now the old ones. Small recently used rows
     /// are kept.
-    pub(crate) fn committed(&mut self) {
-        self.journal = None;
+    pub(crate) fn group_finished(&mut self) {
+        self.undo = None;
         self.unwritten.clear();
         if self.rows.len() > KEPT_ROWS {
             self.forget();

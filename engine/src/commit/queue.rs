@@ -288,6 +288,11 @@ impl<T> Queue<T> {
         self.filled.iter().for_each(Condvar::notify_all);
     }
 
+    /// Whether the queue accepts nothing more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Closes the queue. Waiting items can still be taken.
     pub(crate) fn close(&self) {
         self.lock().closed = true;

@@ -1,6 +1,6 @@
 //! The reducers by name, and the preparation of calls: everything that can be done before
 //! the writer gets a call is done here, on the caller's thread. Who may call a reducer is decided later, in the
-//! transaction (`ScopeRules::guard`), because roles and policies are rows.
+//! transaction (`ScopeRules::run_guards`), because roles and policies are rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl Registry {
     /// # Errors
     /// `denied` for a reducer of the engine itself; `unknown_reducer`; `bad_arguments`; `limit_exceeded`. Arguments that
     /// JSON allows and the log does not, by depth or by an integer beyond 64 bits, are refused, too.
-    pub(crate) fn ready(
+    pub(crate) fn prepare(
         &self,
         reducer: &str,
         arguments: CallArguments,
@@ -66,7 +66,7 @@ impl Registry {
             let detail = format!("{reducer}: {}", integers::ReservedName);
             return Err(Refusal { detail, ..integers::ReservedName.into() });
         }
-        let ready = self.ready_any(reducer, arguments)?;
+        let ready = self.prepare_any(reducer, arguments)?;
         ready.arguments.check_integers().map_err(|found| {
             let refusal = Refusal::from(found);
             Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
@@ -78,7 +78,7 @@ impl Registry {
     ///
     /// # Errors
     /// `unknown_reducer`; `bad_arguments`; `limit_exceeded`.
-    pub(crate) fn ready_any(
+    pub(crate) fn prepare_any(
         &self,
         reducer: &str,
         arguments: CallArguments,

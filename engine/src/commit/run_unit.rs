@@ -78,14 +78,14 @@ impl Executor {
         on_savepoint: bool,
         watchers: &TableWatchers,
     ) -> Result<UnitOutcome, TransactionFailure> {
-        match self.answer(unit, watchers) {
+        match self.answer_without_running(unit, watchers) {
             Ok(None) => {}
             Ok(Some(answered)) => return Ok(UnitOutcome::Done(answered)),
             Err(failure) => return Ok(failure.outcome()?),
         }
         let start = self.mark();
         if on_savepoint {
-            self.transaction.store.savepoint()?;
+            self.transaction.store.begin_unit()?;
             self.transaction.overlay.begin_unit();
         }
         let begun = self.transaction.rows_changed();
@@ -95,7 +95,7 @@ impl Executor {
             Ok(done) => {
                 if on_savepoint {
                     self.transaction.overlay.keep_unit();
-                    self.transaction.store.release()?;
+                    self.transaction.store.keep_unit()?;
                 }
                 Ok(UnitOutcome::Done(done))
             }
@@ -113,7 +113,7 @@ impl Executor {
 
     /// Rolls back to the savepoint of a unit.
     fn undo_unit(&mut self, start: RollbackPoint) -> Result<(), StoreError> {
-        self.transaction.store.rollback_to_savepoint()?;
+        self.transaction.store.undo_unit()?;
         self.transaction.overlay.undo_unit();
         if !fault_points::refused_keeps_seq() {
             self.return_to(start);
@@ -123,7 +123,7 @@ impl Executor {
 
     /// Answers a unit that must not run: its credential was revoked while it was queued, or it is a retry. It writes
     /// nothing.
-    fn answer(
+    fn answer_without_running(
         &mut self,
         unit: &Unit,
         watchers: &TableWatchers,
@@ -133,7 +133,7 @@ impl Executor {
             checked.map_err(UnitFailure::Refused)?;
         }
         match fault_points::remembered(unit.request.as_ref()) {
-            Some(request) => self.earlier(unit, request),
+            Some(request) => self.stored_result(unit, request),
             None => Ok(None),
         }
     }
@@ -190,7 +190,7 @@ impl Executor {
 
     /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
     /// not get the stored result, and neither does one whose policies may hide rows of it.
-    fn earlier(
+    fn stored_result(
         &mut self,
         unit: &Unit,
         request: &Request,
@@ -205,7 +205,7 @@ impl Executor {
         };
         let Some(found) = found else { return Ok(None) };
         for (position, call) in unit.calls.iter().enumerate() {
-            let may = self.guard(caller, call.reducer);
+            let may = self.check_may_call(caller, call.reducer);
             may.map_err(|abort| fail(abort, call, position, unit))?;
         }
         if found.fingerprint != request.fingerprint {
@@ -259,7 +259,7 @@ impl Executor {
                 return Err(StoreError::Unreadable(why).into());
             }
             let reducer = event.as_ref().map_or("", |event| &event.reducer);
-            let result = self.shown(caller, reducer, result);
+            let result = self.visible_result(caller, reducer, result);
             let result = result.map_err(UnitFailure::Store)?;
             let seq = event.as_ref().map_or(seq, |event| event.seq);
             calls.push(CallOutcome { seq, result, duplicate: true, refusal });

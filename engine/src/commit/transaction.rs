@@ -26,7 +26,7 @@ use crate::commit::overlay::{Overlay, RowWrite};
 
 /// The rows of the open transaction, with unrestricted access.
 #[derive(Debug)]
-pub(crate) struct OpenTransaction {
+pub(crate) struct GroupTransaction {
     pub(crate) store: Writer,
     pub(crate) overlay: Overlay,
     /// Access of restricted callers by policies.
@@ -50,14 +50,14 @@ pub(crate) struct OpenTransaction {
 /// Maximum number of cached callers. A full cache is cleared.
 const KEPT_CALLERS: usize = 4_096;
 
-impl OpenTransaction {
+impl GroupTransaction {
     pub(crate) fn new(
         store: Writer,
         row_policies: RowPolicies,
         credentials: CredentialChecker,
         former: Vec<LastBefore>,
-    ) -> OpenTransaction {
-        OpenTransaction {
+    ) -> GroupTransaction {
+        GroupTransaction {
             store,
             overlay: Overlay::default(),
             row_policies,
@@ -184,9 +184,9 @@ impl OpenTransaction {
     }
 
     /// The transaction was committed, or rolled back before anything was written.
-    pub(crate) fn committed(&mut self) {
+    pub(crate) fn group_finished(&mut self) {
         self.credentials.settled();
-        self.overlay.committed();
+        self.overlay.group_finished();
     }
 
     /// The transaction was rolled back.
@@ -210,7 +210,7 @@ impl OpenTransaction {
     }
 }
 
-impl Transaction for OpenTransaction {
+impl Transaction for GroupTransaction {
     fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
         self.known(table, key)
     }

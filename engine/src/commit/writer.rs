@@ -8,7 +8,7 @@
 //! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop · `commit`
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop · `run_groups`
 //! the work list · `run_and_journal` one group · `hand_over` to the sync thread (`durable`) · `commit_rows` and `checkpoint`.
 //!
 //! *Invariant:* only this thread writes rows and advances the log; the checkpointer copies pages that SQLite has committed.
@@ -164,7 +164,7 @@ impl WriterThread {
             if !units.is_empty() {
                 let begun = self.instant();
                 self.executor.keeps_events = self.live.reads_log();
-                self.commit(units);
+                self.run_groups(units);
                 self.order_backfills();
                 // As long as the group took, so that the WAL grows at half the speed.
                 let took = self.instant().saturating_duration_since(begun);
@@ -206,7 +206,7 @@ impl WriterThread {
 
     /// The commit pipeline. Every group leaves the work list finished and handed to the sync thread, or as other
     /// groups of the same units. A group that denied a call is followed by the group that records it.
-    fn commit(&mut self, units: Vec<Unit>) {
+    fn run_groups(&mut self, units: Vec<Unit>) {
         let mut work = VecDeque::from([CommitGroup::new(units, Vec::new())]);
         while let Some(mut group) = work.pop_front() {
             let finished = match self.run_group(&group) {
@@ -310,7 +310,7 @@ impl WriterThread {
         let to = self.executor.chain.seq;
         if to == from {
             self.leave_group()?;
-            self.executor.transaction.committed();
+            self.executor.transaction.group_finished();
             return Ok(FinishedGroup { outcomes, deltas: Vec::new(), segment: None });
         }
         self.executor.transaction.flush()?;
@@ -328,7 +328,7 @@ impl WriterThread {
         if self.policies.are_renewed() {
             deltas.extend(self.live.outdated());
         }
-        self.scheduler.at_fault_point(FaultPoint::Commit);
+        self.scheduler.at_fault_point(FaultPoint::Append);
         let mut record = store.take_record()?;
         let segment = match fault_points::journals() {
             true => Some(self.journal.append(&RecordPosition { from, to, before }, &mut record)?),
@@ -340,7 +340,7 @@ impl WriterThread {
         self.policies.keep();
         self.visible.finish(to);
         touched.notify(to);
-        self.executor.transaction.committed();
+        self.executor.transaction.group_finished();
         self.executor.events.clear();
         self.metrics.commits_total.add(1);
         self.metrics.journal_bytes.set(self.journal.bytes());
@@ -507,7 +507,7 @@ impl WriterThread {
             }
             records.extend(record);
         }
-        self.scheduler.at_fault_point(FaultPoint::Committed);
+        self.scheduler.at_fault_point(FaultPoint::Appended);
         let mut commit = Commit { to: self.executor.chain.seq, answers, deltas, segment };
         commit.release_early(&self.live.hub, &self.metrics);
         self.commits.push_wait(commit, weight);
@@ -534,7 +534,8 @@ impl WriterThread {
         });
         let mut units = Vec::with_capacity(due.len());
         for due in due {
-            match self.registry.ready_any(due.reducer, CallArguments::from_value(&due.arguments)) {
+            match self.registry.prepare_any(due.reducer, CallArguments::from_value(&due.arguments))
+            {
                 Ok(call) => units.push(Unit::of_due_row(call, due)),
                 Err(refusal) => self.timers.refused(&due, &refusal, now),
             }
@@ -548,7 +549,7 @@ impl WriterThread {
         let arguments = self.denials.admit(denial, self.executor.now())?;
         let calls = self.denials.denial_recorders.iter().filter_map(|denial_recorder| {
             let arguments = CallArguments::from_value(&arguments);
-            let ready = self.registry.ready_any(denial_recorder, arguments);
+            let ready = self.registry.prepare_any(denial_recorder, arguments);
             ready
                 .inspect_err(|why| tracing::error!(%why, "a denied attempt could not be recorded"))
                 .ok()

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::access::rate_limiter::RateLimiter;
 use crate::commit::checkpointer::CheckpointThread;
-use crate::commit::durable::{Commit, Publication};
+use crate::commit::durable::Commit;
 use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
 use crate::commit::open_rows::VisibleRows;
@@ -26,6 +26,7 @@ use crate::ports::Clock;
 use crate::queries::service::QueryService;
 use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::hub::Hub;
+use crate::subscriptions::publisher::Publication;
 use crate::subscriptions::rerun::SharedReruns;
 use crate::subscriptions::shared_results::{ResultCache, SharedResults};
 
@@ -77,7 +78,7 @@ impl Inner {
         let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
         let weight = unit.weight();
         self.send(Some(&self.turn(caller)), WriterJob::Unit(unit), weight)?;
-        let done = answer.await.map_err(|_| self.health.dropped())??;
+        let done = answer.await.map_err(|_| self.health.fail_for_dropped_reply())??;
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
             Some(refusal) => Err(refusal.clone()),

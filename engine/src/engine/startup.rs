@@ -20,7 +20,7 @@ use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
 use crate::commit::continued::HeldAnswers;
-use crate::commit::durable::{Publication, Syncer, publish, sync_segments};
+use crate::commit::durable::{Syncer, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
 use crate::commit::held_subscriptions::HeldSubscriptions;
 use crate::commit::live_queries::LiveQueries;
@@ -30,7 +30,7 @@ use crate::commit::registry::Registry;
 use crate::commit::retention::{ChangeLog, Retention};
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::Timers;
-use crate::commit::transaction::OpenTransaction;
+use crate::commit::transaction::GroupTransaction;
 use crate::commit::writer::WriterThread;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -41,6 +41,7 @@ use crate::queries::service::QueryService;
 use crate::queries::tables::LiveTables;
 use crate::subscriptions::buffers::{BufferLimits, Buffers};
 use crate::subscriptions::hub::Hub;
+use crate::subscriptions::publisher::{Publication, publish};
 use crate::subscriptions::rerun::SharedReruns;
 use crate::threads::Threads;
 
@@ -329,7 +330,7 @@ fn executor(
 ) -> Executor {
     let modules = &shared.store.layout().modules;
     let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
-    let mut transaction = OpenTransaction::new(writer, rules.row_policies(), credentials, former);
+    let mut transaction = GroupTransaction::new(writer, rules.row_policies(), credentials, former);
     transaction.validate_policies(policy_validator(shared));
     transaction.name_tenants(shared.threads.tenants.clone());
     Executor::new(transaction, log, sources, rules)

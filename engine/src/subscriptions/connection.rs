@@ -331,7 +331,7 @@ impl Connection {
             reply,
         };
         self.engine.send(Some(&self.engine.turn(&self.caller)), WriterJob::Attach(attach), 1)?;
-        answer.await.map_err(|_| self.engine.health.dropped())?
+        answer.await.map_err(|_| self.engine.health.fail_for_dropped_reply())?
     }
 
     /// Reads where a subscription starts, durably.

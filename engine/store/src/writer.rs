@@ -314,9 +314,9 @@ impl Writer {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn savepoint(&self) -> Result<(), StoreError> {
+    pub fn begin_unit(&self) -> Result<(), StoreError> {
         if let Some(group) = &mut *self.group.borrow_mut() {
-            group.operations.savepoint();
+            group.operations.begin_unit();
         }
         self.execute("SAVEPOINT call", &[])
     }
@@ -325,7 +325,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn release(&self) -> Result<(), StoreError> {
+    pub fn keep_unit(&self) -> Result<(), StoreError> {
         self.execute("RELEASE call", &[])
     }
 
@@ -333,9 +333,9 @@ impl Writer {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn rollback_to_savepoint(&self) -> Result<(), StoreError> {
+    pub fn undo_unit(&self) -> Result<(), StoreError> {
         if let Some(group) = &mut *self.group.borrow_mut() {
-            group.operations.rollback_to_savepoint();
+            group.operations.undo_unit();
             // Earlier writes are still recorded.
             group.has_written = !group.operations.is_empty();
         }

@@ -127,7 +127,7 @@ async fn authenticate(
 }
 
 /// Middleware: determines the caller of every request, or refuses it.
-pub(crate) async fn guard(
+pub(crate) async fn authenticate_request(
     State(app): State<AppState>,
     mut request: Request,
     next: Next,

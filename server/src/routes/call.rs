@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
-use crate::connections::read_limiter::begin;
+use crate::connections::parse_turns::begin;
 use crate::frames;
 use crate::problem::Problem;
 use crate::routes::idempotency_key::idempotency_key;

@@ -4,14 +4,14 @@ use axum::extract::State;
 use axum::response::Response;
 
 use crate::app_state::{AppState, CallerExtension};
-use crate::connections::read_limiter::ReadPermit;
+use crate::connections::parse_turns::ParseTurn;
 use crate::problem::Problem;
 use crate::routes::response::counted_json;
 use crate::{limits, openapi};
 
 /// A description takes as long as a large message to process, so it waits for the same turns.
-async fn turn(app: &AppState, by: &CallerExtension) -> Option<ReadPermit> {
-    app.read_limiter.permit(by, limits::LARGE_BYTES).await
+async fn turn(app: &AppState, by: &CallerExtension) -> Option<ParseTurn> {
+    app.parse_turns.permit(by, limits::LARGE_BYTES).await
 }
 
 /// Tables, columns and reducers.

@@ -11,7 +11,7 @@ use super::rows::row_of_result;
 use super::runs::call;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
-use crate::connections::read_limiter::begin;
+use crate::connections::parse_turns::begin;
 use crate::problem::Problem;
 
 /// A reducer as a route.

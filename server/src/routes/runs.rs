@@ -25,7 +25,7 @@ use super::response::json as as_json;
 use super::rows::{row_of_result, rows, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
-use crate::connections::read_limiter::{ReadPermit, begin};
+use crate::connections::parse_turns::{ParseTurn, begin};
 use crate::problem::Problem;
 use crate::routes::idempotency_key::idempotency_key;
 
@@ -98,7 +98,7 @@ pub(super) async fn start(
 struct RunRequest {
     body: StartRunBody,
     /// Held until the calls are in the engine's queue.
-    permit: Option<ReadPermit>,
+    permit: Option<ParseTurn>,
 }
 
 /// A run that a request has started.

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::message::{self, ReadMessage};
 use crate::arrivals::Arrivals;
-use crate::connections::read_limiter::{ReadLimiter, ReadPermit};
+use crate::connections::parse_turns::{ParseTurn, ParseTurns};
 use crate::{limits, unsent};
 
 /// What a message has taken. [`Admissions::admit`] takes it, and dropping the value returns it, however the message ends: with an
@@ -34,7 +34,7 @@ use crate::{limits, unsent};
 #[derive(Debug)]
 pub(super) struct Admission {
     message_bytes: Option<Reservation>,
-    turn: Option<ReadPermit>,
+    turn: Option<ParseTurn>,
     _room: Option<OwnedSemaphorePermit>,
     answer_bytes: Option<Reservation>,
     account: Account,
@@ -44,7 +44,7 @@ pub(super) struct Admission {
 pub(super) struct Admissions {
     /// Counts the message that arrives.
     arrivals: Arc<Arrivals>,
-    read_limiter: ReadLimiter,
+    parse_turns: ParseTurns,
     in_flight: Arc<Semaphore>,
     /// The account that counts answers.
     account: Account,
@@ -53,11 +53,11 @@ pub(super) struct Admissions {
 impl Admissions {
     pub(super) fn new(
         arrivals: Arc<Arrivals>,
-        read_limiter: ReadLimiter,
+        parse_turns: ParseTurns,
         account: Account,
     ) -> Admissions {
         let in_flight = Arc::new(Semaphore::new(limits::IN_FLIGHT));
-        Admissions { arrivals, read_limiter, in_flight, account }
+        Admissions { arrivals, parse_turns, in_flight, account }
     }
 
     /// Parses a complete message, and takes what it needs as soon as there is room for it.
@@ -70,7 +70,7 @@ impl Admissions {
         text: &str,
     ) -> Result<(ReadMessage, Admission), (Option<String>, Refusal)> {
         let message_bytes = self.arrivals.message();
-        let mut turn = self.read_limiter.permit(caller, text.len()).await;
+        let mut turn = self.parse_turns.permit(caller, text.len()).await;
         let message = message::read(text)?;
         let room = match weight(&message, text.len()) {
             None => {
@@ -82,7 +82,7 @@ impl Admissions {
                 Err(_) => {
                     drop(turn);
                     let room = Arc::clone(&self.in_flight).acquire_many_owned(weight).await;
-                    turn = self.read_limiter.permit(caller, text.len()).await;
+                    turn = self.parse_turns.permit(caller, text.len()).await;
                     room.ok()
                 }
             },
@@ -105,7 +105,7 @@ impl Admissions {
 
 impl Admission {
     /// Takes the turn out, for the first poll of the work.
-    pub(super) fn turn(&mut self) -> Option<ReadPermit> {
+    pub(super) fn turn(&mut self) -> Option<ParseTurn> {
         self.turn.take()
     }
 

@@ -27,7 +27,7 @@ use super::running::RunningQueries;
 use super::writer::{Command, OutgoingMessage, Subscribe};
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::{Lifecycle, Phase};
-use crate::connections::read_limiter::begin;
+use crate::connections::parse_turns::begin;
 use crate::{frames, limits};
 
 /// The answer to a message: its text, and what the message has taken.
@@ -75,7 +75,7 @@ impl Reader<'_> {
                 () = &mut draining => {
                     return SessionEnd::Close(close_code::AWAY, "the server is shutting down");
                 }
-                refusal = &mut invalid => return self.put_out(&refusal).await,
+                refusal = &mut invalid => return self.end_invalid(&refusal).await,
                 () = self.full.notified() => return SessionEnd::Close(close_code::AGAIN, UNREAD),
                 message = timeout(limits::SILENCE_TIMEOUT, stream.next()) => message,
             };
@@ -88,10 +88,10 @@ impl Reader<'_> {
             };
             // Once a revocation is acknowledged, no later message may use the credential.
             if let Err(refusal) = authenticator.check(&mut self.session).await {
-                return self.put_out(&refusal).await;
+                return self.end_invalid(&refusal).await;
             }
             let taken = match message {
-                Message::Text(text) => self.take(&text).await,
+                Message::Text(text) => self.handle(&text).await,
                 Message::Binary(_) => {
                     self.admissions.discard();
                     let refusal = Refusal::new(Code::BadRequest, "the message is binary")
@@ -117,7 +117,7 @@ impl Reader<'_> {
     }
 
     /// The credentials are no longer valid.
-    async fn put_out(&self, refusal: &Refusal) -> SessionEnd {
+    async fn end_invalid(&self, refusal: &Refusal) -> SessionEnd {
         match self.answer(frames::error(None, refusal)).await {
             Ok(()) => SessionEnd::Close(close_code::POLICY, "the credentials are no longer valid"),
             Err(WriterGone) => SessionEnd::Gone,
@@ -125,7 +125,7 @@ impl Reader<'_> {
     }
 
     /// Handles a message: completes or starts the work.
-    async fn take(&self, text: &str) -> Result<(), WriterGone> {
+    async fn handle(&self, text: &str) -> Result<(), WriterGone> {
         tracing::trace!(name: "arrived", bytes = text.len(), "a message has arrived");
         let admitted = tokio::select! {
             admitted = self.admissions.admit(&self.session.caller, text) => admitted,

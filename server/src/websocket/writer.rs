@@ -107,7 +107,7 @@ impl<'a> Writer<'a> {
         loop {
             let done = match self.next().await {
                 Ok(WriterEvent::Update(update)) => self.send_updates(update).await,
-                Ok(WriterEvent::Command(command)) => self.obey(command).await,
+                Ok(WriterEvent::Command(command)) => self.execute(command).await,
                 Err(stop) => return stop,
             };
             if let Err(stop) = done {
@@ -124,7 +124,7 @@ impl<'a> Writer<'a> {
             tokio::select! {
                 update = &mut update => return Ok(WriterEvent::Update(update)),
                 Some(command) = self.commands.recv() => return Ok(WriterEvent::Command(command)),
-                due = self.sender.due() => self.sender.say(due).await?,
+                outgoing = self.sender.next_outgoing() => self.sender.send_outgoing(outgoing).await?,
             }
         }
     }
@@ -142,7 +142,7 @@ impl<'a> Writer<'a> {
             let fits = bytes < limits::WRITE_BUFFER_BYTES;
             match fits.then(|| self.connection.try_next()).flatten() {
                 Some(next) => {
-                    self.sender.gather(text).await?;
+                    self.sender.buffer(text).await?;
                     update = next;
                 }
                 None => {
@@ -154,7 +154,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    async fn obey(&mut self, command: Command) -> Result<(), WriterStop> {
+    async fn execute(&mut self, command: Command) -> Result<(), WriterStop> {
         match command {
             Command::Subscribe(subscribe, admission) => {
                 // From here on the subscription counts its parameters and its result.
@@ -166,7 +166,7 @@ impl<'a> Writer<'a> {
                     loop {
                         tokio::select! {
                             subscribed = &mut subscribed => break subscribed,
-                            due = self.sender.due() => self.sender.say(due).await?,
+                            outgoing = self.sender.next_outgoing() => self.sender.send_outgoing(outgoing).await?,
                         }
                     }
                 };
@@ -211,7 +211,7 @@ impl<'a> SocketSender<'a> {
     }
 
     /// Waits until there is something to send. Cancelling the wait loses nothing.
-    async fn due(&mut self) -> Outgoing {
+    async fn next_outgoing(&mut self) -> Outgoing {
         tokio::select! {
             answer = self.answers.recv() => answer.map_or(Outgoing::End, Outgoing::Answer),
             _ = self.pings.tick() => Outgoing::Ping,
@@ -219,8 +219,8 @@ impl<'a> SocketSender<'a> {
     }
 
     /// Sends it.
-    async fn say(&mut self, due: Outgoing) -> Result<(), WriterStop> {
-        match due {
+    async fn send_outgoing(&mut self, outgoing: Outgoing) -> Result<(), WriterStop> {
+        match outgoing {
             Outgoing::Answer(answer) => self.answer(answer).await,
             Outgoing::Ping => self.send(Message::Ping(Default::default())).await,
             Outgoing::End => Err(WriterStop::Done),
@@ -234,7 +234,7 @@ impl<'a> SocketSender<'a> {
             tracing::trace!(name: "sending", "the socket has an answer to send");
             let next = self.answers.try_recv().ok();
             match (text, &next) {
-                (Some(text), Some(_)) => self.gather(text).await?,
+                (Some(text), Some(_)) => self.buffer(text).await?,
                 (Some(text), None) => self.send_text(text).await?,
                 (None, _) => self.flush().await?,
             }
@@ -246,7 +246,7 @@ impl<'a> SocketSender<'a> {
     }
 
     /// Buffers a message for the next write.
-    async fn gather(&mut self, text: String) -> Result<(), WriterStop> {
+    async fn buffer(&mut self, text: String) -> Result<(), WriterStop> {
         self.sink.feed(Message::text(text)).await.map_err(|_| WriterStop::Broken)
     }
 

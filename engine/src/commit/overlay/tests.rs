@@ -15,7 +15,7 @@ fn missing_rows_are_not_cached_without_limit() {
     let mut overlay = Overlay::default();
     for nth in 0..10 * KEPT_ROWS {
         overlay.note(RequestIdRow::SPEC, &key(nth), None);
-        overlay.committed();
+        overlay.group_finished();
         assert!(overlay.rows.len() <= KEPT_ROWS);
     }
 }
@@ -27,7 +27,7 @@ fn large_unmodified_rows_are_not_cached() {
         let row = Row::from([Value::Blob(vec![0; bytes])]);
         overlay.note(RequestIdRow::SPEC, &key(nth), Some(row));
     }
-    overlay.committed();
+    overlay.group_finished();
     assert!(overlay.get(RequestIdRow::SPEC, &key(0)).is_some());
     assert!(overlay.get(RequestIdRow::SPEC, &key(1)).is_none());
 }

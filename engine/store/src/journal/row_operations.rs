@@ -131,12 +131,12 @@ impl RowOperations {
     }
 
     /// Sets the savepoint.
-    pub(crate) fn savepoint(&mut self) {
+    pub(crate) fn begin_unit(&mut self) {
         self.savepoint = (self.bytes.len(), self.tables.len());
     }
 
     /// Drops the operations since the savepoint.
-    pub(crate) fn rollback_to_savepoint(&mut self) {
+    pub(crate) fn undo_unit(&mut self) {
         self.bytes.truncate(self.savepoint.0);
         self.tables.truncate(self.savepoint.1);
         self.long_texts.retain(|text| text.end <= self.savepoint.0);
@@ -364,10 +364,10 @@ mod tests {
     fn a_rolled_back_savepoint_leaves_no_operation_and_no_table() {
         let mut operations = RowOperations::new();
         operations.insert("a", &[Value::Integer(1)]);
-        operations.savepoint();
+        operations.begin_unit();
         operations.insert("b", &[Value::from("gone")]);
         operations.delete("a", &[Value::Integer(1)]);
-        operations.rollback_to_savepoint();
+        operations.undo_unit();
         operations.insert("c", &[Value::Null]);
         operations.insert("a", &[Value::Real(0.5)]);
         let (record, mut named, mut found) = (operations.into_record(), Vec::new(), Vec::new());
@@ -463,9 +463,9 @@ mod tests {
         let [kept, gone] = ["k", "g"].map(|text| text.repeat(100));
         let mut operations = RowOperations::new();
         operations.insert("a", &[Value::from(kept.as_str())]);
-        operations.savepoint();
+        operations.begin_unit();
         operations.insert("a", &[Value::from(gone.as_str())]);
-        operations.rollback_to_savepoint();
+        operations.undo_unit();
         operations.insert("a", &[Value::from("x".repeat(120))]);
         let arguments = kept.clone() + &gone;
         let places = [0..100, 100..200];

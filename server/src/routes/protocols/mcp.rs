@@ -57,7 +57,7 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
     let Incoming { app, session: auth, place, headers, content } = incoming;
     let headers = &headers;
     headers::check_origin(headers)?;
-    let permit = app.read_limiter.permit(&auth.caller, content.bytes()).await;
+    let permit = app.parse_turns.permit(&auth.caller, content.bytes()).await;
     let message = Message::parse(&content)?;
     drop(permit);
     let session = session_of(&app, &auth, headers)?;

@@ -24,7 +24,7 @@ use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::connections::read_limiter::ReadPermit;
+use crate::connections::parse_turns::ParseTurn;
 use crate::limits;
 use crate::problem::Problem;
 use crate::query_string;
@@ -97,7 +97,7 @@ async fn answer(
     by: &Caller,
     follower: Follower,
     encoder: ResponseEncoder,
-    permit: Option<ReadPermit>,
+    permit: Option<ParseTurn>,
 ) -> Result<Response, Problem> {
     let text = whole::encode(move || encoder.response(&follower.turn).to_string()).await?;
     drop(permit);

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::call::Interrupt;
 use super::decision::Decision;
 use crate::app_state::AppState;
-use crate::connections::read_limiter::begin;
+use crate::connections::parse_turns::begin;
 use crate::routes::rows::{hidden, objects};
 use crate::routes::runs;
 

@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use super::start::{RunRow, params};
 use crate::app_state::AppState;
-use crate::connections::read_limiter::ReadPermit;
+use crate::connections::parse_turns::ParseTurn;
 use crate::limits;
 use crate::routes::rows::hidden;
 
@@ -20,7 +20,7 @@ pub(super) async fn permit_to_load(
     app: &AppState,
     by: &Caller,
     run: &RunRow,
-) -> Result<Option<ReadPermit>, Refusal> {
+) -> Result<Option<ParseTurn>, Refusal> {
     let bytes = size_of_events(&app.engine, by, &run.id).await?;
     if bytes > limits::WHOLE_RUN_BYTES {
         let most = limits::WHOLE_RUN_BYTES;
@@ -33,7 +33,7 @@ pub(super) async fn permit_to_load(
 }
 
 /// Waits for the permit to encode what has this size.
-pub(super) async fn permit(app: &AppState, by: &Caller, bytes: usize) -> Option<ReadPermit> {
+pub(super) async fn permit(app: &AppState, by: &Caller, bytes: usize) -> Option<ParseTurn> {
     app.run_limiter.permit(by, bytes).await
 }
 

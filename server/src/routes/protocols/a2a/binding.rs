@@ -11,7 +11,7 @@ use super::super::whole;
 use super::error::{A2aError, A2aResult, Kind};
 use super::task::TaskEncoder;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::connections::read_limiter::ReadPermit;
+use crate::connections::parse_turns::ParseTurn;
 use crate::{single, unsent};
 
 /// The version of the protocol.
@@ -53,7 +53,7 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
 /// The value of an operation, or a stream.
 pub(super) enum A2aResponse {
     /// A large value has the permit to encode it.
-    Value(JsonValue, Option<ReadPermit>),
+    Value(JsonValue, Option<ParseTurn>),
     Stream(Box<TaskStream>),
 }
 
@@ -67,7 +67,7 @@ impl A2aResponse {
 /// A value as a response, which is counted for the caller until it is sent.
 pub(super) async fn respond(
     account: &Account,
-    permit: Option<ReadPermit>,
+    permit: Option<ParseTurn>,
     encode: impl FnOnce() -> String + Send + 'static,
 ) -> A2aResult<Response> {
     let text = whole::encode(encode).await?;

@@ -36,7 +36,7 @@ use super::task::Framing;
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBytes;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::connections::read_limiter::ReadPermit;
+use crate::connections::parse_turns::ParseTurn;
 
 /// The types of the request and the response of an operation.
 fn types(operation: Operation) -> (MessageType, MessageType) {
@@ -113,7 +113,7 @@ pub(in crate::routes) async fn call(
 /// A message, and its reservation until it is sent.
 async fn encode(
     account: &Account,
-    permit: Option<ReadPermit>,
+    permit: Option<ParseTurn>,
     encode: impl FnOnce() -> Bytes + Send + 'static,
 ) -> A2aResult<(Bytes, Reservation)> {
     let message = whole::encode(encode).await?;

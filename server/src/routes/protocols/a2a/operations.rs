@@ -25,7 +25,7 @@ use super::{card, push, records};
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
-use crate::connections::read_limiter::ReadPermit;
+use crate::connections::parse_turns::ParseTurn;
 use crate::limits;
 
 /// A client of an agent.
@@ -169,8 +169,8 @@ impl Peer {
     }
 
     /// Waits for the turn in which a large message is processed.
-    async fn turn(&self) -> Option<ReadPermit> {
-        self.app.read_limiter.permit(self.by(), self.bytes).await
+    async fn turn(&self) -> Option<ParseTurn> {
+        self.app.parse_turns.permit(self.by(), self.bytes).await
     }
 
     /// The task of a message that was accepted before.

@@ -17,7 +17,7 @@ use crate::limits;
 
 /// The turns. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct ReadLimiter(Arc<State>);
+pub(crate) struct ParseTurns(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -34,7 +34,7 @@ struct Semaphores(Mutex<HashMap<String, Weak<Semaphore>>>);
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ReadPermit {
+pub(crate) struct ParseTurn {
     _of_all: OwnedSemaphorePermit,
     _of_tenant: OwnedSemaphorePermit,
     _of_caller: OwnedSemaphorePermit,
@@ -43,15 +43,15 @@ pub(crate) struct ReadPermit {
 /// Number of tracked names above which idle ones are removed.
 const REMEMBERED: usize = 1_024;
 
-impl ReadLimiter {
+impl ParseTurns {
     /// For this machine.
-    pub(crate) fn new(names: &Tenants) -> ReadLimiter {
+    pub(crate) fn new(names: &Tenants) -> ParseTurns {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        ReadLimiter::of(processors.div_ceil(2), names)
+        ParseTurns::of(processors.div_ceil(2), names)
     }
 
-    fn of(permits: usize, names: &Tenants) -> ReadLimiter {
-        ReadLimiter(Arc::new(State {
+    fn of(permits: usize, names: &Tenants) -> ParseTurns {
+        ParseTurns(Arc::new(State {
             all: Arc::new(Semaphore::new(permits)),
             tenants: Semaphores::default(),
             callers: Semaphores::default(),
@@ -60,7 +60,7 @@ impl ReadLimiter {
     }
 
     /// Waits for the turn of a message of this size. Small messages do not wait, and get no turn.
-    pub(crate) async fn permit(&self, caller: &Caller, bytes: usize) -> Option<ReadPermit> {
+    pub(crate) async fn permit(&self, caller: &Caller, bytes: usize) -> Option<ParseTurn> {
         if bytes < limits::LARGE_BYTES {
             return None;
         }
@@ -71,7 +71,7 @@ impl ReadLimiter {
         let tenant = state.names.key(caller);
         let _of_tenant = state.tenants.of(&tenant).acquire_owned().await.ok()?;
         let _of_all = Arc::clone(&state.all).acquire_owned().await.ok()?;
-        Some(ReadPermit { _of_all, _of_tenant, _of_caller })
+        Some(ParseTurn { _of_all, _of_tenant, _of_caller })
     }
 }
 
@@ -93,7 +93,7 @@ impl Semaphores {
 
 /// Polls work once within the turn, and completes it afterwards: a call reaches the engine's queue
 /// in its first poll.
-pub(crate) async fn begin<T>(permit: Option<ReadPermit>, work: impl Future<Output = T>) -> T {
+pub(crate) async fn begin<T>(permit: Option<ParseTurn>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
     drop(permit);
@@ -122,7 +122,7 @@ mod tests {
     /// Each identity had a turn of its own: a tenant with many tokens delayed the large messages of others.
     #[tokio::test]
     async fn tenants_take_turns_except_for_small_messages() {
-        let limiter = ReadLimiter::of(1, &Tenants::default());
+        let limiter = ParseTurns::of(1, &Tenants::default());
         let order = Mutex::new(Vec::new());
         let (flood, ann) = (caller("zeta/0"), caller("acme/ann"));
         let first = limiter.permit(&flood, limits::LARGE_BYTES).await;
@@ -153,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_ends_when_the_work_waits() {
-        let limiter = ReadLimiter::of(1, &Tenants::default());
+        let limiter = ParseTurns::of(1, &Tenants::default());
         let ann = caller("acme/ann");
         let (started, hear) = tokio::sync::oneshot::channel();
         let permit = limiter.permit(&ann, limits::LARGE_BYTES).await;
