@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use abide_live::BindingId;
 use abide_schema::{Refusal, Seq};
 use abide_store::Segment;
 use tokio::sync::watch;
@@ -20,10 +19,7 @@ use crate::metrics::Metrics;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::publisher::Publication;
-use crate::subscriptions::shared_delta::SharedDelta;
-
-/// The changes of a commit in the results of live queries.
-pub(crate) type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
+use crate::subscriptions::shared_delta::Deltas;
 
 /// A group that the writer has finished: its record is in the journal and not known to be synced. Without events it
 /// only has answers, which leave after those of the groups before it.

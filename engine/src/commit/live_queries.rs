@@ -14,7 +14,6 @@ use abide_schema::share::{ShareKey, Tenants};
 use abide_schema::{Code, Refusal, Row, Scope};
 use abide_store::{Reader, StoreError, Writer};
 
-use crate::commit::durable::Deltas;
 use crate::commit::fair_queue::Turn;
 use crate::commit::held_subscriptions::HeldSubscriptions;
 use crate::commit::jobs::{
@@ -33,7 +32,7 @@ use crate::queries::readers::ReaderJob;
 use crate::queries::statement_limits::fill_limits;
 use crate::queries::tables::LiveTables;
 use crate::subscriptions::hub::Hub;
-use crate::subscriptions::shared_delta::{ResultChange, SharedDelta};
+use crate::subscriptions::shared_delta::{Deltas, ResultChange, SharedDelta};
 
 /// The live queries that have subscribers.
 pub(crate) struct LiveQueries {

@@ -30,7 +30,7 @@ use crate::access::policies::TransactionPolicies;
 use crate::access::rate_limiter::RateLimiter;
 use crate::commit::continued::{HeldAnswers, LastStep};
 use crate::commit::deferred::Deferred;
-use crate::commit::durable::{Commit, Deltas};
+use crate::commit::durable::Commit;
 use crate::commit::execute::{Executor, RollbackPoint};
 use crate::commit::fair_queue::{Entry, Turn};
 use crate::commit::group::CommitGroup;
@@ -50,6 +50,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::queries::readers::ReaderJob;
+use crate::subscriptions::shared_delta::Deltas;
 
 /// The writer thread. It ends when its queue is closed and drained.
 pub(crate) struct WriterThread {

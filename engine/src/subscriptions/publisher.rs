@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use abide_schema::Seq;
 
-use crate::commit::durable::Deltas;
 use crate::commit::queue::Queue;
 use crate::fault_points::FaultPoint;
 use crate::metrics::Metrics;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::subscriptions::hub::Hub;
+use crate::subscriptions::shared_delta::Deltas;
 
 /// A commit for the publisher.
 pub(crate) type Publication = (Seq, Deltas);

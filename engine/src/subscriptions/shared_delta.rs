@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use abide_live::{Delta, DeltaJson};
+use abide_live::{BindingId, Delta, DeltaJson};
 use abide_schema::{Checksum, Refusal, limits};
 
 use crate::subscriptions::buffers::{Account, Share, SharedBytes};
@@ -24,6 +24,9 @@ pub enum ResultChange {
 
 /// The rows of a change that contains none.
 static NO_ROWS: LazyLock<Delta> = LazyLock::new(Delta::default);
+
+/// The changes of a commit in the results of live queries.
+pub(crate) type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
 
 /// A change of a result, shared by all its subscribers.
 #[derive(Debug)]
