@@ -224,6 +224,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     };
     let mut missing = project.missing_programs();
     missing.extend(project.literal_secrets());
+    missing.extend(project.unlisted_mcp_tools());
     let sandbox = project.sandbox.as_ref();
     let unreadable = sandbox.map(|it| it.unreadable_on_path()).unwrap_or_default();
     let AgentProject { mut catalog, models, tools, .. } = project;

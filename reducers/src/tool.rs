@@ -357,6 +357,18 @@ pub fn register_tool(
     Ok(ReducerResult::Fresh(tool))
 }
 
+impl RegisterTool {
+    /// Checks what the reducer checks without looking at rows: the time limit, retries, approvals, limits and rates.
+    ///
+    /// # Errors
+    /// `bad_arguments`.
+    pub fn check_terms(&self) -> Result<(), Refusal> {
+        check::optional_name("required_capability", self.required_capability.as_deref())?;
+        let RegisterTool { timeout_ms, retry, approval, limits, .. } = self;
+        check_policies(*timeout_ms, retry.as_ref(), approval.as_ref(), limits.as_ref())
+    }
+}
+
 fn check_policies(
     timeout_ms: Option<i64>,
     retry: Option<&Retry>,

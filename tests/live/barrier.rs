@@ -258,8 +258,9 @@ impl BarrierFixture {
         let selects = TABLES.iter().map(|table| {
             let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
             let owners = if table.name == "sessions" { Vec::new() } else { vec![session] };
-            let within = ScopeMembership { owners, column: "scope", keys: &keys };
             let condition = policy(table.name);
+            let is_tested_first = condition.contains("SELECT");
+            let within = ScopeMembership { owners, column: "scope", keys: &keys, is_tested_first };
             (
                 table.name.to_owned(),
                 select_of(table.name, &columns, Some(&within), Some(&condition)),

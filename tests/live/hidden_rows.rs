@@ -270,8 +270,8 @@ fn views_over_their_budget_tell_nothing_about_a_subscription() {
 }
 
 /// Returns the steps of commits that add 50 messages to a session of another tenant with so many messages, alone and together with
-/// a message of the caller's. A policy of the caller reads all messages of a session.
-fn steps_of_a_policy_that_scans(existing: usize) -> [u64; 2] {
+/// a message of the caller's, and of the query itself. A policy of the caller reads all messages of a session.
+fn steps_of_a_policy_that_scans(existing: usize) -> [u64; 3] {
     let fixture = BarrierFixture::new();
     let of_session =
         "EXISTS (SELECT 1 FROM messages AS m WHERE m.session_id = sessions.id AND m.body = 'open')";
@@ -293,7 +293,7 @@ fn steps_of_a_policy_that_scans(existing: usize) -> [u64; 2] {
     for at in 0..existing {
         add(&mut db, &format!("before {at}"), "HIDDEN-theirs");
     }
-    ["alone", "together"].map(|name| {
+    let [alone, together] = ["alone", "together"].map(|name| {
         let before = read_state(&db.0, &TABLES);
         let spent = router.counters().spent;
         for at in 0..50 {
@@ -305,15 +305,20 @@ fn steps_of_a_policy_that_scans(existing: usize) -> [u64; 2] {
         let changes = net(&before, &read_state(&db.0, &TABLES));
         router.commit(&changes, &mut Metered::new(&mut db));
         (router.counters().spent - spent).steps
-    })
+    });
+    let snapshot = db.run(all.snapshot_sql(), all.params(), &mut |_| {});
+    // Each row costs the lookup of its session.
+    let steps = snapshot.expect("the query succeeds").steps / (existing as u64 + 100);
+    [alone, together, steps]
 }
 
 /// A tenant's messages held the writer for seconds, because each was joined with all messages of its session to find the live queries
-/// of another tenant, whose policy reads them. The class: work for rows that a caller does not see, which its policy multiplies.
+/// of another tenant, whose policy reads them. Later, 13,000 messages of one tenant ended the queries of another, because its policy was
+/// tested on each of them before its scope. The class: work for rows that a caller does not see, which its policy multiplies.
 #[test]
 fn a_policy_that_scans_is_evaluated_for_visible_rows_only() {
     let [few, many] = [50, 800].map(steps_of_a_policy_that_scans);
     for (few, many) in few.into_iter().zip(many) {
-        assert!(many < few + few / 4, "{few} steps with 50 messages, {many} with 800");
+        assert!(many <= few + few / 4, "{few} steps with 50 messages, {many} with 800");
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use abide_client::arguments::RegisterAgent;
 use abide_client::{AgentAllow, AgentMode};
 use abide_programs::{CliConfig, ParserChoice, Parsers};
-use abide_tools::{A2aConfig, BackendName, Selection, Tools};
+use abide_tools::{A2aConfig, BackendName, Selection, Tools, tool_matches};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -317,7 +317,22 @@ impl AgentDefinition {
 
     /// Whether the definition demands an approval of the calls of a tool.
     pub fn asks_for(&self, tool: &str) -> bool {
-        self.interrupt_on.get(tool).is_some_and(|permission| permission.0)
+        self.approval_of(tool).unwrap_or(false)
+    }
+
+    /// What `interrupt_on` says about a tool; `None` if it says nothing. Its own name counts more than a pattern, and a pattern that
+    /// demands an approval more than one that does not. Patterns do not mean the tools of the runtime that nobody may
+    /// name, such as that of a plan.
+    pub fn approval_of(&self, tool: &str) -> Option<bool> {
+        if let Some(permission) = self.interrupt_on.get(tool) {
+            return Some(permission.0);
+        }
+        let is_open = [TASK, REQUEST_SUPERVISOR].contains(&tool) || MEMORY_TOOLS.contains(&tool);
+        if RESERVED.contains(&tool) && !is_open {
+            return None;
+        }
+        let meant = self.interrupt_on.iter().filter(|(pattern, _)| tool_matches(pattern, tool));
+        meant.map(|(_, permission)| permission.0).reduce(|one, other| one || other)
     }
 
     /// Whether the agent keeps a plan.
@@ -605,6 +620,17 @@ impl AgentDefinition {
         let pausing = pausing.filter(|name| !is_agent(name) && !is_runtime(name));
         let named = asked.chain(pausing).cloned().collect();
         tools.view(Selection { tools: Some(named), ..Selection::default() })?;
+        let own_tools = tools.view(self.selection())?.names();
+        let unused = self.interrupt_on.keys().find(|name| {
+            tools.get(name).is_some() && !own_tools.contains(*name) && !is_agent(name)
+        });
+        if let Some(name) = unused {
+            let why = format!(
+                "interrupt_on names {name}, which is not among the tools of the agent: calls of \
+                 other agents, also of its subagents, are not asked for"
+            );
+            return Err(DefinitionError::Contradiction(why));
+        }
         for tool in self.agent_tools() {
             if tools.get(&tool.name).is_some() {
                 let why = format!("as a tool the agent needs another name: {} exists", tool.name);

@@ -316,6 +316,7 @@ impl DefinitionError {
                 ToolsError::Duplicate { name }
                 | ToolsError::Name { name }
                 | ToolsError::Schema { name, .. }
+                | ToolsError::Terms { name, .. }
                 | ToolsError::Source { name } => Some(name.as_str()),
                 _ => None,
             },

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use abide_client::{PauseStage, Run};
+use abide_tools::tool_matches;
 use serde::{Deserialize, Serialize};
 
 use crate::error::InvalidSetting;
@@ -46,7 +47,7 @@ impl PauseRule {
 
     /// Why the run pauses, if the rule demands it.
     pub fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
-        let calls = |name: &String| point.tools.contains(&name.as_str());
+        let calls = |name: &String| point.tools.iter().any(|tool| tool_matches(name, tool));
         let tokens = point.run.input_tokens + point.run.output_tokens;
         let holds = self.at == point.stage
             && (self.tools.is_empty() || self.tools.iter().any(calls))

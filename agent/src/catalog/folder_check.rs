@@ -12,7 +12,8 @@ use abide_definitions::middleware::Middleware;
 use abide_models::{ModelSelection, Models, ModelsConfig, ResolveError};
 use abide_programs::{CliConfig, EnvValue};
 use abide_tools::{
-    A2aConfig, BackendName, Environment, Sandbox, SubprocessToolConfig, Tools, ToolsError,
+    A2aConfig, BackendName, Environment, McpServer, Sandbox, SubprocessToolConfig, Tools,
+    ToolsError, UnlistedName,
 };
 
 use crate::catalog::agents::{CONFIG, Catalog, CatalogSnapshot, Problem, name_in};
@@ -141,6 +142,18 @@ impl AgentProject {
         let sections = self.source.sections.iter();
         let found = sections.flat_map(|(name, section)| literal_secrets(name, section));
         found.map(|error| self.catalog.problem_of_config(error)).collect()
+    }
+
+    /// The names in definitions of MCP servers that are those of none of their tools: what they were meant to restrict is not
+    /// restricted.
+    #[must_use]
+    pub fn unlisted_mcp_tools(&self) -> Vec<Problem> {
+        let unlisted = self.servers.iter().flat_map(McpServer::unlisted);
+        let problem = |UnlistedName { name, why }| {
+            let error = DefinitionError::Config { code: "unknown_tool", why, subject: name };
+            self.catalog.problem_of_config(error)
+        };
+        unlisted.map(problem).collect()
     }
 
     /// The programs of `abide.yaml` that do not exist on this machine.

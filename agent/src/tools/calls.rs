@@ -10,7 +10,7 @@
 use abide_client::arguments::{CancelToolCall, ClaimToolCall, RequestToolCall};
 use abide_client::{Call, Code, Error, ToolCall, ToolCallStatus};
 use abide_definitions::middleware::{Middleware, ToolRetry};
-use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome};
+use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, tool_matches};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,7 @@ pub(crate) fn to_request(
         claim_lease_ms: claims.then(|| millis(settings.lease)),
         worker: claims.then(|| settings.driver.clone()),
         provider_call_id: Some(call.provider_call_id.clone()).filter(|id| !id.is_empty()),
-        needs_approval: driver.agent.definition.interrupt_on.get(&call.name).map(|it| it.0),
+        needs_approval: driver.agent.definition.approval_of(&call.name),
         ..RequestToolCall::new(&call.call_id, session_id, &call.name, arguments)
     };
     Ok(driver.run_lease.request(request))
@@ -312,10 +312,7 @@ fn retries(
         failure,
         None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
     );
-    let selects = |name: &String| match name.strip_suffix('*') {
-        Some(prefix) => claimed.tool_name.starts_with(prefix),
-        None => *name == claimed.tool_name,
-    };
+    let selects = |name: &String| tool_matches(name, &claimed.tool_name);
     let mut rules = driver.middleware().filter_map(|entry| match entry {
         Middleware::ToolRetry(retry) => Some(retry),
         _ => None,

@@ -51,6 +51,38 @@ async fn an_undecided_call_halts_the_whole_answer() {
     fixture.close().await;
 }
 
+/// Class: a pattern that a check understands and the enforcement does not. `interrupt_on: { "*": true }` was accepted, and every tool
+/// ran without an approval; so was a pattern of a rule that pauses. The own name of a tool counts more than a pattern, and the
+/// plan of the runtime, which nobody can name, is not meant.
+#[tokio::test]
+async fn patterns_demand_approvals_and_pauses() {
+    let script = SCRIPT.replace(
+        "- calls:",
+        "- calls:\n      - { name: manage_todo_list, arguments: { operation: read } }",
+    );
+    for (asks, asked) in [
+        (r#"{ "*": true }"#, vec!["look", "note", "pay"]),
+        (r#"{ "p*": true, "no*": true, "n*": false }"#, vec!["note", "pay"]),
+        (r#"{ "*": true, look: false }"#, vec!["note", "pay"]),
+    ] {
+        let definition = format!("tools: [\"*\"]\nplanning: true\ninterrupt_on: {asks}\n");
+        let fixture = RuntimeFixture::of(&definition, &script).await;
+        fixture.begin("Go on.").await;
+        fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
+        let sql = "SELECT c.tool_name FROM approvals a JOIN tool_calls c ON c.call_id = a.call_id ORDER BY 1";
+        let found: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        let found: Vec<&str> = found.iter().map(|(name,)| name.as_str()).collect();
+        assert_eq!(found, asked, "{asks}");
+        fixture.close().await;
+    }
+    let pauses = "tools: [\"*\"]\npause: [{ at: after_agent, tools: [\"p*\"] }]\n";
+    let fixture = RuntimeFixture::of(pauses, SCRIPT).await;
+    fixture.begin("Go on.").await;
+    fixture.until("SELECT run_id FROM pauses WHERE stage = 'after_agent'").await;
+    assert_eq!(fixture.ledger(), [""; 0], "nothing starts before the pause ends");
+    fixture.close().await;
+}
+
 /// `tool_approval` events: a pending approval is the interrupt; a decision is a status event when it takes effect. A
 /// rejection is the result of the call, with the comment, and the run continues.
 #[tokio::test]

@@ -199,6 +199,17 @@ async fn a_broken_configuration_changes_nothing_and_is_reported() {
             with("mcp_servers: [{ name: files }]"),
             "problem: abide.yaml:7:23: invalid definition of files: it needs either command or url",
         ),
+        // It was half applied: the new program ran under the old terms of the tool, because no row can have these.
+        (
+            CONFIG
+                .replace("before", "after")
+                .replace("command:", "retry: { max_attempts: 0 }, command:"),
+            "problem: abide.yaml:6:13: the tool look cannot be registered: max_attempts is 0, not between 1 and 1000",
+        ),
+        (
+            CONFIG.replace("command:", "limits: { rate: { calls: 0, per_ms: 1 } }, command:"),
+            "problem: abide.yaml:6:13: the tool look cannot be registered: rate.calls is 0, not between 1 and ",
+        ),
         (with("sandbox: { workspace: nowhere }"), "problem: abide.yaml:7:1: "),
         (with("models: ["), "problem: abide.yaml:"),
     ] {

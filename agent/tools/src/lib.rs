@@ -82,11 +82,13 @@ pub use event_reader::{EventReader, EventTooLarge};
 pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
-pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer};
+pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer, UnlistedName};
 pub use media_type::media_type;
 pub use oauth::{McpLogin, OAuthConfig, OAuthError, TokenEndpointAuth, forget_mcp_login};
 pub use outcome::{Failure, ToolOutcome};
-pub use registry::{AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError};
+pub use registry::{
+    AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError, tool_matches,
+};
 pub use sandbox::{
     Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox,
     SandboxBackend, SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends,

@@ -21,7 +21,7 @@ mod tool;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abide_client::Effect;
@@ -36,6 +36,7 @@ use crate::registry::{Tools, ToolsError};
 use connection::{Endpoint, ListLimits};
 use parked::ParkedCalls;
 use server::Server;
+pub use server::UnlistedName;
 pub use status::McpStatus;
 
 /// The definition of an MCP server: with `command` or `url`.
@@ -78,13 +79,14 @@ pub struct McpServerConfig {
     /// retried.
     #[serde(default = "yes")]
     pub required: bool,
-    /// The tools to use, by the server's names; `*` at the end of a name matches any suffix. The default is all.
+    /// The tools to use, by the server's names or by the names that they have here; `*` at the end of a name matches any suffix.
+    /// The default is all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<Vec<String>>,
     /// The tools whose calls need approval, in the same format.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs_approval: Vec<String>,
-    /// The effects of tools, by the server's names, if annotations are missing or not trusted.
+    /// The effects of tools, by the same names, if annotations are missing or not trusted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub effects: BTreeMap<String, Effect>,
     /// Timeout of a call, in milliseconds; the default is 60,000.
@@ -295,6 +297,7 @@ impl PreparedMcpServer {
             tools: tools.clone(),
             link: Mutex::default(),
             parked: ParkedCalls::default(),
+            unlisted: std::sync::Mutex::default(),
             closing: CancellationToken::new(),
             prefix,
             name,
@@ -354,6 +357,12 @@ impl McpServer {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.server.name
+    }
+
+    /// The names in its definition that are those of none of the tools which it has listed last.
+    #[must_use]
+    pub fn unlisted(&self) -> Vec<UnlistedName> {
+        self.server.unlisted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The status.

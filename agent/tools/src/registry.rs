@@ -26,7 +26,7 @@ use crate::tool::{Tool, ToolContext, ToolDeclaration};
 
 pub use configured::ConfiguredTools;
 pub(crate) use view::matches_any;
-pub use view::{AdmittedCall, Selection, ToolView};
+pub use view::{AdmittedCall, Selection, ToolView, tool_matches};
 
 /// Maximum length of a name that all providers accept.
 pub(crate) const NAME_CHARS: usize = 64;
@@ -98,6 +98,14 @@ pub enum ToolsError {
         /// The error.
         why: String,
     },
+    /// A limit, a rate, a retry or an approval that no tool can have.
+    #[error("the tool {name} cannot be registered: {why}")]
+    Terms {
+        /// The tool.
+        name: String,
+        /// The error.
+        why: String,
+    },
     /// Two sources have the same name.
     #[error("tool source {name} already exists")]
     Source {
@@ -133,6 +141,7 @@ impl ToolsError {
             ToolsError::Duplicate { .. } => "duplicate_tool",
             ToolsError::Name { .. } => "bad_tool_name",
             ToolsError::Schema { .. } => "bad_tool_schema",
+            ToolsError::Terms { .. } => "bad_tool_terms",
             ToolsError::Source { .. } => "duplicate_source",
             ToolsError::Unknown { .. } => "unknown_tool",
         }
@@ -306,6 +315,10 @@ impl Entry {
         }
         let parameters = Parameters::of(parameters)
             .map_err(|why| ToolsError::Schema { name: name.clone(), why })?;
+        // A tool that cannot be registered must not replace one that is.
+        if let Err(refusal) = tool.declaration().manifest().check_terms() {
+            return Err(ToolsError::Terms { name: name.clone(), why: refusal.detail });
+        }
         Ok(Entry { tool, parameters: Arc::new(parameters), source })
     }
 }

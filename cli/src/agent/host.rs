@@ -422,6 +422,7 @@ impl LoadedProject {
             .missing_programs()
             .into_iter()
             .chain(project.literal_secrets())
+            .chain(project.unlisted_mcp_tools())
             .chain(problems)
             .partition(|problem| problem.error.is_warning());
         let texts = |problems: &[Problem]| -> Vec<String> {

@@ -246,11 +246,23 @@ impl Policies {
             owners: path.references.clone(),
             column: path.scope_column,
             keys: &keys,
+            is_tested_first: self.has_subquery(rows, class, table),
         });
         let select = select_of(table.name, &columns, within.as_ref(), condition.as_deref());
         // Only auditors see events without a session, including those of reducers with secrets.
         let is_whole_log = table.name == EVENTS && keys.is_empty() && class.role == AUDITOR;
         Some(if is_whole_log { self.without_secrets(&columns, &select) } else { select })
+    }
+
+    /// Whether a policy of the table, or of the table that owns its rows, has a subquery.
+    fn has_subquery(&self, rows: &PolicyRows, class: &PrincipalClass, table: &TableSpec) -> bool {
+        let owner = self.owners.get(table.name).and_then(|path| path.references.last());
+        let owner = owner.and_then(|owner| self.tables.iter().find(|it| it.name == owner.table));
+        let policies = [Some(table), owner.copied()].into_iter().flatten();
+        policies.flat_map(|table| of_role(rows, table, &class.role)).any(|policy| {
+            let condition = policy.condition.as_deref().unwrap_or_default();
+            condition.to_ascii_lowercase().contains("select")
+        })
     }
 
     /// The SELECT that replaces the log, without secret members of arguments and results.

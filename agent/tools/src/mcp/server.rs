@@ -39,6 +39,17 @@ pub(super) struct Server {
     pub(super) closing: CancellationToken,
     /// The calls whose questions wait for an answer.
     pub(super) parked: ParkedCalls,
+    /// The names in the definition that had no effect when the tools were listed last.
+    pub(super) unlisted: std::sync::Mutex<Vec<UnlistedName>>,
+}
+
+/// A name in the definition of a server that is that of none of its tools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnlistedName {
+    /// The name.
+    pub name: String,
+    /// A sentence with the setting, the name and what the server has.
+    pub why: String,
 }
 
 /// The connection, if there is one.

@@ -1,6 +1,6 @@
 //! A tool of an MCP server.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use abide_client::Effect;
 use futures_util::FutureExt;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::call::McpCall;
-use super::server::Server;
+use super::server::{Server, UnlistedName};
 use crate::outcome::{Failure, ToolOutcome};
 use crate::registry::{NAME_CHARS, matches_any};
 use crate::tool::{Invocation, Tool, ToolDeclaration};
@@ -30,45 +30,77 @@ impl McpTool {
         let name = tool.name.into_owned();
         let annotations = tool.annotations.map(|annotations| json!(annotations));
         let declared = annotations.as_ref().map(Effect::of_annotations);
-        let effect = server.effects.get(&name).copied().or(declared).unwrap_or(Effect::AtMostOnce);
+        let named_here = name_here(&server.prefix, &name);
+        let configured = server.effects.get(&name).or_else(|| server.effects.get(&named_here));
+        let effect = configured.copied().or(declared).unwrap_or(Effect::AtMostOnce);
         let description = tool.description.map(|text| text.into_owned()).or(tool.title);
         let parameters = Value::Object(tool.input_schema.as_ref().clone());
         let declaration = ToolDeclaration {
             effect,
-            needs_approval: matches_any(&server.needs_approval, &name),
+            needs_approval: server.selects(&server.needs_approval, &name),
             timeout: server.timeout,
             annotations,
-            ..ToolDeclaration::new(
-                name_here(&server.prefix, &name),
-                description.unwrap_or_default(),
-                parameters,
-            )
+            ..ToolDeclaration::new(named_here, description.unwrap_or_default(), parameters)
         };
         McpTool { declaration, name, server }
     }
 }
 
-/// A tool name that models accept: other characters become `_`, and the end of a long name is replaced by a hash of
-/// the whole name.
+/// A tool name that models accept: other characters become `_`. The end of a long name, and of a name with such characters, is a hash
+/// of the whole name: two tools never have one name, or an approval of one would hold for the other.
 fn name_here(prefix: &str, name: &str) -> String {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    let whole: String =
-        format!("{prefix}{name}").chars().map(|c| if fits(c) { c } else { '_' }).collect();
-    if whole.len() <= NAME_CHARS {
+    let whole = format!("{prefix}{name}");
+    let accepted: String = whole
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' })
+        .collect();
+    if accepted == whole && whole.len() <= NAME_CHARS {
         return whole;
     }
-    let hash = Sha256::digest(format!("{prefix}{name}"));
-    let hash = hex::encode(&hash[..4]);
-    format!("{}_{hash}", &whole[..NAME_CHARS - hash.len() - 1])
+    let hash = hex::encode(&Sha256::digest(whole)[..4]);
+    let beginning: String = accepted.chars().take(NAME_CHARS - hash.len() - 1).collect();
+    format!("{beginning}_{hash}")
 }
 
 impl Server {
+    /// Whether names of a definition select a tool, by the server's name for it or by its name here.
+    fn selects(&self, patterns: &[String], name: &str) -> bool {
+        matches_any(patterns, name) || matches_any(patterns, &name_here(&self.prefix, name))
+    }
+
+    /// The names in the definition that are those of none of the listed tools, each with a sentence. A wrong name in
+    /// `needs_approval` would let a call run without an approval.
+    fn unlisted_in(&self, listed: &[rmcp::model::Tool]) -> Vec<UnlistedName> {
+        let only = self.only.iter().flatten().map(|name| ("only", name));
+        let approvals = self.needs_approval.iter().map(|name| ("needs_approval", name));
+        let effects = self.effects.keys().map(|name| ("effects", name));
+        let all: Vec<&str> = listed.iter().map(|tool| tool.name.as_ref()).collect();
+        let unknown = only.chain(approvals).chain(effects).filter(|(_, name)| {
+            let patterns = std::slice::from_ref(*name);
+            *name != "*" && !all.iter().any(|tool| self.selects(patterns, tool))
+        });
+        let has = if all.is_empty() { "no tools".to_owned() } else { all.join(", ") };
+        let unlisted = unknown.map(|(setting, name)| UnlistedName {
+            name: name.clone(),
+            why: format!(
+                "{setting} of MCP server {} names {name}, which the server does not have; it has {has}",
+                self.name
+            ),
+        });
+        unlisted.collect()
+    }
+
     /// Replaces the tools of the registry by those that the server has listed.
     pub(super) fn publish(self: &Arc<Server>, mut listed: Vec<rmcp::model::Tool>) {
         if self.closing.is_cancelled() {
             return;
         }
-        listed.retain(|tool| self.only.as_ref().is_none_or(|only| matches_any(only, &tool.name)));
+        let unlisted = self.unlisted_in(&listed);
+        for problem in &unlisted {
+            tracing::warn!(server = self.name, "{}", problem.why);
+        }
+        *self.unlisted.lock().unwrap_or_else(PoisonError::into_inner) = unlisted;
+        listed.retain(|tool| self.only.as_ref().is_none_or(|only| self.selects(only, &tool.name)));
         if listed.len() > TOOLS_MAX {
             tracing::warn!(server = self.name, "only the first {TOOLS_MAX} tools are used");
             listed.truncate(TOOLS_MAX);

@@ -87,10 +87,12 @@ impl Selection {
 
 /// Whether one of the patterns matches the name.
 pub(crate) fn matches_any(patterns: &[String], name: &str) -> bool {
-    patterns.iter().any(|pattern| matches(pattern, name))
+    patterns.iter().any(|pattern| tool_matches(pattern, name))
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+/// Returns `true` if a configuration means a tool by this name: the tool's own name, or a beginning of it followed by `*`.
+#[must_use]
+pub fn tool_matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
         None => pattern == name,
@@ -190,7 +192,7 @@ impl RegistryState {
 pub(super) fn is_known(stock: &RegistryState, pattern: &str) -> bool {
     let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
     let is_there = stock.entries.contains_key(pattern)
-        || (beginning != pattern && stock.entries.keys().any(|name| matches(pattern, name)));
+        || (beginning != pattern && stock.entries.keys().any(|name| tool_matches(pattern, name)));
     // All tools can be none.
     is_there || stock.may_come(beginning) || pattern == "*"
 }

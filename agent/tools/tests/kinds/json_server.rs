@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use abide_tools::{Failure, McpServer, McpServerConfig, Tools};
+use abide_tools::{Effect, Failure, McpServer, McpServerConfig, Tools};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -152,6 +152,35 @@ pub(crate) async fn serve(router: Router) -> (Tools, McpServer) {
     config.prefix = Some(String::new());
     let server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
     (tools, server)
+}
+
+/// Class: a name in a configuration that means nothing. A wrong name in `needs_approval` let the tool run without an approval, and so
+/// did the name that the tool has here. Both names of a tool are its names, and a name that is neither is reported.
+#[tokio::test]
+async fn names_of_a_definition_are_those_of_tools() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
+    let router = Router::new().route("/mcp", post(answer));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let tools = Tools::new();
+    let mut config = McpServerConfig::at("json", &url);
+    config.only =
+        Some(vec!["half".to_owned(), "json_nan".to_owned(), "cut*".to_owned(), "cot".to_owned()]);
+    config.needs_approval = vec!["json_half".to_owned(), "nann".to_owned()];
+    config.effects =
+        [("half".to_owned(), Effect::ReadOnly), ("json_nan".to_owned(), Effect::ReadOnly)].into();
+    let server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
+    let declared = tools.declarations().into_iter();
+    let lines = declared.map(|it| format!("{} {} {:?}\n", it.name, it.needs_approval, it.effect));
+    let unlisted = server.unlisted();
+    let names: Vec<&str> = unlisted.iter().map(|it| it.name.as_str()).collect();
+    expect![[r#""#]].assert_eq(&format!("{}{names:?}", lines.collect::<String>()));
+    assert!(
+        unlisted[1].why.starts_with(
+            "needs_approval of MCP server json names nann, which the server does not have; it has half, hologram, nan"
+        ),
+        "{unlisted:?}"
+    );
 }
 
 /// Class: one undecodable value costs the message. Regression: half a surrogate pair in a body of JSON, or a content that is not

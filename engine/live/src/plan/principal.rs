@@ -133,12 +133,18 @@ pub fn select_of(
     match condition {
         // A subquery of its own, because the condition names the table's columns.
         Some(condition) => {
-            let table = quoted(table);
-            sql.push_str(&format!("(SELECT * FROM {table} WHERE ({condition}\n)) AS o0"));
+            let condition = match within.filter(|within| within.is_tested_first) {
+                // CASE, because SQLite tests a condition on one table before it looks its owners up.
+                Some(within) => {
+                    format!("CASE WHEN {} THEN ({condition}\n) END", within.condition_on(table))
+                }
+                None => format!("({condition}\n)"),
+            };
+            sql.push_str(&format!("(SELECT * FROM {} WHERE {condition}) AS o0", quoted(table)));
         }
         None => sql.push_str(&format!("{} AS o0", quoted(table))),
     }
-    let Some(ScopeMembership { owners, column, keys }) = within else { return sql };
+    let Some(ScopeMembership { owners, column, keys, .. }) = within else { return sql };
     for (at, owner) in owners.iter().enumerate() {
         let OwnerReference { column, table, key } = owner;
         let (table, column, key) = (quoted(table), quoted(column), quoted(key));
@@ -147,15 +153,17 @@ pub fn select_of(
     }
     let scope = format!("o{}.{}", owners.len(), quoted(column));
     for (at, key) in keys.iter().enumerate() {
-        let before = if at > 0 { "AND" } else { "WHERE" };
-        // A text, not an array with the same spelling.
-        let (path, parameter) = (scope_path(key), scope_parameter(key));
-        sql.push_str(&format!(
-            " {before} json_extract({scope}, {path}) = :{parameter} \
-             AND json_type({scope}, {path}) = 'text'"
-        ));
+        sql.push_str(if at > 0 { " AND " } else { " WHERE " });
+        sql.push_str(&is_in_scope(&scope, key));
     }
     sql
+}
+
+/// The condition that a scope has the caller's value for a key: a text, not an array with the same spelling.
+fn is_in_scope(scope: &str, key: &str) -> String {
+    let path = scope_path(key);
+    let parameter = scope_parameter(key);
+    format!("json_extract({scope}, {path}) = :{parameter} AND json_type({scope}, {path}) = 'text'")
 }
 
 /// Returns the path of a key within a scope, as a text of SQL. Any key is possible: it is written as in JSON.
@@ -185,6 +193,35 @@ pub struct ScopeMembership<'a> {
     pub column: &'static str,
     /// The scope keys whose values must equal the caller's.
     pub keys: &'a [&'a str],
+    /// Whether it is tested before the condition of the rows: a condition with a subquery may read many rows, and would do so
+    /// for each row of other scopes.
+    pub is_tested_first: bool,
+}
+
+impl ScopeMembership<'_> {
+    /// The requirement as a condition on a row of a table, which it names without an alias.
+    fn condition_on(&self, table: &str) -> String {
+        let of_table = |column: &str| format!("{}.{}", quoted(table), quoted(column));
+        let in_scope = |scope: &str| -> String {
+            let conditions: Vec<String> =
+                self.keys.iter().map(|key| is_in_scope(scope, key)).collect();
+            conditions.join(" AND ")
+        };
+        let Some((first, others)) = self.owners.split_first() else {
+            return in_scope(&of_table(self.column));
+        };
+        let mut sql = format!("EXISTS (SELECT 1 FROM {} AS s1", quoted(first.table));
+        for (at, owner) in others.iter().enumerate() {
+            let OwnerReference { column, table, key } = owner;
+            let (this, next) = (at + 1, at + 2);
+            let (table, column, key) = (quoted(table), quoted(column), quoted(key));
+            sql.push_str(&format!(" JOIN {table} AS s{next} ON s{next}.{key} = s{this}.{column}"));
+        }
+        let scope = in_scope(&format!("s{}.{}", self.owners.len(), quoted(self.column)));
+        let link = format!("s1.{} = {}", quoted(first.key), of_table(first.column));
+        sql.push_str(&format!(" WHERE {link} AND {scope})"));
+        sql
+    }
 }
 
 /// An owning row that a column refers to.

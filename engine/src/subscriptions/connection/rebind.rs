@@ -3,6 +3,7 @@
 
 use abide_live::Binding;
 use abide_schema::{Refusal, Seq};
+use serde_json::{Map, Value as JsonValue};
 
 use super::Connection;
 use super::subscription::{PreviousBinding, Subscription};
@@ -13,15 +14,19 @@ use crate::subscriptions::resume::CatchUpRequest;
 
 impl Connection {
     /// Replans every subscription that was planned with older policies. A subscription that is no longer
-    /// permitted ends.
+    /// permitted ends. Cancelling it loses nothing: a subscription stays where it is until its new plan is attached.
     pub(crate) async fn replan(&mut self) {
         let mut keys: Vec<SubscriptionKey> = self.subscriptions.keys().copied().collect();
         keys.retain(|key| !self.subscriptions[key].binding.is_latest());
         for key in keys {
-            let Some(mut subscription) = self.subscriptions.remove(&key) else { continue };
+            let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
             // Its plan gets no more deltas, and the new one needs its room.
             subscription.listening = None;
-            match self.attach_replanned(&subscription).await {
+            let sql = subscription.sql.clone();
+            let params = subscription.params.clone();
+            let attached = self.attach_replanned(&sql, &params).await;
+            let Some(mut subscription) = self.subscriptions.remove(&key) else { continue };
+            match attached {
                 Ok((key, binding, listening)) => {
                     let id = subscription.id.clone();
                     subscription.rebind_to(binding, listening, self.sent_up_to);
@@ -39,10 +44,10 @@ impl Connection {
     /// Attaches to the writer with the latest policies; no later change is missed.
     async fn attach_replanned(
         &mut self,
-        subscription: &Subscription,
+        sql: &str,
+        params: &Map<String, JsonValue>,
     ) -> Result<(SubscriptionKey, Binding, Registration), Refusal> {
         loop {
-            let (sql, params) = (&subscription.sql, &subscription.params);
             let binding = self.engine.queries.plan(&self.caller, sql, params).await?;
             // Frames for the old key are ignored.
             let key = SubscriptionKey(self.next_key);
