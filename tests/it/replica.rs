@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use abide_engine::{Change, Connection, Delta, SnapshotPart, Start, SubscribeRequest, Update};
 use abide_schema::wire::Shape;
@@ -108,7 +109,19 @@ impl Client {
     }
 
     pub(crate) async fn take_next(&mut self) {
-        match self.connection.next().await {
+        let update = self.connection.next().await;
+        self.take(update);
+    }
+
+    /// Takes an update if one comes in time. Otherwise the wait is cancelled.
+    pub(crate) async fn take_next_within(&mut self, time: Duration) {
+        if let Ok(update) = tokio::time::timeout(time, self.connection.next()).await {
+            self.take(update);
+        }
+    }
+
+    fn take(&mut self, update: Update) {
+        match update {
             Update::Snapshot(part) => self.snapshot(part),
             Update::Delta { from, to, changes } => {
                 let (stale, changes): (Vec<Change>, Vec<Change>) =

@@ -13,6 +13,7 @@ mod narrowed;
 mod reach;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use abide_engine::{Engine, QueryResult, Start};
 use abide_schema::reducer::Caller;
@@ -309,6 +310,42 @@ fn a_policy_change_sends_the_exact_difference() {
         assert!(!client.replicas.contains_key("s"));
         let (_, refusal) = client.refusals.iter().find(|(id, _)| id == "s").unwrap();
         assert_eq!((refusal.code, &*refusal.detail), (Code::BadSql, "no such column: secret"));
+    });
+}
+
+/// A connection is read beside other work, so its wait ends at any point. In the middle of planning again, after a change of policies, a
+/// subscription was lost: it got no update any more, and no error. The class: a wait that is cancelled after it has taken something.
+#[test]
+fn a_cancelled_wait_loses_no_subscription() {
+    let world = world();
+    run(async {
+        let note = |id: i64| {
+            json!({"id": id, "tenant": "a", "session_id": null, "owner": "x",
+                   "secret": MARK, "body": null, "n": id})
+        };
+        let policy = |round: i64| {
+            let condition = format!("tenant = :scope_tenant AND id <> {}", -round);
+            json!({"table": "notes", "role": "agent", "condition": condition})
+        };
+        world.call("set_policy", policy(0)).await.unwrap();
+        let ann = caller("ann", "agent", &[], &[("tenant", "a")]);
+        let mut client = Client::new(world.engine().connect(&ann));
+        for id in ["one", "two", "three", "four"] {
+            client.subscribe(id, "SELECT id FROM notes", &Map::new()).await.unwrap();
+        }
+        for round in 1..80 {
+            world.call("set_policy", policy(round)).await.unwrap();
+            for cancelled in 0..6 {
+                let micros = (round.unsigned_abs() * 7 + cancelled * 31) % 400;
+                client.take_next_within(Duration::from_micros(micros)).await;
+            }
+            let done = world.call("put_note", note(round)).await.unwrap();
+            client.read_to(done.seq).await;
+            for (id, replica) in &client.replicas {
+                assert_eq!(replica.rows.len() as i64, round, "{id}");
+            }
+            assert_eq!(client.replicas.len(), 4);
+        }
     });
 }
 
